@@ -1,0 +1,230 @@
+"""Artifact directories: whole or absent, and described by a ``manifest.json``.
+
+A manifest holds what kind of artifact this is, the options that made it, its inputs (each with the
+digest of *its* manifest and the manifest itself, so the chain back to the data travels with the
+weights), facts measured while making it, the sha256 and size of every file, and library versions. It
+has no times, host names or absolute paths: the same inputs and options give the same bytes.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import __version__
+from countdown_rl.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+
+#: Which command makes each kind, for the sentence that says what to run.
+MADE_BY = {
+    "data": "countdown-rl gen-data",
+    "adapter": "countdown-rl train",
+    "model": "countdown-rl warmup",
+    "eval": "countdown-rl eval",
+    "comparison": "countdown-rl compare",
+    "merged": "countdown-rl merge",
+    "quantized": "countdown-rl quantize",
+    "release": "countdown-rl publish",
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of a ``manifest.json``; ``digest`` is the sha256 of its canonical bytes."""
+
+    kind: str
+    options: dict[str, Any]
+    inputs: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The canonical JSON: sorted keys, two-space indent, one newline at the end."""
+        return (json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def as_input(self) -> dict[str, Any]:
+        """How this artifact is written down in the manifest of one made from it."""
+        return {"digest": self.digest, "manifest": asdict(self)}
+
+
+class Draft:
+    """An artifact being written. Put files under ``path``; add to ``facts`` and ``inputs`` as you learn them."""
+
+    def __init__(self, path: Path, facts: dict[str, Any], inputs: dict[str, Any]) -> None:
+        self.path = path
+        self.facts = facts
+        self.inputs = inputs
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, as hex, read in constant memory."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def file_input(path: Path) -> dict[str, Any]:
+    """How a single file that is no artifact is written down as an input: its name, digest and size."""
+    return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Installed versions of *names*, and this package's own."""
+    return {"countdown-rl": __version__} | {name: importlib.metadata.version(name) for name in sorted(names)}
+
+
+@contextmanager
+def writing(
+    out: Path,
+    kind: str,
+    *,
+    options: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    libraries: Iterable[str] = (),
+) -> Iterator[Draft]:
+    """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
+
+    Files go to a directory beside *out*, are flushed to disk, and take its name by a rename. An
+    artifact of the same kind already at *out* stays until that moment.
+
+    Raises:
+        ArtifactError: *out* holds something that this tool did not make, or cannot be written.
+    """
+    out = Path(out)
+    check_writable(out, kind)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for stale in out.parent.glob(f".{out.name}.partial-*"):  # a killed run left it; nothing else makes these
+        shutil.rmtree(stale, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        partial.chmod(0o755)
+        draft = Draft(partial, {}, dict(inputs or {}))
+        yield draft
+        manifest = Manifest(
+            kind=kind,
+            options=dict(options),
+            inputs=draft.inputs,
+            facts=draft.facts,
+            files=_listing(partial),
+            versions=versions(libraries),
+        )
+        (partial / MANIFEST).write_bytes(manifest.to_bytes())
+        _flush(partial)
+        _replace(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_writable(out: Path, kind: str) -> None:
+    """Refuse early what :func:`writing` would refuse at the end of a long run.
+
+    Raises:
+        ArtifactError: *out* is a file, holds something else than *kind*, or cannot be written.
+    """
+    out = Path(out)
+    _recover(out)
+    if out.exists():
+        if not out.is_dir():
+            raise ArtifactError(f"{out} is a file; give --out a directory.")
+        if any(out.iterdir()):
+            found = _kind_of(out)
+            if found != kind:
+                what = f"holds a {found} artifact" if found else "holds files that countdown-rl did not write"
+                raise ArtifactError(f"{out} {what}; give --out another directory, or remove it first.")
+    parent = out.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ArtifactError(f"{parent} cannot be written to; give --out a directory that can.")
+
+
+def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
+    """The manifest of the artifact at *path*, after checking that every file it lists is there and whole.
+
+    Raises:
+        ArtifactError: nothing is there, it is of another kind, or a file is missing or damaged; the
+            text says which, and which command makes it.
+    """
+    path = Path(path)
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)
+    _recover(path)
+    if not path.exists():
+        raise ArtifactError(f"{path} does not exist; {make} makes it.")
+    file = path / MANIFEST
+    if not file.is_file():
+        raise ArtifactError(f"{path} has no {MANIFEST}, so it is not a finished artifact; {make} makes one.")
+    try:
+        manifest = Manifest(**json.loads(file.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ArtifactError(f"{file} is damaged; make it again with {make}.") from error
+    if manifest.kind not in kinds:
+        raise ArtifactError(f"{path} is a {manifest.kind} artifact, not {' or '.join(kinds)}; {make} makes one.")
+    for name, entry in manifest.files.items():
+        target = path / name
+        if not target.is_file():
+            raise ArtifactError(f"{target} is missing; make {path} again with `{MADE_BY[manifest.kind]}`.")
+        if target.stat().st_size != entry["size"] or (verify and file_sha256(target) != entry["sha256"]):
+            raise ArtifactError(f"{target} is damaged; make {path} again with `{MADE_BY[manifest.kind]}`.")
+    return manifest
+
+
+def peek(path: Path) -> str | None:
+    """The kind of the artifact at *path*, or None where there is no readable manifest. Reads nothing else."""
+    _recover(Path(path))
+    return _kind_of(Path(path))
+
+
+def _kind_of(path: Path) -> str | None:
+    try:
+        kind = json.loads((path / MANIFEST).read_bytes())["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return kind if kind in MADE_BY else None
+
+
+def _listing(root: Path) -> dict[str, dict[str, Any]]:
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    return {name: {"sha256": file_sha256(root / name), "size": (root / name).stat().st_size} for name in names}
+
+
+def _flush(root: Path) -> None:
+    for path in [*root.rglob("*"), root]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _aside(out: Path) -> Path:
+    return out.with_name(f".{out.name}.previous")
+
+
+def _replace(new: Path, out: Path) -> None:
+    # A directory cannot be renamed over a full one, so the old one steps aside first; _recover puts it
+    # back if the process dies between the two renames.
+    aside = _aside(out)
+    shutil.rmtree(aside, ignore_errors=True)
+    if out.exists():
+        out.rename(aside)
+    new.rename(out)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _recover(out: Path) -> None:
+    aside = _aside(out)
+    if aside.exists() and not out.exists():
+        aside.rename(out)
