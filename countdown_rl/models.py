@@ -21,7 +21,7 @@ __all__ = ["Loaded", "ModelRef", "load", "load_tokenizer", "quiet", "render", "r
 PRECISIONS = ("auto", "nf4", "bf16", "fp32")
 
 #: Up to this many parameters a CPU computes in fp32; above it, in bf16 where the CPU can (see `_cpu_dtype`).
-FP32_UP_TO = 50_000_000
+FP32_UP_TO = 20_000_000
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Loaded:
 def quiet() -> None:
     """Silence what the libraries say while they load and run: progress bars, warnings, advice."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("BITSANDBYTES_NOWELCOME", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read once, when tqdm is first imported
     warnings.filterwarnings("ignore")
     for name in (
         "transformers",
