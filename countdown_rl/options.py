@@ -12,3 +12,19 @@ class DataOptions:
 
     n: int = 50_000
     seed: int = 42
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """``merge``: which base an adapter is folded into, what it is rounded to, how closely it is checked."""
+
+    base: str = "original"
+    dtype: str = "auto"
+    verify: str = "sample"
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """``quantize``: the format that full-precision weights go into."""
+
+    format: str = "nf4"
