@@ -49,15 +49,14 @@ def build(corpus: Iterable[str], vocab_size: int) -> Any:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL])
-    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[*SPECIAL, *TAGS],
+        vocab_size=vocab_size - len(TAGS),
+        special_tokens=[AddedToken(token, normalized=False, special=True) for token in SPECIAL],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator((part for text in corpus for part in re.split("|".join(TAGS), text)), trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BEGIN,

@@ -66,10 +66,7 @@ def trace(row: Mapping[str, Any], rng: random.Random, *, hit_rate: float, max_li
     written = [" no\n".join([", ".join(map(str, line)), ""]) for line in _spread(misses, count, rng)]
     hit = rng.choice(hits)
     return (
-        "\n"
-        + "".join(written)
-        + ", ".join(map(str, hit))
-        + f" yes\n</think>\n<answer>{hit[-1].result.text}</answer>"
+        "\n" + "".join(written) + ", ".join(map(str, hit)) + f" yes\n</think>\n<answer>{hit[-1].result.text}</answer>"
     )
 
 

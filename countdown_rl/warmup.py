@@ -4,20 +4,48 @@ From nothing it makes a small Llama and its tokenizer; from any model reference 
 model's weights. Either way the result speaks the prompts of :mod:`countdown_rl.tasks`.
 """
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import models, tokenizer, traces
+from countdown_rl import artifacts, dataset, models, tokenizer, traces
 from countdown_rl.errors import InputError
 from countdown_rl.options import WarmupOptions
 from countdown_rl.tasks import countdown
 
-#: How many traces the tokenizer is made from.
+#: How many rows the tokenizer is made from.
 CORPUS = 5_000
+#: Batches among which rows are sorted by length.
+_CHUNK = 8
+_LOG_EVERY = 10
+
+LIBRARIES = ("tokenizers", "torch", "transformers", "trl")
 
 OnStep = Callable[[int, int, float], None]
+
+
+def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
+    """Warm up on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
+
+    Returns the facts of :func:`warm_up`.
+
+    Raises:
+        CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was changed.
+    """
+    artifacts.check_writable(out, "model")
+    inputs = {"data": artifacts.read(data, "data").as_input()}
+    rows = dataset.read_rows(data / "train.jsonl")
+    if options.model is not None:
+        inputs["model"] = models.resolve(options.model, revision=options.revision).as_input()
+    models.quiet()
+    settings = {key: value for key, value in asdict(options).items() if key != "threads"}
+    with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
+        facts = warm_up(rows, options, draft.path, on_step)
+        draft.facts.update(facts)
+    return facts
 
 
 def warm_up(
@@ -35,8 +63,7 @@ def warm_up(
     import torch
     from transformers import set_seed
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
     set_seed(options.seed)
     if options.model is None:
         tokens = tokenizer.build(_corpus(rows, options), options.vocab_size)
@@ -111,14 +138,35 @@ def _examples(rows: Sequence[Mapping[str, Any]], options: WarmupOptions, tokens:
     return examples
 
 
+def _arranged(examples: dict[str, Any], options: WarmupOptions) -> dict[str, Any]:
+    """*examples* in an order whose batches hold rows of similar length, the batches themselves shuffled.
+
+    A batch costs as much as its longest row, but batches that come sorted pull the gradient to and fro.
+    """
+    rng = random.Random(options.seed)
+    order = list(range(len(examples["input_ids"])))
+    rng.shuffle(order)
+    size, arranged = options.batch_size, []
+    for start in range(0, len(order), size * _CHUNK):
+        chunk = sorted(order[start : start + size * _CHUNK], key=lambda row: len(examples["input_ids"][row]))
+        batches = [chunk[at : at + size] for at in range(0, len(chunk), size)]
+        rng.shuffle(batches)
+        arranged += [row for batch in batches for row in batch]
+    return {name: [column[row] for row in arranged] for name, column in examples.items()}
+
+
 def _fit(
     model: Any, tokens: Any, examples: dict[str, Any], options: WarmupOptions, on_step: OnStep | None
 ) -> list[float]:
     import tempfile
 
+    import torch
     from datasets import Dataset
     from transformers import TrainerCallback
+    from transformers.trainer_callback import PrinterCallback
     from trl import SFTConfig, SFTTrainer
+
+    from countdown_rl.muon import Muon
 
     losses: list[float] = []
 
@@ -129,24 +177,26 @@ def _fit(
                 if on_step:
                     on_step(state.global_step, state.max_steps, losses[-1])
 
+    rate, decay = options.learning_rate, options.weight_decay
+    if options.optimizer == "muon":
+        optimizer: torch.optim.Optimizer = Muon(model, lr=rate, weight_decay=decay)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=decay)
     with tempfile.TemporaryDirectory() as scratch:
         config = SFTConfig(
             output_dir=scratch,
             max_steps=options.steps,
             per_device_train_batch_size=options.batch_size,
-            learning_rate=options.learning_rate,
-            weight_decay=options.weight_decay,
-            adam_beta2=0.98,
-            lr_scheduler_type="cosine_with_min_lr",
-            lr_scheduler_kwargs={"min_lr_rate": 0.05},
+            learning_rate=rate,
+            lr_scheduler_type="warmup_stable_decay",
+            lr_scheduler_kwargs={"num_decay_steps": options.steps // 2, "min_lr_ratio": 0.02},
             warmup_steps=min(100, options.steps // 10),
-            max_grad_norm=1.0,
             bf16=True,
-            gradient_checkpointing=False,
-            train_sampling_strategy="group_by_length",
+            activation_checkpointing=False,
+            train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             max_length=None,
-            logging_steps=10,
+            logging_steps=_LOG_EVERY,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
@@ -156,16 +206,11 @@ def _fit(
         trainer = SFTTrainer(
             model=model,
             args=config,
-            train_dataset=Dataset.from_dict(examples),
+            train_dataset=Dataset.from_dict(_arranged(examples, options)),
             processing_class=tokens,
             callbacks=[Watch()],
+            optimizers=(optimizer, None),
         )
-        trainer.pop_callback(_printer())
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
     return losses
-
-
-def _printer() -> Any:
-    from transformers.trainer_callback import PrinterCallback
-
-    return PrinterCallback
