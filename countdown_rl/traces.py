@@ -55,19 +55,22 @@ def trace(row: Mapping[str, Any], rng: random.Random, *, hit_rate: float, max_li
     always a solution. None when no solution stays within positive whole numbers.
     """
     table = tuple(Value(number, str(number)) for number in row["nums"])
-    hits, misses = [], []
-    for line in lines(table, row["target"]):
-        (hits if line[-1].result.number == row["target"] else misses).append(line)
+    # Equal numbers give equal lines; a line is known by what is written.
+    attempts = {_written(line): line for line in lines(table, row["target"])}
+    hits = [line for line in attempts.values() if line[-1].result.number == row["target"]]
+    misses = [line for line in attempts.values() if line[-1].result.number != row["target"]]
     if not hits:
         return None
     count = 0
     while count < min(max_lines - 1, len(misses)) and rng.random() >= hit_rate:
         count += 1
-    written = [" no\n".join([", ".join(map(str, line)), ""]) for line in _spread(misses, count, rng)]
+    tried = "".join(f"{_written(line)} no\n" for line in _spread(misses, count, rng))
     hit = rng.choice(hits)
-    return (
-        "\n" + "".join(written) + ", ".join(map(str, hit)) + f" yes\n</think>\n<answer>{hit[-1].result.text}</answer>"
-    )
+    return f"\n{tried}{_written(hit)} yes\n</think>\n<answer>{hit[-1].result.text}</answer>"
+
+
+def _written(line: Line) -> str:
+    return ", ".join(map(str, line))
 
 
 def lines(table: tuple[Value, ...], target: int) -> Iterator[Line]:
