@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from countdown_rl.checkpoint import Checkpoint
 from countdown_rl.errors import ModelError
+from countdown_rl.tensors import Checkpoint
 
 #: What of a LoraConfig has no say in the weights, or is taken care of here. Anything else must be unset.
 _UNDERSTOOD = {
@@ -65,23 +65,19 @@ class Adapter:
         self._refuse_the_unknown()
         self.layers: dict[str, Layer] = {}
         self.whole: dict[str, torch.Tensor] = {}
-        tensors = Checkpoint(self.directory)
-        for key in tensors.slots:
-            self._take(key, tensors.read(key))
+        held = Checkpoint(self.directory)
+        for key in held.slots:
+            self._take(key, held.read(key))
         for module, layer in self.layers.items():
             if layer.a is None or layer.b is None:
                 raise ModelError(f"{self.directory} holds half of the LoRA pair of {module}; train it again.")
             if layer.embedding and layer.magnitude is not None:
-                raise ModelError(
-                    f"{self.directory} uses DoRA on the embedding {module}, which cannot be merged here."
-                )
+                raise ModelError(f"{self.directory} uses DoRA on the embedding {module}, which cannot be merged here.")
             layer.scale = self._scale(module, rank=layer.a.shape[0])
 
     def _refuse_the_unknown(self) -> None:
         def no(what: str) -> ModelError:
-            return ModelError(
-                f"{self.directory} uses {what}, which cannot be merged here; merge it with PEFT."
-            )
+            return ModelError(f"{self.directory} uses {what}, which cannot be merged here; merge it with PEFT.")
 
         kind = self.config.get("peft_type")
         if kind != "LORA":
@@ -90,12 +86,7 @@ class Adapter:
         if start not in _PURE_STARTS:
             raise no(f"init_lora_weights={start}, which changes the base itself")
         for name, value in self.config.items():
-            if (
-                name in _UNDERSTOOD
-                or name == "init_lora_weights"
-                or not value
-                or (name, value) == ("bias", "none")
-            ):
+            if name in _UNDERSTOOD or name == "init_lora_weights" or not value or (name, value) == ("bias", "none"):
                 continue
             raise no(f"{name}={value}")
 
@@ -105,9 +96,7 @@ class Adapter:
         if match is None:
             # A module trained whole (modules_to_save), or an embedding saved along.
             if "lora_" in name or not name.endswith((".weight", ".bias")):
-                raise ModelError(
-                    f"{self.directory} holds {key}, which cannot be merged here; merge it with PEFT."
-                )
+                raise ModelError(f"{self.directory} holds {key}, which cannot be merged here; merge it with PEFT.")
             self.whole[name.replace(".modules_to_save", "").replace(".base_layer", "")] = tensor
             return
         layer = self.layers.setdefault(match["module"], Layer())

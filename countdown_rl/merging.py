@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from countdown_rl import agreement, artifacts, checkpoint, nf4, references
+from countdown_rl import agreement, artifacts, nf4, references, tensors
 from countdown_rl.agreement import Agreement
-from countdown_rl.checkpoint import Checkpoint, Slot
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.lora import Adapter
 from countdown_rl.models import Loaded, load, load_tokenizer
 from countdown_rl.options import MergeOptions
 from countdown_rl.references import ModelRef
+from countdown_rl.tensors import Checkpoint, Slot
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "safetensors")
@@ -74,9 +74,7 @@ def merge(
     artifacts.check_writable(out, "merged")
     trained = trained_in(ref)
     if options.base == "dequantized" and trained != "nf4":
-        raise UsageError(
-            f"{ref.source} was trained over {trained} weights, so there is nothing to de-quantize."
-        )
+        raise UsageError(f"{ref.source} was trained over {trained} weights, so there is nothing to de-quantize.")
     adapter = Adapter(references.files(ref))
     with (
         artifacts.writing(
@@ -93,7 +91,7 @@ def merge(
         dtype = DTYPES.get(options.dtype) or (torch.bfloat16 if ref.base.kind == "gguf" else None)
         plan = _plan(base, source, adapter, dtype)
         rounds = options.base == "dequantized" and not isinstance(source, nf4.Packed)
-        checkpoint.write(draft.path, plan.slots, _tensors(source, adapter, plan, rounds))
+        tensors.write(draft.path, plan.slots, _tensors(source, adapter, plan, rounds))
         _complete(draft.path, base, ref, plan, dtype)
         draft.facts.update(
             base=options.base,
@@ -185,9 +183,7 @@ def _tie(adapter: Adapter, embedding: str, head: str) -> None:
         adapter.layers.pop(head.removesuffix(".weight"), None)
 
 
-def _tensors(
-    source: Checkpoint, adapter: Adapter, plan: Plan, rounds: bool
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(source: Checkpoint, adapter: Adapter, plan: Plan, rounds: bool) -> Iterator[tuple[str, torch.Tensor]]:
     for name, slot in plan.slots.items():
         turned = name in plan.turned
         head = plan.untie and plan.tied is not None and name == plan.tied[1]
@@ -253,9 +249,7 @@ def _verify(
     by_merged = agreement.logits(model, written)
     del model
     same = agreement.compare(by_definition, by_merged)
-    narrowest = max(
-        (slot.dtype for slot in plan.slots.values() if slot.dtype in TOLERANCE), key=TOLERANCE.__getitem__
-    )
+    narrowest = max((slot.dtype for slot in plan.slots.values() if slot.dtype in TOLERANCE), key=TOLERANCE.__getitem__)
     allowed = TOLERANCE[torch.bfloat16 if large else narrowest]
     if not same.relative_difference <= allowed:  # written so that NaN fails too
         raise ModelError(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.checkpoint import Checkpoint, Slot
+from countdown_rl.tensors import Checkpoint, Slot
 
 BLOCK = 64
 #: What bitsandbytes calls the tensor that tells, as JSON, how a weight was packed. Spaces, which JSON

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from countdown_rl import artifacts, checkpoint, nf4, references
-from countdown_rl.checkpoint import Checkpoint, Slot
+from countdown_rl import artifacts, nf4, references, tensors
 from countdown_rl.errors import ModelError
 from countdown_rl.merging import skeleton
 from countdown_rl.options import QuantizeOptions
 from countdown_rl.references import ModelRef
+from countdown_rl.tensors import Checkpoint, Slot
 
 FORMATS = ("nf4",)
 LIBRARIES = ("torch", "transformers", "bitsandbytes", "safetensors")
@@ -34,7 +34,7 @@ RECIPE = {
 }
 
 #: Rewritten here, or about the source alone.
-_OWN = {artifacts.MANIFEST, "config.json", checkpoint.INDEX}
+_OWN = {artifacts.MANIFEST, "config.json", tensors.INDEX}
 
 
 def quantize(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifacts.Manifest:
@@ -64,22 +64,16 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifacts.Ma
     with artifacts.writing(
         out, "quantized", options=asdict(options), inputs={"model": ref.as_input()}, libraries=LIBRARIES
     ) as draft:
-        checkpoint.write(draft.path, slots, _tensors(source, slots, packed.keys(), turned))
+        tensors.write(draft.path, slots, _tensors(source, slots, packed.keys(), turned))
         config.pop("torch_dtype", None)
         config |= {"dtype": "bfloat16", "quantization_config": RECIPE}
         (draft.path / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         for file in sorted(source_path.iterdir()):
-            if (
-                file.is_file()
-                and file.suffix in (".json", ".jinja", ".model", ".txt")
-                and file.name not in _OWN
-            ):
+            if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and file.name not in _OWN:
                 shutil.copyfile(file, draft.path / file.name)
         parameters = sum(slot.size // slot.dtype.itemsize for slot in source.slots.values())
         size = sum(slot.size for slot in slots.values())
-        in_four = sum(
-            slot.size // slot.dtype.itemsize for name, slot in source.slots.items() if name in packed
-        )
+        in_four = sum(slot.size // slot.dtype.itemsize for name, slot in source.slots.items() if name in packed)
         draft.facts.update(
             format=options.format,
             parameters=parameters,
@@ -93,13 +87,9 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifacts.Ma
 
 def _refuse(ref: ModelRef) -> None:
     if ref.base is not None:
-        raise ModelError(
-            f"{ref.source} is an adapter; fold it into its base first with `countdown-rl merge`."
-        )
+        raise ModelError(f"{ref.source} is an adapter; fold it into its base first with `countdown-rl merge`.")
     if ref.kind == "gguf":
-        raise ModelError(
-            f"{ref.source} is a GGUF file, quantized in its own way; give a safetensors checkpoint."
-        )
+        raise ModelError(f"{ref.source} is a GGUF file, quantized in its own way; give a safetensors checkpoint.")
     merged_into = ref.manifest.facts.get("base") if ref.manifest is not None else None
     if merged_into == "dequantized":
         raise ModelError(

@@ -112,9 +112,7 @@ def test_the_output_is_complete():
 
     model = AutoModelForCausalLM.from_pretrained("merged")
     assert model.dtype == torch.bfloat16
-    assert (
-        AutoTokenizer.from_pretrained("merged").chat_template == load_tokenizer(resolve("base")).chat_template
-    )
+    assert AutoTokenizer.from_pretrained("merged").chat_template == load_tokenizer(resolve("base")).chat_template
     assert Path("merged/generation_config.json").is_file()
 
 
@@ -143,9 +141,7 @@ def test_heads_and_embeddings_are_what_the_adapted_model_runs_with(config, tied)
     manifest, ours = merged(trained(base, **config), dtype="fp32")  # the check itself is against PEFT's model
     assert manifest.facts["agreement"]["with_definition"]["relative_difference"] < 1e-4
     untied = not torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"])
-    touched = bool(
-        {"lm_head", "embed_tokens"} & {*config["target_modules"], *config.get("modules_to_save", [])}
-    )
+    touched = bool({"lm_head", "embed_tokens"} & {*config["target_modules"], *config.get("modules_to_save", [])})
     assert untied == ((touched and not config.get("ensure_weight_tying")) or not tied)
 
 

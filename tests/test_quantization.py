@@ -90,8 +90,7 @@ def test_it_is_what_transformers_would_have_saved():
             assert ours[name].dtype == value.dtype
     config, other = (json.loads(Path(p, "config.json").read_text()) for p in ("quantized", "theirs"))
     assert (
-        config["quantization_config"].items()
-        <= (other["quantization_config"] | config["quantization_config"]).items()
+        config["quantization_config"].items() <= (other["quantization_config"] | config["quantization_config"]).items()
     )
 
 
@@ -137,11 +136,11 @@ def test_an_adapter_is_refused():
 
 
 def test_a_sharded_source_and_a_sharded_output(monkeypatch):
-    from countdown_rl import checkpoint
+    from countdown_rl import tensors
 
     tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
-    write = checkpoint.write
-    monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, shard=50_000))
+    write = tensors.write
+    monkeypatch.setattr(tensors, "write", lambda *args: write(*args, shard=50_000))
     quantize(resolve("full"), Path("quantized"), QuantizeOptions())
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
     ids = torch.arange(5, 25).view(1, 20)

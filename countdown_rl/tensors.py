@@ -71,9 +71,7 @@ class Checkpoint:
                         self.slots[name] = Slot(TYPES[part.get_dtype()], tuple(part.get_shape()))
                         self._files[name] = path
             except KeyError as error:
-                raise ModelError(
-                    f"{path} holds tensors of type {error}, which cannot be worked with here."
-                ) from error
+                raise ModelError(f"{path} holds tensors of type {error}, which cannot be worked with here.") from error
             except Exception as error:  # safetensors raises its own type, and OSError
                 raise ModelError(f"{path} is missing or damaged; fetch or make it again.") from error
 
@@ -109,9 +107,7 @@ def write(
                 raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not {slots[name]}")
             number = place.pop(name)
             if number not in files:
-                files[number] = _begin(
-                    directory / _name(number, len(plan)), {n: slots[n] for n in plan[number]}
-                )
+                files[number] = _begin(directory / _name(number, len(plan)), {n: slots[n] for n in plan[number]})
             stream, offsets = files[number]
             stream.seek(offsets[name])
             stream.write(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
@@ -126,9 +122,7 @@ def write(
     if len(plan) > 1:
         index = {
             "metadata": {"total_size": sum(slot.size for slot in slots.values())},
-            "weight_map": {
-                name: _name(number, len(plan)) for number, names in enumerate(plan) for name in names
-            },
+            "weight_map": {name: _name(number, len(plan)) for number, names in enumerate(plan) for name in names},
         }
         (directory / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
 
@@ -136,15 +130,9 @@ def write(
 def _shards(directory: Path) -> list[Path]:
     index = directory / INDEX
     if not index.is_file():
-        return (
-            [directory / WEIGHTS]
-            if (directory / WEIGHTS).is_file()
-            else sorted(directory.glob("*.safetensors"))
-        )
+        return [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else sorted(directory.glob("*.safetensors"))
     try:
-        return [
-            directory / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        ]
+        return [directory / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{index} is damaged; fetch or make it again.") from error
 
