@@ -128,3 +128,19 @@ def check_choices(options: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
         if getattr(options, name) not in allowed:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {getattr(options, name)} is none of: {', '.join(allowed)}.")
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """``merge``: which base an adapter is folded into, what it is rounded to, how closely it is checked."""
+
+    base: str = "original"
+    dtype: str = "auto"
+    verify: str = "sample"
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """``quantize``: the format that full-precision weights go into."""
+
+    format: str = "nf4"
