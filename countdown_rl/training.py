@@ -83,8 +83,8 @@ def train(
 
     torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
     loaded = models.load(ref, precision=options.precision, trust_remote_code=trust_remote_code)
-    if options.precision == "nf4" and loaded.path == "plain":
-        note(f"4-bit is not to be had on {loaded.device}: training LoRA in {loaded.precision} instead.")
+    if loaded.note:
+        note(loaded.note)
     _check_prompts(loaded, rows, options)
 
     log_rows = trainlog.read(resume / "log.csv") if resume else []
@@ -198,7 +198,9 @@ def _trainer(
     import peft
     from transformers import PrinterCallback
 
-    from countdown_rl.grpo import Grading, Recorder, Trainer
+    from countdown_rl.decoding import Stop
+    from countdown_rl.grpo import Trainer
+    from countdown_rl.recording import Grading, Recorder
 
     # Completions serve this many steps; only between them is there nothing in flight that a checkpoint lacks.
     round_steps = options.steps_per_generation * options.iterations
@@ -230,14 +232,6 @@ def _trainer(
         on_log=log_written,
         on_checkpoint=checkpoint_written,
     )
-    stop = tokenizer.encode(STOP, add_special_tokens=False)
-    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, *_eos(loaded.model)} | set(
-        stop if len(stop) == 1 else ()
-    )
-
-    def finished(ids: Sequence[int]) -> bool:
-        return ids[-1] in ends or tokenizer.decode(ids[-16:]).rstrip().endswith(STOP)
-
     grading = Grading(
         lambda text, row: tasks.of_row(row).grade(text, row),
         lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
@@ -256,18 +250,12 @@ def _trainer(
             target_modules="all-linear",
             task_type="CAUSAL_LM",
         ),
-        finished=finished,
-        stop_ids=stop if len(stop) == 1 else (),
+        stop=Stop(tokenizer, loaded.model, STOP),
         mask_truncated=options.mask_truncated,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     recorder.trainer = trainer
     return trainer
-
-
-def _eos(model: Any) -> list[int]:
-    eos = model.generation_config.eos_token_id
-    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
 def _config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
