@@ -18,6 +18,4 @@ def save(model: Any, directory: Path, *, base: str, revision: str | None = None)
     config = model.peft_config["default"].to_dict()
     config |= {"base_model_name_or_path": base, "revision": revision, "inference_mode": True}
     plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-    (directory / "adapter_config.json").write_text(
-        json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
-    )
+    (directory / "adapter_config.json").write_text(json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - what everyone calls it
 
 #: Rows that are done leave once they are this share of the batch; compacting copies the cache.
 _SLACK = 0.125
@@ -65,21 +65,17 @@ def supports(model: Any) -> bool:
     """Whether *model* (plain, or under a LoRA adapter) is one that :class:`Decoder` can stand in for."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config
-    if (
-        getattr(config, "model_type", "") != "llama"
-        or base.device.type != "cpu"
-        or config.hidden_act != "silu"
-    ):
+    if getattr(config, "model_type", "") != "llama" or base.device.type != "cpu" or config.hidden_act != "silu":
         return False
     if "dynamic" in config.rope_parameters.get("rope_type", "default"):
         return False
-    linears = [getattr(block.self_attn, "q_proj") for block in base.model.layers]  # noqa: B009
+    linears = [block.self_attn.q_proj for block in base.model.layers]
     plain = all(type(getattr(linear, "base_layer", linear)) is torch.nn.Linear for linear in linears)
     return plain and not any(getattr(linear, "use_dora", {}).get("default") for linear in linears)
 
 
 class Decoder:
-    """The weights of *model* as they are now, laid out for decoding in fp32; make a new one after each change."""
+    """The weights of *model* as they are now, laid out for decoding in fp32. Make a new one when they change."""
 
     @torch.no_grad()
     def __init__(self, model: Any) -> None:
@@ -154,7 +150,12 @@ class Decoder:
     def _read(
         self, prompts: Sequence[Sequence[int]], room: int
     ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, Tensor]:
-        """Read the prompts; a cache of (B, K, P + room, D) a layer, the last hidden state (B, H), and lengths."""
+        """Read the prompts.
+
+        Returns:
+            Keys and values (B, K, P + room, D) a layer, the last hidden state (B, H), the prompts'
+            lengths (B,), and which of their columns are padding (B, P).
+        """
         unique = {tuple(prompt): None for prompt in prompts}
         index = {prompt: at for at, prompt in enumerate(unique)}
         of = torch.tensor([index[tuple(prompt)] for prompt in prompts])
@@ -190,7 +191,7 @@ class Decoder:
         padding: Tensor,
         at: int,
     ) -> Tensor:
-        """One token a row: (B,) ids at (B,) positions, written to column *at* of the caches; hidden (B, H)."""
+        """One token a row, ids (B,) at positions (B,), written to column *at* of the caches: hidden (B, H)."""
         hidden = self.embedding[tokens]
         cos, sin = self.rotary(hidden, positions[:, None])  # (B, 1, D)
         mask = None

@@ -115,9 +115,7 @@ class Trainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         every = self.args.steps_per_generation * self.num_iterations
         if self._step % every == 0 or self._buffered_inputs is None:
-            self._buffered_inputs = self._micro_batches(
-                self._generate_and_score_completions(generation_batch)
-            )
+            self._buffered_inputs = self._micro_batches(self._generate_and_score_completions(generation_batch))
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
@@ -136,9 +134,7 @@ class Trainer(GRPOTrainer):
             rank = (live[update].long() * (lengths.max() + 1) + lengths[update]).cpu()
             for chosen in update[rank.argsort(descending=True, stable=True)].split(size):
                 kept = chosen[live[chosen].cpu()]
-                micro.append(
-                    _cut(batch, kept) | {"share": len(kept) / size if self.loss_type in _BY_ROW else 1.0}
-                )
+                micro.append(_cut(batch, kept) | {"share": len(kept) / size if self.loss_type in _BY_ROW else 1.0})
         return micro
 
     @property

@@ -86,9 +86,7 @@ def load_tokenizer(ref: ModelRef) -> Any:
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
-            raise ModelError(
-                f"the tokenizer of {ref.source} has neither a pad token nor an end-of-text token."
-            )
+            raise ModelError(f"the tokenizer of {ref.source} has neither a pad token nor an end-of-text token.")
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
@@ -155,9 +153,7 @@ def _adapter(
     if precision == "auto" and ref.manifest is not None:
         precision = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
     loaded = _plain(base, load_tokenizer(ref), precision, device, trust_remote_code)
-    loaded.model = PeftModel.from_pretrained(
-        loaded.model, files(ref), is_trainable=trainable, use_safetensors=True
-    )
+    loaded.model = PeftModel.from_pretrained(loaded.model, files(ref), is_trainable=trainable, use_safetensors=True)
     loaded.model.eval()
     loaded.ref = ref
     return loaded
@@ -208,9 +204,7 @@ def _plain(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_rem
     model, info = AutoModelForCausalLM.from_pretrained(where, **options)
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if missing:
-        raise ModelError(
-            f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing."
-        )
+        raise ModelError(f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing.")
 
     dtype = _dtype(precision, device, model)
     if native:

@@ -40,8 +40,7 @@ def linears(model: Any) -> dict[str, torch.nn.Module]:
     return {
         name: module
         for name, module in model.named_modules()
-        if (type(module) is torch.nn.Linear or isinstance(module, Conv1D))
-        and should_convert_module(name, keep)
+        if (type(module) is torch.nn.Linear or isinstance(module, Conv1D)) and should_convert_module(name, keep)
     }
 
 

@@ -139,9 +139,7 @@ def _looks_local(source: str) -> bool:
 def _shipped(name: str) -> ModelRef:
     directory = SHIPPED[name]
     if not (directory / artifacts.MANIFEST).is_file():
-        raise ModelError(
-            f"the weights of {name} are missing from this installation; install countdown-rl again."
-        )
+        raise ModelError(f"the weights of {name} are missing from this installation; install countdown-rl again.")
     return ModelRef(name, "shipped", directory, manifest=artifacts.read(directory, "model"))
 
 
@@ -160,9 +158,7 @@ def _directory(source: str, path: Path) -> ModelRef:
             recorded = manifest.inputs.get("model", {})
             return ModelRef(source, "adapter", path, base=_base(source, path, recorded), manifest=manifest)
         if not (path / "config.json").is_file():
-            raise ModelError(
-                f"{source} is a {kind} artifact without a config.json, so nothing in it can be loaded."
-            )
+            raise ModelError(f"{source} is a {kind} artifact without a config.json, so nothing in it can be loaded.")
         return ModelRef(source, "directory", path, manifest=manifest)
     if (path / "adapter_config.json").is_file():
         if not (path / "adapter_model.safetensors").is_file():
@@ -172,9 +168,7 @@ def _directory(source: str, path: Path) -> ModelRef:
         found = sorted(path.glob("*.gguf"))
         if len(found) == 1:
             return _file(source, found[0])
-        raise ModelError(
-            f"{source} has no config.json, so it is not a model; give the directory of a checkpoint."
-        )
+        raise ModelError(f"{source} has no config.json, so it is not a model; give the directory of a checkpoint.")
     if not any(path.glob("*.safetensors")):
         what = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
         raise ModelError(f"{source} holds {what}; save it as safetensors first.")
@@ -191,9 +185,7 @@ def _base(source: str, path: Path, recorded: dict[str, Any]) -> ModelRef:
         ) from error
     name = recorded.get("source") or config.get("base_model_name_or_path")
     if not name:
-        raise ModelError(
-            f"{source} does not say which model it adapts; set base_model_name_or_path in its config."
-        )
+        raise ModelError(f"{source} does not say which model it adapts; set base_model_name_or_path in its config.")
     revision = recorded.get("revision") or config.get("revision")
     try:
         local = name in SHIPPED or Path(name).expanduser().exists()
@@ -227,9 +219,7 @@ def _hub(source: str, revision: str | None) -> ModelRef:
         path = _snapshot(source, info.sha)
         return ModelRef(source, "adapter", path, revision=info.sha, base=_base(source, path, {}))
     if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
-        raise ModelError(
-            f"{source} has no safetensors checkpoint on the Hub; choose a repository that has one."
-        )
+        raise ModelError(f"{source} has no safetensors checkpoint on the Hub; choose a repository that has one.")
     return ModelRef(source, "hub", None, revision=info.sha)
 
 
@@ -253,15 +243,11 @@ def _snapshot(source: str, revision: str | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:
-        return Path(
-            snapshot_download(source, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
-        )
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except HfHubHTTPError as error:
         raise ModelError(_refusal(source, revision, error)) from error
     except (OSError, ValueError, HTTPError) as error:
-        raise ModelError(
-            f"{source} could not be fetched from the Hub; check the network and try again."
-        ) from error
+        raise ModelError(f"{source} could not be fetched from the Hub; check the network and try again.") from error
 
 
 def _refusal(source: str, revision: str | None, error: Exception) -> str:

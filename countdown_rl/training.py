@@ -88,9 +88,7 @@ def train(
     _check_prompts(loaded, rows, options)
 
     log_rows = trainlog.read(resume / "log.csv") if resume else []
-    trainer = _trainer(
-        options, loaded, rows, weights, step_of(resume) if resume else 0, store, log_rows, log, on_step
-    )
+    trainer = _trainer(options, loaded, rows, weights, step_of(resume) if resume else 0, store, log_rows, log, on_step)
     if log and resume:
         trainlog.write(log, log_rows)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -103,9 +101,7 @@ def train(
         inputs=inputs,
         libraries=LIBRARIES,
     ) as draft:
-        adapters.save(
-            trainer.accelerator.unwrap_model(trainer.model), draft.path, base=model, revision=revision
-        )
+        adapters.save(trainer.accelerator.unwrap_model(trainer.model), draft.path, base=model, revision=revision)
         loaded.tokenizer.save_pretrained(draft.path)
         draft.facts.update(facts)
     store.clear()
@@ -151,9 +147,7 @@ def _check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOpt
     for start in range(0, len(rows), 1024):
         part = rows[start : start + 1024]
         prompts = [_prompt(loaded.tokenizer, row) for row in part]
-        for row, ids in zip(
-            part, loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True
-        ):
+        for row, ids in zip(part, loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True):
             longest = max(longest, len(ids))
             if len(ids) > options.max_prompt_length:
                 raise InputError(
@@ -301,9 +295,7 @@ def _config(options: TrainOptions, loaded: models.Loaded, weights: list[float], 
     )
 
 
-def _facts(
-    trainer: "Trainer", loaded: models.Loaded, rows: Sequence[StepRow], options: TrainOptions
-) -> dict[str, Any]:
+def _facts(trainer: "Trainer", loaded: models.Loaded, rows: Sequence[StepRow], options: TrainOptions) -> dict[str, Any]:
     parameters = list(trainer.model.parameters())
     last = rows[-max(1, len(rows) // 10) :]
     return {

@@ -52,9 +52,7 @@ def write(path: Path, rows: Iterable[StepRow]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(
-        {key: "" if value is None else value for key, value in asdict(row).items()} for row in rows
-    )
+    writer.writerows({key: "" if value is None else value for key, value in asdict(row).items()} for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.partial")
     beside.write_text(text.getvalue())
@@ -73,9 +71,7 @@ def read(path: Path) -> list[StepRow]:
             raise InputError(f"{path} is not a training log of this version of countdown-rl.")
         try:
             return [
-                StepRow(
-                    int(line["step"]), *(float(line[name]) if line[name] else None for name in COLUMNS[1:])
-                )  # type: ignore[arg-type]
+                StepRow(int(line["step"]), *(float(line[name]) if line[name] else None for name in COLUMNS[1:]))  # type: ignore[arg-type]
                 for line in reader
             ]
         except ValueError as error:

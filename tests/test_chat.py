@@ -31,9 +31,7 @@ NO_SYSTEM = (
     "{% for m in messages %}<turn>{{ m.role }}\n{{ m.content | trim }}<end>\n{% endfor %}"
     "{% if add_generation_prompt %}<turn>model\n{% endif %}"
 )
-DROPS_SYSTEM = (
-    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
-)
+DROPS_SYSTEM = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
 
 
 @pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, OPENS, NO_SYSTEM, DROPS_SYSTEM, None])

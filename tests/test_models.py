@@ -25,9 +25,7 @@ def logits(loaded):
 
 
 def as_artifact(out: Path, kind: str, source: Path, **about):
-    with artifacts.writing(
-        out, kind, options=about.pop("options", {}), inputs=about.pop("inputs", {})
-    ) as draft:
+    with artifacts.writing(out, kind, options=about.pop("options", {}), inputs=about.pop("inputs", {})) as draft:
         shutil.copytree(source, draft.path, dirs_exist_ok=True)
     return out
 
@@ -168,9 +166,7 @@ def test_gradients_reach_what_comes_before_an_nf4_layer(base):
     step = torch.randn_like(inputs)
     step /= step.norm()
     with torch.no_grad():
-        up, down = (
-            model(inputs_embeds=inputs + sign * 1e-2 * step).logits.square().mean() for sign in (1, -1)
-        )
+        up, down = (model(inputs_embeds=inputs + sign * 1e-2 * step).logits.square().mean() for sign in (1, -1))
     assert (inputs.grad * step).sum().item() == pytest.approx(((up - down) / 2e-2).item(), rel=0.05)
 
 

@@ -24,9 +24,7 @@ def tokenizer(template: str | None = TEMPLATE, *, pad: str | None = "<|pad|>") -
         show_progress=False,
     )
     core.train_from_iterator(["Numbers: 3 7 50 Target: 46 <think> </think> <answer> </answer>"], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="<|end|>", pad_token=pad, chat_template=template
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>", pad_token=pad, chat_template=template)
 
 
 def model(seed: int = 0, **changes: Any) -> Any:

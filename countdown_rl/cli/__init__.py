@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from countdown_rl import __version__
-from countdown_rl.cli import console, gen_data, train
+from countdown_rl.cli import console, gen_data, train, warmup
 from countdown_rl.errors import CountdownError, UsageError
 
 app = typer.Typer(
     name="countdown-rl",
     help="Post-train a language model with GRPO on the Countdown numbers puzzle, and carry the result all the way.",
-    epilog="Each stage reads the directories it is given and writes one: gen-data, train, eval, merge, quantize, publish.",
+    epilog="Each stage reads the paths it is given and writes one directory.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -44,6 +44,7 @@ BESIDE = "Beside the stages"
 
 app.command("gen-data", rich_help_panel=STAGES)(gen_data.gen_data)
 app.command("train", rich_help_panel=STAGES)(train.train)
+app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
 
 
 def main() -> None:

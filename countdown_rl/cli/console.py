@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 people = Console(stderr=True, highlight=False)
 _out = Console(highlight=False, soft_wrap=True)
@@ -37,6 +39,25 @@ def warn(text: str) -> None:
 def failure(sentence: str) -> None:
     """Why it could not be done, and what to do."""
     people.print(f"[bold red]error:[/] {_escape(sentence)}", soft_wrap=True)
+
+
+@contextmanager
+def steps(what: str) -> Iterator[Callable[[int, int, float], None]]:
+    """A progress bar on a terminal, nothing elsewhere: call what is yielded with (step, steps, loss)."""
+    columns = (
+        TextColumn("{task.description}", style="dim"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as progress:
+        task = progress.add_task(what, total=None, loss=float("nan"))
+
+        def advance(step: int, total: int, loss: float) -> None:
+            progress.update(task, completed=step, total=total, loss=loss)
+
+        yield advance
 
 
 def _escape(text: str) -> str:

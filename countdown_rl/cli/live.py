@@ -69,9 +69,7 @@ class _View:
         step = self.rows[-1].step if self.rows else 0
         bar = ProgressBar(total=self.steps, completed=step, width=_WIDTH)
         if not self.rows:
-            grid.add_row(
-                Text("step", style="dim"), Text(f"0/{self.steps}"), bar, Text("first completions …", "dim")
-            )
+            grid.add_row(Text("step", style="dim"), Text(f"0/{self.steps}"), bar, Text("first completions …", "dim"))
             return grid
         recent = self._recent()
         grid.add_row(
@@ -99,9 +97,7 @@ class _View:
 
     def _recent(self) -> dict[str, float]:
         rows = self.rows[-10:]
-        return {
-            key: sum(getattr(row, key) for row in rows) / len(rows) for key in ("reward", "correct", "length")
-        }
+        return {key: sum(getattr(row, key) for row in rows) / len(rows) for key in ("reward", "correct", "length")}
 
     def _left(self) -> float:
         rows = self.rows[-50:]

@@ -24,16 +24,10 @@ def train(
         str, typer.Option(help="The shipped model's name, a directory, a GGUF file or a Hub id.")
     ] = "countdown-tiny",
     revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = None,
-    data: Annotated[Path, typer.Option(help="What gen-data wrote, or one JSONL file.")] = Path(
-        "artifacts/data"
-    ),
+    data: Annotated[Path, typer.Option(help="What gen-data wrote, or one JSONL file.")] = Path("artifacts/data"),
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/adapter"),
-    steps: Annotated[
-        int, typer.Option(min=1, help="Optimiser steps.", rich_help_panel=BATCH)
-    ] = DEFAULT.steps,
-    prompts: Annotated[
-        int, typer.Option(min=1, help="Puzzles a step.", rich_help_panel=BATCH)
-    ] = DEFAULT.prompts,
+    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.", rich_help_panel=BATCH)] = DEFAULT.steps,
+    prompts: Annotated[int, typer.Option(min=1, help="Puzzles a step.", rich_help_panel=BATCH)] = DEFAULT.prompts,
     generations: Annotated[
         int, typer.Option(min=2, help="Completions of each puzzle: the group.", rich_help_panel=BATCH)
     ] = DEFAULT.generations,
@@ -42,22 +36,16 @@ def train(
     ] = DEFAULT.micro_batch,
     steps_per_generation: Annotated[
         int,
-        typer.Option(
-            min=1, help="Steps that share one round of completions, each its own.", rich_help_panel=BATCH
-        ),
+        typer.Option(min=1, help="Steps that share one round of completions, each its own.", rich_help_panel=BATCH),
     ] = DEFAULT.steps_per_generation,
     iterations: Annotated[
         int, typer.Option(min=1, help="How often each completion is learnt from.", rich_help_panel=BATCH)
     ] = DEFAULT.iterations,
     reward: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAME=WEIGHT", help="What counts, and how much. Repeat it.", rich_help_panel=POLICY
-        ),
+        typer.Option(metavar="NAME=WEIGHT", help="What counts, and how much. Repeat it.", rich_help_panel=POLICY),
     ] = list(DEFAULT.reward),  # noqa: B006
-    loss_type: Annotated[
-        str, typer.Option(help=_one_of("loss_type"), rich_help_panel=POLICY)
-    ] = DEFAULT.loss_type,
+    loss_type: Annotated[str, typer.Option(help=_one_of("loss_type"), rich_help_panel=POLICY)] = DEFAULT.loss_type,
     scale_rewards: Annotated[
         str,
         typer.Option(help=f"Divide by the spread within. {_one_of('scale_rewards')}", rich_help_panel=POLICY),
@@ -81,9 +69,7 @@ def train(
     ] = DEFAULT.epsilon_high,
     mask_truncated: Annotated[
         bool,
-        typer.Option(
-            help="Leave completions that hit the length limit out of the loss.", rich_help_panel=POLICY
-        ),
+        typer.Option(help="Leave completions that hit the length limit out of the loss.", rich_help_panel=POLICY),
     ] = DEFAULT.mask_truncated,
     temperature: Annotated[
         float, typer.Option(min=0.01, help="Of the sampling, and of the loss.", rich_help_panel=SAMPLING)
@@ -96,16 +82,12 @@ def train(
     ] = DEFAULT.max_completion_length,
     max_prompt_length: Annotated[
         int,
-        typer.Option(
-            min=1, help="Tokens a prompt may have; a longer one is refused.", rich_help_panel=SAMPLING
-        ),
+        typer.Option(min=1, help="Tokens a prompt may have; a longer one is refused.", rich_help_panel=SAMPLING),
     ] = DEFAULT.max_prompt_length,
     learning_rate: Annotated[
         float, typer.Option(min=0, help="At its highest.", rich_help_panel=OPTIMISER)
     ] = DEFAULT.learning_rate,
-    scheduler: Annotated[
-        str, typer.Option(help=_one_of("scheduler"), rich_help_panel=OPTIMISER)
-    ] = DEFAULT.scheduler,
+    scheduler: Annotated[str, typer.Option(help=_one_of("scheduler"), rich_help_panel=OPTIMISER)] = DEFAULT.scheduler,
     warmup_steps: Annotated[
         int, typer.Option(min=0, help="Steps over which the learning rate rises.", rich_help_panel=OPTIMISER)
     ] = DEFAULT.warmup_steps,
@@ -126,24 +108,18 @@ def train(
     gradient_checkpointing: Annotated[
         bool, typer.Option(help="Less memory, about a fifth slower.", rich_help_panel=LORA)
     ] = DEFAULT.gradient_checkpointing,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of every random choice.", rich_help_panel=RUN)
-    ] = DEFAULT.seed,
+    seed: Annotated[int, typer.Option(min=0, help="Of every random choice.", rich_help_panel=RUN)] = DEFAULT.seed,
     threads: Annotated[
         int,
-        typer.Option(
-            min=0, help="Processor threads; 0 takes what this process may use.", rich_help_panel=RUN
-        ),
+        typer.Option(min=0, help="Processor threads; 0 takes what this process may use.", rich_help_panel=RUN),
     ] = DEFAULT.threads,
     log: Annotated[Path, typer.Option(help="The CSV of the run.", rich_help_panel=RUN)] = Path(
         "artifacts/train/log.csv"
     ),
-    log_every: Annotated[
-        int, typer.Option(min=1, help="Steps a row.", rich_help_panel=RUN)
-    ] = DEFAULT.log_every,
-    checkpoints: Annotated[
-        Path, typer.Option(help="Where an unfinished run is kept.", rich_help_panel=RUN)
-    ] = Path("artifacts/train/checkpoints"),
+    log_every: Annotated[int, typer.Option(min=1, help="Steps a row.", rich_help_panel=RUN)] = DEFAULT.log_every,
+    checkpoints: Annotated[Path, typer.Option(help="Where an unfinished run is kept.", rich_help_panel=RUN)] = Path(
+        "artifacts/train/checkpoints"
+    ),
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Steps between checkpoints; 0 keeps none.", rich_help_panel=RUN)
     ] = DEFAULT.checkpoint_every,
@@ -154,9 +130,7 @@ def train(
     trust_remote_code: Annotated[
         bool, typer.Option(help="Run code that comes with a model.", rich_help_panel=LORA)
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout.", rich_help_panel=RUN)
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.", rich_help_panel=RUN)] = False,
 ) -> None:
     """Train a LoRA adapter with GRPO.
 
