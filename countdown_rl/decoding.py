@@ -170,7 +170,8 @@ class Decoder:
 
         hidden = self.embedding[ids]  # (U, P, H)
         cos, sin = self.rotary(hidden, positions)
-        keys, values = [], []
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
         for layer in self.layers:
             q, k, v = self._qkv(hidden, layer, cos[:, :, None], sin[:, :, None])
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (U, heads, P, D)

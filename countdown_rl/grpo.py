@@ -50,6 +50,7 @@ class Trainer(GRPOTrainer):
         self.generation_config.eos_token_id = self.eos_token_ids
         self.generation_kwargs["eos_token_id"] = self.eos_token_ids
         self.seconds = {"generation": 0.0, "reward": 0.0, "loss": 0.0}
+        self._buffered_inputs: list[Batch] | None = None
         self._stop = stop
         self._mask_truncated = mask_truncated
         self._ended = torch.empty(0, dtype=torch.bool)
@@ -92,9 +93,7 @@ class Trainer(GRPOTrainer):
             completion_ids = [self._stop.cut(ids) for ids in completion_ids]
         self.model.train()
         self.seconds["generation"] += time.perf_counter() - begin
-        self._ended = torch.tensor(
-            [self._stop(ids) for ids in completion_ids], device=self.accelerator.device
-        )
+        self._ended = torch.tensor([self._stop(ids) for ids in completion_ids], device=self.accelerator.device)
         truncated = 1.0 - self.accelerator.gather(self._ended.float()).mean().item()
         self._metrics["train"]["truncated"].append(truncated)
         return completion_ids, None

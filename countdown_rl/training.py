@@ -76,20 +76,28 @@ def train(
         "versions": artifacts.versions(LIBRARIES),
     }
     store = Checkpoints(checkpoints, identity)
-    resume = _standing(store, restart, note)
+    resume = None if restart else store.latest()
+    if resume:
+        note(f"Continuing after step {step_of(resume)}.")
+    elif store.foreign():
+        note(f"{checkpoints} holds a run with other options, data, model or versions; beginning afresh.")
 
     models.quiet()
     import torch
 
     torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
-    loaded = models.load(ref, precision=options.precision, trust_remote_code=trust_remote_code)
+    loaded = models.load(
+        ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=ref.base is not None
+    )
     if loaded.note:
         note(loaded.note)
     _check_prompts(loaded, rows, options)
 
+    if not resume:
+        store.begin()
     log_rows = trainlog.read(resume / "log.csv") if resume else []
     trainer = _trainer(options, loaded, rows, weights, step_of(resume) if resume else 0, store, log_rows, log, on_step)
-    if log and resume:
+    if log:
         trainlog.write(log, log_rows)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
@@ -97,11 +105,13 @@ def train(
     with artifacts.writing(
         out,
         "adapter",
-        options=asdict(options) | {"model": model, "revision": revision},
+        options=asdict(options) | {"model": ref.reference, "revision": ref.revision},
         inputs=inputs,
         libraries=LIBRARIES,
     ) as draft:
-        adapters.save(trainer.accelerator.unwrap_model(trainer.model), draft.path, base=model, revision=revision)
+        base = ref.base or ref
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        adapters.save(policy, draft.path, base=base.reference, revision=base.revision)
         loaded.tokenizer.save_pretrained(draft.path)
         draft.facts.update(facts)
     store.clear()
@@ -123,17 +133,6 @@ def _read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         return dataset.read_rows(data), artifacts.file_input(data)
     manifest = artifacts.read(data, "data")
     return dataset.read_rows(data / "train.jsonl"), manifest.as_input()
-
-
-def _standing(store: Checkpoints, restart: bool, note: Callable[[str], None]) -> Path | None:
-    """The checkpoint to continue from, after clearing what belongs to another run."""
-    if store.foreign():
-        note(f"{store.directory} holds a run with other options, data, model or versions; beginning afresh.")
-    elif not restart and (latest := store.latest()):
-        note(f"Continuing after step {step_of(latest)}.")
-        return latest
-    store.begin()
-    return None
 
 
 def _check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOptions) -> None:
@@ -230,6 +229,13 @@ def _trainer(
         lambda text, row: tasks.of_row(row).grade(text, row),
         lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
     )
+    lora = peft.LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
     trainer = Trainer(
         model=loaded.model,
         reward_funcs=[grading.function(name, rewards.reward(name)) for name in weights],
@@ -237,13 +243,7 @@ def _trainer(
         train_dataset=datasets.IterableDataset.from_generator(prompts),
         processing_class=tokenizer,
         callbacks=[recorder],
-        peft_config=peft.LoraConfig(
-            r=options.lora_r,
-            lora_alpha=options.lora_alpha,
-            lora_dropout=options.lora_dropout,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        ),
+        peft_config=None if loaded.ref.base else lora,  # an adapter is trained on as it is
         stop=Stop(tokenizer, loaded.model, STOP),
         mask_truncated=options.mask_truncated,
     )
