@@ -76,20 +76,28 @@ def train(
         "versions": artifacts.versions(LIBRARIES),
     }
     store = Checkpoints(checkpoints, identity)
-    resume = _standing(store, restart, note)
+    resume = None if restart else store.latest()
+    if resume:
+        note(f"Continuing after step {step_of(resume)}.")
+    elif store.foreign():
+        note(f"{checkpoints} holds a run with other options, data, model or versions; beginning afresh.")
 
     models.quiet()
     import torch
 
     torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
-    loaded = models.load(ref, precision=options.precision, trust_remote_code=trust_remote_code)
-    if options.precision == "nf4" and loaded.path == "plain":
-        note(f"4-bit is not to be had on {loaded.device}: training LoRA in {loaded.precision} instead.")
+    loaded = models.load(
+        ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=ref.base is not None
+    )
+    if loaded.note:
+        note(loaded.note)
     _check_prompts(loaded, rows, options)
 
+    if not resume:
+        store.begin()
     log_rows = trainlog.read(resume / "log.csv") if resume else []
     trainer = _trainer(options, loaded, rows, weights, step_of(resume) if resume else 0, store, log_rows, log, on_step)
-    if log and resume:
+    if log:
         trainlog.write(log, log_rows)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
@@ -97,11 +105,13 @@ def train(
     with artifacts.writing(
         out,
         "adapter",
-        options=asdict(options) | {"model": model, "revision": revision},
+        options=asdict(options) | {"model": ref.reference, "revision": ref.revision},
         inputs=inputs,
         libraries=LIBRARIES,
     ) as draft:
-        adapters.save(trainer.accelerator.unwrap_model(trainer.model), draft.path, base=model, revision=revision)
+        base = ref.base or ref
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        adapters.save(policy, draft.path, base=base.reference, revision=base.revision)
         loaded.tokenizer.save_pretrained(draft.path)
         draft.facts.update(facts)
     store.clear()
@@ -123,17 +133,6 @@ def _read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         return dataset.read_rows(data), artifacts.file_input(data)
     manifest = artifacts.read(data, "data")
     return dataset.read_rows(data / "train.jsonl"), manifest.as_input()
-
-
-def _standing(store: Checkpoints, restart: bool, note: Callable[[str], None]) -> Path | None:
-    """The checkpoint to continue from, after clearing what belongs to another run."""
-    if store.foreign():
-        note(f"{store.directory} holds a run with other options, data, model or versions; beginning afresh.")
-    elif not restart and (latest := store.latest()):
-        note(f"Continuing after step {step_of(latest)}.")
-        return latest
-    store.begin()
-    return None
 
 
 def _check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOptions) -> None:
@@ -192,7 +191,9 @@ def _trainer(
     import peft
     from transformers import PrinterCallback
 
-    from countdown_rl.grpo import Grading, Recorder, Trainer
+    from countdown_rl.decoding import Stop
+    from countdown_rl.grpo import Trainer
+    from countdown_rl.recording import Grading, Recorder
 
     # Completions serve this many steps; only between them is there nothing in flight that a checkpoint lacks.
     round_steps = options.steps_per_generation * options.iterations
@@ -224,15 +225,16 @@ def _trainer(
         on_log=log_written,
         on_checkpoint=checkpoint_written,
     )
-    stop = tokenizer.encode(STOP, add_special_tokens=False)
-    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, *_eos(loaded.model)} | set(stop if len(stop) == 1 else ())
-
-    def finished(ids: Sequence[int]) -> bool:
-        return ids[-1] in ends or tokenizer.decode(ids[-16:]).rstrip().endswith(STOP)
-
     grading = Grading(
         lambda text, row: tasks.of_row(row).grade(text, row),
         lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+    )
+    lora = peft.LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
     )
     trainer = Trainer(
         model=loaded.model,
@@ -241,25 +243,13 @@ def _trainer(
         train_dataset=datasets.IterableDataset.from_generator(prompts),
         processing_class=tokenizer,
         callbacks=[recorder],
-        peft_config=peft.LoraConfig(
-            r=options.lora_r,
-            lora_alpha=options.lora_alpha,
-            lora_dropout=options.lora_dropout,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        ),
-        finished=finished,
-        stop_ids=stop if len(stop) == 1 else (),
+        peft_config=None if loaded.ref.base else lora,  # an adapter is trained on as it is
+        stop=Stop(tokenizer, loaded.model, STOP),
         mask_truncated=options.mask_truncated,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     recorder.trainer = trainer
     return trainer
-
-
-def _eos(model: Any) -> list[int]:
-    eos = model.generation_config.eos_token_id
-    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
 def _config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
