@@ -160,3 +160,24 @@ class QuantizeOptions:
     """``quantize``: the format that full-precision weights go into."""
 
     format: str = "nf4"
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """``eval``: how completions are drawn, and how many puzzles are asked."""
+
+    n: int | None = None
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 42
+    batch_size: int = 0
+    precision: str = "auto"
+    device: str = "auto"
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        check_choices(self, EVAL_CHOICES)
+
+
+EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto", "cpu", "cuda", "mps")}

@@ -60,5 +60,25 @@ def steps(what: str) -> Iterator[Callable[[int, int, float], None]]:
         yield advance
 
 
+@contextmanager
+def solving() -> Iterator[Callable[[int, int, int], None]]:
+    """A progress bar with rate and running accuracy: call what is yielded with (done, all, solved)."""
+    columns = (
+        TextColumn("solving", style="dim"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[share]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as progress:
+        task = progress.add_task("", total=None, share="")
+
+        def advance(done: int, total: int, solved: int) -> None:
+            rate = f", {progress.tasks[task].speed:.0f}/s" if progress.tasks[task].speed else ""
+            progress.update(task, completed=done, total=total, share=f"{solved / done:.1%} solved{rate}")
+
+        yield advance
+
+
 def _escape(text: str) -> str:
     return text.replace("[", r"\[")
