@@ -74,13 +74,13 @@ def letters():
         yield
 
 
-def run(place, out, options=SMALL, **changes):
+def run(place, where, options=SMALL, **changes):
     given = {
         "model": str(place / "model"),
         "data": place / "data",
-        "out": out / "adapter",
-        "checkpoints": out / "checkpoints",
-        "log": out / "log.csv",
+        "out": where / "adapter",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
     } | changes
     return training.train(options, **given)
 
