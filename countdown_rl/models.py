@@ -98,12 +98,14 @@ def load(
     device: str = "auto",
     trust_remote_code: bool = False,
     trainable: bool = False,
+    plain: bool = False,
 ) -> Loaded:
     """Load *ref* in *precision* ("auto", "nf4", "bf16" or "fp32") on *device* ("auto", "cpu", "cuda", "mps").
 
     "auto" takes bf16 on a GPU and on the CPU fp32 for small models, bf16 for large ones; a 4-bit
     checkpoint stays 4-bit; an adapter's base is held as it was when the adapter was trained. With
-    *trainable* the adapter's own weights can be trained on.
+    *trainable* the adapter's own weights can be trained on; with *plain* NF4 values are held in plain
+    layers on a GPU as well.
 
     Raises:
         ModelError: the weights cannot be loaded, or not all of them are there.
@@ -113,9 +115,9 @@ def load(
     target = torch.device(_device(device))
     try:
         if ref.base is not None:
-            return _adapter(ref, ref.base, precision, target, trust_remote_code, trainable)
+            return _adapter(ref, ref.base, precision, target, trust_remote_code, trainable, plain)
         tokenizer = load_tokenizer(ref)
-        return _plain(ref, tokenizer, precision, target, trust_remote_code)
+        return _base(ref, tokenizer, precision, target, trust_remote_code, plain)
     except (CountdownError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a damaged file, a missing tensor, an unknown architecture: many libraries
@@ -146,20 +148,26 @@ def _device(name: str) -> str:
 
 
 def _adapter(
-    ref: ModelRef, base: ModelRef, precision: str, device: Any, trust_remote_code: bool, trainable: bool
+    ref: ModelRef,
+    base: ModelRef,
+    precision: str,
+    device: Any,
+    trust_remote_code: bool,
+    trainable: bool,
+    plain: bool,
 ) -> Loaded:
     from peft import PeftModel
 
     if precision == "auto" and ref.manifest is not None:
         precision = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
-    loaded = _plain(base, load_tokenizer(ref), precision, device, trust_remote_code)
+    loaded = _base(base, load_tokenizer(ref), precision, device, trust_remote_code, plain)
     loaded.model = PeftModel.from_pretrained(loaded.model, files(ref), is_trainable=trainable, use_safetensors=True)
     loaded.model.eval()
     loaded.ref = ref
     return loaded
 
 
-def _plain(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remote_code: bool) -> Loaded:
+def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remote_code: bool, plain: bool) -> Loaded:
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -180,7 +188,7 @@ def _plain(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_rem
         "dtype": "auto",
     }
     where: Path = path
-    native = cuda and precision == "nf4"
+    native = cuda and precision == "nf4" and not plain
     if path.is_file():
         from transformers import GgufConfig
 
@@ -209,15 +217,16 @@ def _plain(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_rem
     dtype = _dtype(precision, device, model)
     if native:
         if path.is_file():
-            nf4.to_bitsandbytes(model.to(torch.bfloat16), device)
+            nf4.to_bitsandbytes(model, device)
         held = "bitsandbytes-nf4"
     else:
         if quantized:
             nf4.to_plain(model, dtype)
         elif precision == "nf4":
-            nf4.round_in_place(model.to(torch.bfloat16))
+            nf4.round_in_place(model)
         held = "dequantized-nf4" if quantized or precision == "nf4" else "plain"
-        model = model.to(device=device, dtype=dtype)
+        nf4.cast(model, dtype)
+        model = model.to(device)
     model.eval()
     model.config.pad_token_id = tokenizer.pad_token_id
     settled = precision if precision != "auto" else {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]

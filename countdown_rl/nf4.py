@@ -7,11 +7,20 @@ GPU: the values are the same wherever they are computed, and no ``Linear4bit`` r
 ``dequantize`` are wrong.
 """
 
+import json
+from math import ceil, prod
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from countdown_rl.tensors import Checkpoint, Slot
+
 BLOCK = 64
+#: What bitsandbytes calls the tensor that tells, as JSON, how a weight was packed. Spaces, which JSON
+#: does not mind, fill it up to a length that is known beforehand.
+STATE = "quant_state.bitsandbytes__nf4"
+STATE_ROOM = 256
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -30,9 +39,37 @@ def rounded(weight: torch.Tensor) -> torch.Tensor:
     return dequantize_4bit(*quantize(weight))
 
 
+def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors that bitsandbytes stores for the *weight* called *name*, laid out as in :func:`layout`."""
+    values, state = quantize(weight)
+    parts = {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
+    about = bytes(parts[f"{name}.{STATE}"].tolist()).ljust(STATE_ROOM)
+    return parts | {f"{name}.{STATE}": torch.tensor(list(about), dtype=torch.uint8)}
+
+
+def layout(name: str, shape: tuple[int, ...]) -> dict[str, Slot]:
+    """Types and shapes of what :func:`pack` gives for a weight of *shape*, known before its values are."""
+    count = prod(shape)
+    blocks = ceil(count / BLOCK)
+    return {
+        name: Slot(torch.uint8, (ceil(count / 2), 1)),
+        f"{name}.absmax": Slot(torch.uint8, (blocks,)),
+        f"{name}.quant_map": Slot(torch.float32, (16,)),
+        f"{name}.nested_absmax": Slot(torch.float32, (ceil(blocks / 256),)),
+        f"{name}.nested_quant_map": Slot(torch.float32, (256,)),
+        f"{name}.{STATE}": Slot(torch.uint8, (STATE_ROOM,)),
+    }
+
+
+def is_turned(module: torch.nn.Module) -> bool:
+    """Whether *module* stores its weight (in, out), as GPT-2's Conv1D does; 4-bit ones are (out, in)."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, Conv1D)
+
+
 def linears(model: Any) -> dict[str, torch.nn.Module]:
     """The layers of *model* that transformers puts into 4 bits, by name: linear, and no output head."""
-    from transformers.pytorch_utils import Conv1D
     from transformers.quantizers.base import HfQuantizer
     from transformers.quantizers.quantizers_utils import should_convert_module
 
@@ -40,18 +77,16 @@ def linears(model: Any) -> dict[str, torch.nn.Module]:
     return {
         name: module
         for name, module in model.named_modules()
-        if (type(module) is torch.nn.Linear or isinstance(module, Conv1D)) and should_convert_module(name, keep)
+        if (type(module) is torch.nn.Linear or is_turned(module)) and should_convert_module(name, keep)
     }
 
 
 def round_in_place(model: Any) -> None:
     """Give every layer of :func:`linears` the values that NF4 would hold, in the type it has."""
-    from transformers.pytorch_utils import Conv1D
-
     with torch.no_grad():
         for module in linears(model).values():
             weight = module.weight
-            turned = isinstance(module, Conv1D)  # (in, out), where bitsandbytes quantizes (out, in)
+            turned = is_turned(module)
             value = rounded(weight.T if turned else weight)
             weight.copy_(value.T if turned else value)
 
@@ -74,6 +109,12 @@ def to_bitsandbytes(model: Any, device: torch.device) -> None:
         model.set_submodule(name, layer.to(device))
     model.to(device)
     model.is_loaded_in_4bit = True
+
+
+def cast(model: Any, dtype: torch.dtype) -> None:
+    """Put the parameters of *model* into *dtype*, and leave its buffers: rotary frequencies must stay fp32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 def to_plain(model: Any, dtype: torch.dtype) -> None:
@@ -100,4 +141,28 @@ def to_plain(model: Any, dtype: torch.dtype) -> None:
     ):
         if hasattr(owner, name):
             delattr(owner, name)
-    model.to(dtype)
+    cast(model, dtype)
+
+
+class Packed(Checkpoint):
+    """A bitsandbytes 4-bit checkpoint read as the ordinary one whose values it holds."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._parts: dict[str, dict[str, str]] = {}
+        for name in [name for name in self.slots if name.endswith(STATE)]:
+            weight = name.removesuffix(f".{STATE}")
+            parts = [part for part in self.slots if part.startswith(f"{weight}.")]
+            about = json.loads(bytes(super().read(name).tolist()))
+            self._parts[weight] = {part.removeprefix(f"{weight}."): part for part in parts}
+            self.slots = {key: slot for key, slot in self.slots.items() if key not in parts}
+            self.slots[weight] = Slot(getattr(torch, about["dtype"]), tuple(about["shape"]))
+
+    def read(self, name: str) -> torch.Tensor:
+        from bitsandbytes.functional import QuantState, dequantize_4bit
+
+        if name not in self._parts:
+            return super().read(name)
+        stored = {part: super(Packed, self).read(key) for part, key in self._parts[name].items()}
+        state = QuantState.from_dict(stored, device=torch.device("cpu"))
+        return dequantize_4bit(super().read(name), state)

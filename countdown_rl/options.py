@@ -12,10 +12,26 @@ from countdown_rl.errors import UsageError
 
 @dataclass(frozen=True)
 class DataOptions:
-    """``gen-data``: how many puzzles, of which kinds, and where the lines between splits fall."""
+    """``gen-data``: how many puzzles, of which kinds, and where the lines between splits fall.
+
+    ``size``, ``numbers``, ``targets``, ``operators`` and ``rule`` say otherwise than the preset where they
+    are given.
+    """
 
     n: int = 50_000
     seed: int = 42
+    valid: int | None = None
+    test: int | None = None
+    preset: str = "3to4"
+    size: tuple[str, ...] = ()
+    numbers: str | None = None
+    targets: str | None = None
+    operators: str | None = None
+    rule: str | None = None
+    impossible: float = 0.0
+    balance: tuple[str, ...] = ()
+    style: str | None = None
+    workers: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,3 +144,19 @@ def check_choices(options: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
         if getattr(options, name) not in allowed:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {getattr(options, name)} is none of: {', '.join(allowed)}.")
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """``merge``: which base an adapter is folded into, what it is rounded to, how closely it is checked."""
+
+    base: str = "original"
+    dtype: str = "auto"
+    verify: str = "sample"
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """``quantize``: the format that full-precision weights go into."""
+
+    format: str = "nf4"

@@ -113,6 +113,15 @@ def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
         assert torch.equal(loaded.model.state_dict()[name], value.float())
 
 
+@pytest.mark.parametrize("precision", ["auto", "nf4", "bf16", "fp32"])
+def test_rotary_frequencies_are_never_rounded(base, precision):
+    model = load(resolve(str(base)), precision=precision, device="cpu").model
+    from transformers import LlamaForCausalLM
+
+    exact = LlamaForCausalLM(model.config).model.rotary_emb.inv_freq
+    assert torch.equal(model.model.rotary_emb.inv_freq, exact)
+
+
 def test_a_checkpoint_with_a_tensor_missing_is_refused(base, tmp_path):
     from safetensors.torch import load_file, save_file
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from countdown_rl import __version__
-from countdown_rl.cli import console, gen_data, train, warmup
+from countdown_rl.cli import console, gen_data, merge, quantize, train, warmup
 from countdown_rl.errors import CountdownError, UsageError
 
 app = typer.Typer(
@@ -44,6 +44,8 @@ BESIDE = "Beside the stages"
 
 app.command("gen-data", rich_help_panel=STAGES)(gen_data.gen_data)
 app.command("train", rich_help_panel=STAGES)(train.train)
+app.command("merge", rich_help_panel=STAGES)(merge.merge)
+app.command("quantize", rich_help_panel=STAGES)(quantize.quantize)
 app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
 
 

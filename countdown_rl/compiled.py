@@ -1,0 +1,33 @@
+"""The kernel compiled by Numba. Importing this costs about a second; the machine code is kept on disk."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba.extending import register_jitable
+
+from countdown_rl import kernel, sampling
+
+for _helper in (
+    kernel.mix,
+    kernel.split_part,
+    kernel.term_hash,
+    kernel.factor_hash,
+    kernel.factor_sign,
+    kernel.join_signs,
+    kernel.search,
+    kernel.write,
+):
+    register_jitable(_helper)
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # neither the package's nor the user's cache directory can be written to
+        return numba.njit(nogil=True)(function)
+
+
+search = _compile(kernel.search)
+write = _compile(kernel.write)
+draw = _compile(sampling.draw)

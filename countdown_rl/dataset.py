@@ -1,0 +1,77 @@
+"""Rows as JSONL: one JSON object a line."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from countdown_rl import puzzle, tasks
+from countdown_rl.errors import InputError
+from countdown_rl.tasks.blocks import STYLES
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file, each checked to be what its task needs.
+
+    Raises:
+        InputError: the file is missing or empty, or a line is no JSON object or lacks something; the text
+            names the file, the line and what is wrong with it.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
+    with path.open("rb") as stream:
+        rows = list(iter_rows(stream, str(path)))
+    if not rows:
+        raise InputError(f"{path} is empty; make it again with `countdown-rl gen-data` and a larger --n.")
+    return rows
+
+
+def iter_rows(stream: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
+    """The rows of *stream* one by one, in constant memory; blank lines are skipped.
+
+    Raises:
+        InputError: as :func:`read_rows`, with *source* for the file's name.
+    """
+    for number, line in enumerate(stream, 1):
+        if line.isspace():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{source}, line {number}: not JSON ({_short(error)}).") from error
+        try:
+            check(row)
+        except InputError as error:
+            raise InputError(f"{source}, line {number}: {str(error).rstrip('.')}.") from error
+        yield row
+
+
+def check(row: Any) -> None:
+    """Refuse what is no row of its task.
+
+    Raises:
+        InputError: the text says what is wrong, without a place.
+    """
+    if not isinstance(row, dict):
+        raise InputError("not a JSON object")
+    if (row.get("style") or "begun") not in STYLES:
+        raise InputError(f"`style` should be one of {', '.join(STYLES)}")
+    if tasks.of_row(row).name == "gsm8k":
+        if not isinstance(row.get("question"), str) or not isinstance(row.get("gold"), str):
+            raise InputError("a gsm8k row needs `question` and `gold`, both text")
+        return
+    for key in ("nums", "target"):
+        if key not in row:
+            raise InputError(f"there is no `{key}`")
+    puzzle.of_row(row)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write *rows* as JSONL, keys in the order they have."""
+    with Path(path).open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:80]
