@@ -158,8 +158,12 @@ def test_restart_begins_again(place, unbroken, tmp_path):
 
 
 def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
-    result = run(place, tmp_path, replace(SMALL, log_every=4, checkpoint_every=0))
-    assert [row.step for row in result.rows] == [4, 6]
+    with pytest.raises(Killed):
+        run(place, tmp_path, replace(SMALL, log_every=5), on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, log_every=4, checkpoint_every=0))
+    rows = trainlog.read(tmp_path / "log.csv")
+    assert [row.step for row in rows] == [4, 6]
+    assert rows[0].reward == trainlog.mean(unbroken.rows[:4]).reward
     name = "adapter_model.safetensors"
     assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
 
@@ -277,7 +281,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, 
         assert not (tmp_path / "adapter").exists()
         return str(caught.value)
 
-    assert "row r0" in refusal(InputError, replace(SMALL, max_prompt_length=8))
+    assert "the prompt of row r" in refusal(InputError, replace(SMALL, max_prompt_length=8))
     assert "reads 1024 tokens" in refusal(ModelError, replace(SMALL, max_completion_length=1020))
     assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
     assert "adapter artifact, not data" in refusal(ArtifactError, data=unbroken.out)
