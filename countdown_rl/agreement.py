@@ -29,12 +29,10 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Over every continued position: the largest logit difference, the differences' size relative to the
-    spread of the reference's logits (both root mean square), the mean KL divergence from the reference
-    in nats, and the share of positions where both would choose the same token."""
+    """Over every continued position: the largest logit difference, the mean KL divergence from the
+    reference in nats, and the share of positions where both would choose the same token."""
 
     max_logit_difference: float
-    relative_difference: float
     kl: float
     greedy: float
     positions: int
@@ -94,16 +92,12 @@ def logits(loaded: Loaded, written: Sequence[Transcript]) -> list[torch.Tensor]:
 
 def compare(reference: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> Agreement:
     """Agreement of *other* with *reference*, both from :func:`logits` on the same transcripts."""
-    largest = difference = spread = divergence = 0.0
-    same = positions = values = 0
+    largest = divergence = 0.0
+    same = positions = 0
     for p, q in zip(reference, other, strict=True):  # (tokens, vocabulary) each
-        log_p, log_q = p.log_softmax(-1), q.log_softmax(-1)
+        log_p, log_q = p.double().log_softmax(-1), q.double().log_softmax(-1)
         largest = max(largest, (p - q).abs().max().item())
-        difference += (p - q).square().sum().item()
-        spread += (p - p.mean(-1, keepdim=True)).square().sum().item()
         divergence += (log_p.exp() * (log_p - log_q)).sum().item()
         same += int((p.argmax(-1) == q.argmax(-1)).sum())
         positions += len(p)
-        values += p.numel()
-    relative = (difference / spread) ** 0.5 if spread else difference**0.5
-    return Agreement(largest, relative, divergence / positions, same / positions, positions)
+    return Agreement(largest, divergence / positions, same / positions, positions)

@@ -41,7 +41,6 @@ class Loaded:
 def quiet() -> None:
     """Silence what the libraries say while they load and run: progress bars, warnings, advice."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read once, when tqdm is first imported
     warnings.filterwarnings("ignore")
     for name in (
         "transformers",
@@ -54,10 +53,15 @@ def quiet() -> None:
         "torch",
     ):
         logging.getLogger(name).setLevel(logging.ERROR)
+    from functools import partialmethod
+
     import datasets
+    import tqdm  # type: ignore[import-untyped]
     import transformers
     from huggingface_hub.utils import disable_progress_bars
 
+    # Some bars, GGUF loading's for one, heed no setting of their library.
+    tqdm.tqdm.__init__ = partialmethod(tqdm.tqdm.__init__, disable=True)
     disable_progress_bars()
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()

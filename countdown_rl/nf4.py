@@ -68,6 +68,15 @@ def is_turned(module: torch.nn.Module) -> bool:
     return isinstance(module, Conv1D)
 
 
+def skeleton(path: Path) -> Any:
+    """The model that the config at *path* describes, with shapes and no values."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
 def linears(model: Any) -> dict[str, torch.nn.Module]:
     """The layers of *model* that transformers puts into 4 bits, by name: linear, and no output head."""
     from transformers.quantizers.base import HfQuantizer

@@ -116,6 +116,7 @@ class WarmupOptions:
     learning_rate: float = 4e-3
     weight_decay: float = 0.05
     hit_rate: float = 0.4
+    give_up: float = 0.25
     max_lines: int = 8
     seed: int = 42
     vocab_size: int = 512

@@ -14,7 +14,6 @@ import torch
 
 from countdown_rl import artifacts, nf4, references, tensors
 from countdown_rl.errors import ModelError
-from countdown_rl.merging import skeleton
 from countdown_rl.options import QuantizeOptions
 from countdown_rl.references import ModelRef
 from countdown_rl.tensors import Checkpoint, Slot
@@ -51,7 +50,7 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifacts.Ma
     if "quantization_config" in config:
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
     source = Checkpoint(source_path)
-    model = skeleton(source_path)
+    model = nf4.skeleton(source_path)
     packed = {f"{name}.weight": module for name, module in nf4.linears(model).items()}
     packed = {name: module for name, module in packed.items() if name in source.slots}
     turned = {name for name, module in packed.items() if nf4.is_turned(module)}

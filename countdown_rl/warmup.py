@@ -96,7 +96,7 @@ def _corpus(rows: Sequence[Mapping[str, Any]], options: WarmupOptions) -> list[s
 
 def _trace(row: Mapping[str, Any], index: int, options: WarmupOptions) -> str | None:
     rng = random.Random(f"{options.seed}:{index}")
-    return traces.trace(row, rng, hit_rate=options.hit_rate, max_lines=options.max_lines)
+    return traces.trace(row, rng, hit_rate=options.hit_rate, give_up=options.give_up, max_lines=options.max_lines)
 
 
 def _small_llama(options: WarmupOptions, tokens: Any) -> Any:

@@ -21,7 +21,7 @@ def merge(
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/merged"),
     base: Annotated[
         Literal["original", "dequantized"],
-        typer.Option(help="Which weights it is folded into: see below.", rich_help_panel=WEIGHTS),
+        typer.Option(help="Which weights it is folded into: see above.", rich_help_panel=WEIGHTS),
     ] = DEFAULT.base,  # type: ignore[assignment]
     dtype: Annotated[
         Literal["auto", "bf16", "fp16", "fp32"],
