@@ -166,6 +166,7 @@ class RefusalError(Exception):
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
     body: bytes
     cut: str | None
 
