@@ -11,7 +11,7 @@ class DataOptions:
     """``gen-data``: how many puzzles, of which kinds, and where the lines between splits fall.
 
     ``size``, ``numbers``, ``targets``, ``operators`` and ``rule`` say otherwise than the preset where they
-    are given.
+    are given. ``from_`` is the flag ``--from``.
     """
 
     n: int = 50_000
@@ -27,4 +27,9 @@ class DataOptions:
     impossible: float = 0.0
     balance: tuple[str, ...] = ()
     style: str | None = None
+    task: str = "countdown"
+    from_: str | None = None
+    from_hub: str | None = None
+    revision: str | None = None
+    exclude: tuple[str, ...] = ()
     workers: int = 0

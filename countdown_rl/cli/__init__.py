@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from countdown_rl import __version__
-from countdown_rl.cli import console, gen_data
+from countdown_rl.cli import console, gen_data, grade, solve
 from countdown_rl.errors import CountdownError, UsageError
 
 app = typer.Typer(
@@ -43,6 +43,8 @@ STAGES = "The stages, in order"
 BESIDE = "Beside the stages"
 
 app.command("gen-data", rich_help_panel=STAGES)(gen_data.gen_data)
+app.command("solve", rich_help_panel=BESIDE)(solve.solve)
+app.command("grade", rich_help_panel=BESIDE)(grade.grade)
 
 
 def main() -> None:
