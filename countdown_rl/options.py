@@ -15,7 +15,7 @@ class DataOptions:
     """``gen-data``: how many puzzles, of which kinds, and where the lines between splits fall.
 
     ``size``, ``numbers``, ``targets``, ``operators`` and ``rule`` say otherwise than the preset where they
-    are given.
+    are given. ``from_`` is the flag ``--from``.
     """
 
     n: int = 50_000
@@ -31,6 +31,11 @@ class DataOptions:
     impossible: float = 0.0
     balance: tuple[str, ...] = ()
     style: str | None = None
+    task: str = "countdown"
+    from_: str | None = None
+    from_hub: str | None = None
+    revision: str | None = None
+    exclude: tuple[str, ...] = ()
     workers: int = 0
 
 
