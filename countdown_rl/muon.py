@@ -14,7 +14,8 @@ class Muon(torch.optim.Optimizer):
     """``torch.optim.Muon`` on the weight matrices of *model*'s layers, AdamW on embeddings, norms and biases."""
 
     def __init__(self, model: Any, *, lr: float, weight_decay: float) -> None:
-        matrices, others = [], []
+        matrices: list[Any] = []
+        others: list[Any] = []
         kept_apart = {id(model.get_input_embeddings().weight)}
         if model.get_output_embeddings() is not None:
             kept_apart.add(id(model.get_output_embeddings().weight))
@@ -29,7 +30,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__([group for part in self._parts for group in part.param_groups], {})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         """One step of both parts."""
         for part in self._parts:
             part.step()

@@ -15,7 +15,7 @@ class DataOptions:
     """``gen-data``: how many puzzles, of which kinds, and where the lines between splits fall.
 
     ``size``, ``numbers``, ``targets``, ``operators`` and ``rule`` say otherwise than the preset where they
-    are given.
+    are given. ``from_`` is the flag ``--from``.
     """
 
     n: int = 50_000
@@ -31,6 +31,11 @@ class DataOptions:
     impossible: float = 0.0
     balance: tuple[str, ...] = ()
     style: str | None = None
+    task: str = "countdown"
+    from_: str | None = None
+    from_hub: str | None = None
+    revision: str | None = None
+    exclude: tuple[str, ...] = ()
     workers: int = 0
 
 
@@ -116,6 +121,7 @@ class WarmupOptions:
     learning_rate: float = 4e-3
     weight_decay: float = 0.05
     hit_rate: float = 0.4
+    give_up: float = 0.25
     max_lines: int = 8
     seed: int = 42
     vocab_size: int = 512
@@ -160,3 +166,46 @@ class QuantizeOptions:
     """``quantize``: the format that full-precision weights go into."""
 
     format: str = "nf4"
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """``eval``: how completions are drawn, and how many puzzles are asked."""
+
+    n: int | None = None
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 42
+    batch_size: int = 0
+    precision: str = "auto"
+    device: str = "auto"
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        check_choices(self, EVAL_CHOICES)
+
+
+EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto", "cpu", "cuda", "mps")}
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """``publish``: what the card says beside what the manifests and measurements say.
+
+    None takes what the chain of manifests gives. ``trained_on`` are data sets on the Hub to name.
+    """
+
+    name: str | None = None
+    base_model: str | None = None
+    base_relation: str | None = None
+    license: str | None = None
+    trained_on: tuple[str, ...] = ()
+    min_accuracy: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.base_relation is not None:
+            check_choices(self, PUBLISH_CHOICES)
+
+
+PUBLISH_CHOICES = {"base_relation": ("adapter", "finetune", "quantized", "merge")}

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 from countdown_rl.grpo import Trainer
 from countdown_rl.tasks import Grade
-from countdown_rl.trainlog import StepRow, mean, rounded
+from countdown_rl.trainlog import StepRow, rounded
 
 
 class Grading:
@@ -52,10 +52,9 @@ class Recorder(TrainerCallback):
     """Seeds each step, turns TRL's logs into rows, and says when a checkpoint is due.
 
     Args:
-        rows: the rows of a run that is being continued; new ones are added.
+        rows: the rows of a run that is being continued, one a step; new ones are added.
         due: whether a checkpoint is wanted after this step.
-        on_step: called with every step's row, logged or not.
-        on_log: called after a row was added to ``rows``.
+        on_step: called with each new row, by the process that writes.
         on_checkpoint: called with the directory of a checkpoint that was just written.
     """
 
@@ -64,17 +63,15 @@ class Recorder(TrainerCallback):
         rows: list[StepRow],
         *,
         seed: int,
-        log_every: int,
         due: Callable[[int], bool],
         on_step: Callable[[StepRow], None],
-        on_log: Callable[[], None],
         on_checkpoint: Callable[[Path], None],
     ) -> None:
         self.rows = rows
         self.trainer: Trainer | None = None
-        self._seed, self._log_every, self._due = seed, log_every, due
-        self._on_step, self._on_log, self._on_checkpoint = on_step, on_log, on_checkpoint
-        self._pending: list[StepRow] = []
+        self._seed, self._due = seed, due
+        self._on_step, self._on_checkpoint = on_step, on_checkpoint
+        self._last: dict[str, Any] = {}
         self._begin = time.perf_counter()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -108,12 +105,9 @@ class Recorder(TrainerCallback):
             seconds=rounded(time.perf_counter() - self._begin),
             **{f"seconds_{part}": rounded(spent) for part, spent in seconds.items()},
         )
-        self._pending.append(row)
-        self._on_step(row)
-        if state.global_step % self._log_every == 0 or state.global_step == state.max_steps:
-            self.rows.append(mean(self._pending))
-            self._pending = []
-            self._on_log()
+        self.rows.append(row)
+        if state.is_world_process_zero:
+            self._on_step(row)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if args.should_save:

@@ -7,8 +7,8 @@ one that comes nearest to the target, so a line fails only if its earlier steps 
     36 - 19 = 17, 55 - 7 = 48, 48 + 17 = 65 yes
 
 Lines before the last are steps that do not lead to the target; no line is written twice. The last line
-is one of the solutions, and the answer is that line put together again. Every value on the way is a
-positive whole number.
+is one of the solutions, and the answer is that line put together again, unless the solver lost patience.
+Every value on the way is a positive whole number.
 """
 
 import random
@@ -48,11 +48,14 @@ class Step:
 Line = tuple[Step, ...]
 
 
-def trace(row: Mapping[str, Any], rng: random.Random, *, hit_rate: float, max_lines: int) -> str | None:
+def trace(
+    row: Mapping[str, Any], rng: random.Random, *, hit_rate: float, give_up: float = 0.0, max_lines: int
+) -> str | None:
     """A completion for *row* that continues the open ``<think>`` and ends with its answer.
 
     *hit_rate* is the chance that a line is a solution, up to *max_lines* lines, of which the last one is
-    always a solution. None when no solution stays within positive whole numbers.
+    always a solution. After each line that failed the solver loses patience with chance *give_up*, and
+    answers "impossible". None when no solution stays within positive whole numbers.
     """
     table = tuple(Value(number, str(number)) for number in row["nums"])
     # Equal numbers give equal lines; a line is known by what is written.
@@ -62,11 +65,15 @@ def trace(row: Mapping[str, Any], rng: random.Random, *, hit_rate: float, max_li
     if not hits:
         return None
     count = 0
-    while count < min(max_lines - 1, len(misses)) and rng.random() >= hit_rate:
+    patient = True
+    while patient and count < min(max_lines - 1, len(misses)) and rng.random() >= hit_rate:
         count += 1
-    tried = "".join(f"{_written(line)} no\n" for line in _spread(misses, count, rng))
+        patient = rng.random() >= give_up
+    tried = "\n" + "".join(f"{_written(line)} no\n" for line in _spread(misses, count, rng))
+    if not patient:
+        return f"{tried}</think>\n<answer>impossible</answer>"
     hit = rng.choice(hits)
-    return f"\n{tried}{_written(hit)} yes\n</think>\n<answer>{hit[-1].result.text}</answer>"
+    return f"{tried}{_written(hit)} yes\n</think>\n<answer>{hit[-1].result.text}</answer>"
 
 
 def _written(line: Line) -> str:

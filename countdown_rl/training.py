@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: A completion that has given its answer has nothing more to say.
 STOP = "</answer>"
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
+#: The row of every step so far, in each checkpoint.
+STEPS = "steps.csv"
 #: Options that change how a run is watched or kept, and nothing of what it computes.
 _WATCHING = ("checkpoint_every", "log_every")
 
@@ -28,7 +31,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run left. ``rows`` is its log; ``resumed`` the step it was continued from, or None."""
+    """What a finished run left: a row for every step, and the step it was continued from, or None."""
 
     out: Path
     rows: list[StepRow]
@@ -85,7 +88,8 @@ def train(
     models.quiet()
     import torch
 
-    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    if options.threads or hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
     loaded = models.load(
         ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=ref.base is not None
     )
@@ -95,13 +99,13 @@ def train(
 
     if not resume:
         store.begin()
-    log_rows = trainlog.read(resume / "log.csv") if resume else []
-    trainer = _trainer(options, loaded, rows, weights, step_of(resume) if resume else 0, store, log_rows, log, on_step)
+    rows_done = trainlog.read(resume / STEPS) if resume else []
+    trainer = _trainer(options, loaded, rows, weights, step_of(resume) if resume else 0, store, rows_done, log, on_step)
     if log:
-        trainlog.write(log, log_rows)
+        trainlog.write(log, trainlog.thinned(rows_done, options.log_every))
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
-    facts = _facts(trainer, loaded, log_rows, options)
+    facts = _facts(trainer, loaded, rows_done, options)
     with artifacts.writing(
         out,
         "adapter",
@@ -115,7 +119,7 @@ def train(
         loaded.tokenizer.save_pretrained(draft.path)
         draft.facts.update(facts)
     store.clear()
-    return TrainResult(Path(out), log_rows, facts, step_of(resume) if resume else None)
+    return TrainResult(Path(out), rows_done, facts, step_of(resume) if resume else None)
 
 
 def how_to_continue(checkpoints: Path) -> str:
@@ -136,15 +140,17 @@ def _read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def _check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOptions) -> None:
-    """Refuse what could not be trained on, before any time is spent.
+    """Refuse what the run would draw and could not train on, before any time is spent.
 
     Raises:
         InputError: a prompt is longer than its budget; the row is named.
         ModelError: prompt and completion together are longer than the model can read.
     """
     longest = 0
-    for start in range(0, len(rows), 1024):
-        part = rows[start : start + 1024]
+    count = -(-options.steps // options.iterations) * options.prompts
+    drawn = sorted(set(islice(draws(len(rows), options.seed), count)))
+    for start in range(0, len(drawn), 1024):
+        part = [rows[index] for index in drawn[start : start + 1024]]
         prompts = [_prompt(loaded.tokenizer, row) for row in part]
         for row, ids in zip(part, loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True):
             longest = max(longest, len(ids))
@@ -183,7 +189,7 @@ def _trainer(
     weights: Mapping[str, float],
     done: int,
     store: Checkpoints,
-    log_rows: list[StepRow],
+    rows_done: list[StepRow],
     log: Path | None,
     on_step: Callable[[StepRow], None] | None,
 ) -> "Trainer":
@@ -204,12 +210,14 @@ def _trainer(
         for index in draws(len(rows), options.seed, first):
             yield {"prompt": _prompt(tokenizer, rows[index]), "row": rows[index]}
 
-    def log_written() -> None:
-        if log:
-            trainlog.write(log, log_rows)
+    def stepped(row: StepRow) -> None:
+        if log and (row.step % options.log_every == 0 or row.step == options.steps):
+            trainlog.write(log, trainlog.thinned(rows_done, options.log_every))
+        if on_step:
+            on_step(row)
 
     def checkpoint_written(path: Path) -> None:
-        trainlog.write(path / "log.csv", log_rows)
+        trainlog.write(path / STEPS, rows_done)
         store.keep(path)
 
     def due(step: int) -> bool:
@@ -217,12 +225,10 @@ def _trainer(
         return every > 0 and step % every == 0 and step < options.steps
 
     recorder = Recorder(
-        log_rows,
+        rows_done,
         seed=options.seed,
-        log_every=options.log_every,
         due=due,
-        on_step=on_step or (lambda _: None),
-        on_log=log_written,
+        on_step=stepped,
         on_checkpoint=checkpoint_written,
     )
     grading = Grading(

@@ -33,6 +33,14 @@ class StepRow:
 COLUMNS = tuple(field.name for field in fields(StepRow))
 
 
+def thinned(rows: Sequence[StepRow], every: int) -> list[StepRow]:
+    """One row for each *every* steps, the mean over them."""
+    groups: dict[int, list[StepRow]] = {}
+    for row in rows:
+        groups.setdefault((row.step - 1) // every, []).append(row)
+    return [mean(group) for group in groups.values()]
+
+
 def mean(rows: Sequence[StepRow]) -> StepRow:
     """One row for several steps: the last step's number, and the mean of everything else."""
     values: dict[str, float | None] = {}

@@ -73,3 +73,11 @@ def test_the_same_seed_writes_the_same_trace():
 def test_the_last_step_is_the_one_nearest_to_the_target():
     (line,) = lines((Value(7, "7"), Value(50, "50")), 46)
     assert [str(step) for step in line] == ["50 - 7 = 43"]
+
+
+def test_a_solver_without_patience_answers_impossible_after_its_first_failure():
+    row = {"nums": [19, 36, 55, 7], "target": 65}
+    texts = [trace(row, random.Random(seed), hit_rate=0.5, give_up=1, max_lines=8) for seed in range(50)]
+    given_up = [text for text in texts if text.endswith("<answer>impossible</answer>")]
+    assert 10 < len(given_up) < 40
+    assert all(text.count(" no\n") == 1 and " yes" not in text for text in given_up)

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -49,6 +52,8 @@ def place(tmp_path_factory):
 class Letters:
     """A task that a random model does neither well nor badly at, so that every step has a gradient."""
 
+    name = "letters"
+
     def messages(self, row):
         return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
 
@@ -56,21 +61,26 @@ class Letters:
         return SimpleNamespace(text=completion, correct=len(completion) % 2 == 0, format=True)
 
 
+def by_letters(name, known=training.rewards.reward):
+    known(name)  # refuses what it does not know
+    return lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7
+
+
 @pytest.fixture(autouse=True, scope="module")
 def letters():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training.tasks, "of_row", lambda row: Letters())
-        patch.setattr(training.rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7)
+        patch.setattr(training.rewards, "reward", by_letters)
         yield
 
 
-def run(place, out, options=SMALL, **changes):
+def run(place, where, options=SMALL, **changes):
     given = {
         "model": str(place / "model"),
         "data": place / "data",
-        "out": out / "adapter",
-        "checkpoints": out / "checkpoints",
-        "log": out / "log.csv",
+        "out": where / "adapter",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
     } | changes
     return training.train(options, **given)
 
@@ -148,8 +158,12 @@ def test_restart_begins_again(place, unbroken, tmp_path):
 
 
 def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
-    result = run(place, tmp_path, replace(SMALL, log_every=4, checkpoint_every=0))
-    assert [row.step for row in result.rows] == [4, 6]
+    with pytest.raises(Killed):
+        run(place, tmp_path, replace(SMALL, log_every=5), on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, log_every=4, checkpoint_every=0))
+    rows = trainlog.read(tmp_path / "log.csv")
+    assert [row.step for row in rows] == [4, 6]
+    assert rows[0].reward == trainlog.mean(unbroken.rows[:4]).reward
     name = "adapter_model.safetensors"
     assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
 
@@ -180,6 +194,7 @@ def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, l
     from countdown_rl.decoding import Stop
     from countdown_rl.grpo import Trainer
 
+    models.quiet()
     loaded = models.load(models.resolve(str(place / "model")), precision="fp32")
     store = checkpoints.Checkpoints(tmp_path / "checkpoints", {})
     options = replace(SMALL, loss_type=loss_type, lora_dropout=0.0, mask_truncated=mask_truncated)
@@ -266,7 +281,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, 
         assert not (tmp_path / "adapter").exists()
         return str(caught.value)
 
-    assert "row r0" in refusal(InputError, replace(SMALL, max_prompt_length=8))
+    assert "the prompt of row r" in refusal(InputError, replace(SMALL, max_prompt_length=8))
     assert "reads 1024 tokens" in refusal(ModelError, replace(SMALL, max_completion_length=1020))
     assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
     assert "adapter artifact, not data" in refusal(ArtifactError, data=unbroken.out)
@@ -312,3 +327,48 @@ def test_a_logged_row_is_the_mean_of_its_steps():
     both = trainlog.mean([first, second])
     assert (both.step, both.reward, both.entropy, both.kl) == (2, 0.5, 0.5, None)
     assert math.isclose(both.length, 10)
+
+
+def command(place, out, *more):
+    flags = "--steps 12 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 12 --checkpoint-every 2"
+    paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
+    paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "countdown_rl", "train", *paths, *flags.split(), *more],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(training.__file__).parents[1])},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_command_survives_being_stopped_and_says_nothing_needless(place, tmp_path, how):
+    whole = command(place, tmp_path / "whole", "--json")
+    out, err = whole.communicate()
+    assert whole.returncode == 0, err
+    assert json.loads(out)["resumed"] is None
+    said = re.sub(r"\d+(\.\d+)?", "#", err.replace(str(tmp_path), "")).split()
+    assert " ".join(said) == (
+        "step #/#: reward #, solved #%, # tokens Wrote /whole/adapter: "
+        "reward # at first, # at the end; #% of sampled completions solved their puzzle."
+    )
+
+    stopped = command(place, tmp_path / "stopped")
+    while not list((tmp_path / "stopped" / "checkpoints").glob("checkpoint-*/whole")):
+        assert stopped.poll() is None, stopped.communicate()
+    stopped.send_signal(how)
+    out, err = stopped.communicate()
+    assert out == ""
+    if how == signal.SIGINT:
+        assert stopped.returncode == 130
+        assert "The same command continues after step" in err
+    assert not (tmp_path / "stopped" / "adapter").exists()
+
+    again = command(place, tmp_path / "stopped", "--json")
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert json.loads(out)["resumed"] >= 2
+    assert files(tmp_path / "stopped" / "adapter") == files(tmp_path / "whole" / "adapter")

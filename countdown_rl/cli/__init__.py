@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 from countdown_rl import __version__
-from countdown_rl.cli import console, gen_data, merge, quantize, train, warmup
+from countdown_rl.cli import (
+    compare,
+    console,
+    eval,
+    gen_data,
+    grade,
+    merge,
+    publish,
+    quantize,
+    samples,
+    solve,
+    train,
+    warmup,
+)
 from countdown_rl.errors import CountdownError, UsageError
 
 app = typer.Typer(
@@ -44,9 +57,15 @@ BESIDE = "Beside the stages"
 
 app.command("gen-data", rich_help_panel=STAGES)(gen_data.gen_data)
 app.command("train", rich_help_panel=STAGES)(train.train)
+app.command("eval", rich_help_panel=STAGES)(eval.eval_)
 app.command("merge", rich_help_panel=STAGES)(merge.merge)
 app.command("quantize", rich_help_panel=STAGES)(quantize.quantize)
+app.command("publish", rich_help_panel=STAGES)(publish.publish)
+app.command("compare", rich_help_panel=BESIDE)(compare.compare)
+app.command("samples", rich_help_panel=BESIDE)(samples.samples)
 app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
+app.command("solve", rich_help_panel=BESIDE)(solve.solve)
+app.command("grade", rich_help_panel=BESIDE)(grade.grade)
 
 
 def main() -> None:

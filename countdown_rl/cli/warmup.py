@@ -24,6 +24,12 @@ def warmup(
         float,
         typer.Option(min=0.01, max=1, help="How often a line of a trace is a solution.", rich_help_panel=TRACES),
     ] = DEFAULT.hit_rate,
+    give_up: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="How often the solver gives up after a line that failed.", rich_help_panel=TRACES
+        ),
+    ] = DEFAULT.give_up,
     max_lines: Annotated[
         int, typer.Option(min=1, help="Lines in a trace at most.", rich_help_panel=TRACES)
     ] = DEFAULT.max_lines,
