@@ -182,3 +182,25 @@ class EvalOptions:
 
 
 EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto", "cpu", "cuda", "mps")}
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """``publish``: what the card says beside what the manifests and measurements say.
+
+    None takes what the chain of manifests gives. ``trained_on`` are data sets on the Hub to name.
+    """
+
+    name: str | None = None
+    base_model: str | None = None
+    base_relation: str | None = None
+    license: str | None = None
+    trained_on: tuple[str, ...] = ()
+    min_accuracy: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.base_relation is not None:
+            check_choices(self, PUBLISH_CHOICES)
+
+
+PUBLISH_CHOICES = {"base_relation": ("adapter", "finetune", "quantized", "merge")}

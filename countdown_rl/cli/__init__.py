@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from countdown_rl import __version__
-from countdown_rl.cli import compare, console, eval, gen_data, merge, quantize, samples, train, warmup
+from countdown_rl.cli import compare, console, eval, gen_data, merge, publish, quantize, samples, train, warmup
 from countdown_rl.errors import CountdownError, UsageError
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ app.command("train", rich_help_panel=STAGES)(train.train)
 app.command("eval", rich_help_panel=STAGES)(eval.eval_)
 app.command("merge", rich_help_panel=STAGES)(merge.merge)
 app.command("quantize", rich_help_panel=STAGES)(quantize.quantize)
+app.command("publish", rich_help_panel=STAGES)(publish.publish)
 app.command("compare", rich_help_panel=BESIDE)(compare.compare)
 app.command("samples", rich_help_panel=BESIDE)(samples.samples)
 app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
