@@ -2,12 +2,16 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+#: Seconds between two lines where there is no terminal.
+QUIET = 60.0
 
 people = Console(stderr=True, highlight=False)
 _out = Console(highlight=False, soft_wrap=True)
@@ -43,41 +47,45 @@ def failure(sentence: str) -> None:
 
 @contextmanager
 def steps(what: str) -> Iterator[Callable[[int, int, float], None]]:
-    """A progress bar on a terminal, nothing elsewhere: call what is yielded with (step, steps, loss)."""
-    columns = (
-        TextColumn("{task.description}", style="dim"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as progress:
-        task = progress.add_task(what, total=None, loss=float("nan"))
-
-        def advance(step: int, total: int, loss: float) -> None:
-            progress.update(task, completed=step, total=total, loss=loss)
-
-        yield advance
+    """Shows (step, steps, loss) as it is called with them."""
+    with _bar(what) as show:
+        yield lambda step, total, loss: show(step, total, f"loss {loss:.3f}")
 
 
 @contextmanager
 def solving() -> Iterator[Callable[[int, int, int], None]]:
-    """A progress bar with rate and running accuracy: call what is yielded with (done, all, solved)."""
+    """Shows (done, all, solved) as it is called with them: how many a second, and the share solved so far."""
+    begin = time.monotonic()
+
+    def text(done: int, solved: int) -> str:
+        return f"{solved / done:.1%} solved, {done / (time.monotonic() - begin):.0f}/s"
+
+    with _bar("solving") as show:
+        yield lambda done, total, solved: show(done, total, text(done, solved))
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar that goes when the work is done; where there is no terminal, a line a minute."""
     columns = (
-        TextColumn("solving", style="dim"),
+        TextColumn("{task.description}", style="dim"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[share]}"),
+        TextColumn("{task.fields[aside]}"),
         TimeRemainingColumn(),
     )
+    said = time.monotonic()
     with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as progress:
-        task = progress.add_task("", total=None, share="")
+        task = progress.add_task(what, total=None, aside="")
 
-        def advance(done: int, total: int, solved: int) -> None:
-            rate = f", {progress.tasks[task].speed:.0f}/s" if progress.tasks[task].speed else ""
-            progress.update(task, completed=done, total=total, share=f"{solved / done:.1%} solved{rate}")
+        def show(done: int, total: int, aside: str) -> None:
+            nonlocal said
+            progress.update(task, completed=done, total=total, aside=aside)
+            if not people.is_terminal and time.monotonic() - said >= QUIET:
+                said = time.monotonic()
+                note(f"{what}: {done:,} of {total:,}, {aside}")
 
-        yield advance
+        yield show
 
 
 def _escape(text: str) -> str:

@@ -16,8 +16,6 @@ from countdown_rl.trainlog import StepRow
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
-#: Seconds between two lines where there is no terminal.
-_QUIET = 60.0
 
 
 class Watch(Protocol):
@@ -55,7 +53,7 @@ class _View:
 
     def lines(self, row: StepRow) -> None:
         self.take(row)
-        if time.monotonic() - self.said >= _QUIET or row.step == self.steps:
+        if time.monotonic() - self.said >= console.QUIET or row.step == self.steps:
             self.said = time.monotonic()
             recent = self._recent()
             left = "" if row.step == self.steps else f", {duration(self._left())} left"
