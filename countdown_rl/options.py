@@ -115,13 +115,13 @@ class WarmupOptions:
 
     model: str | None = None
     revision: str | None = None
-    steps: int = 2_400
-    batch_size: int = 64
+    steps: int = 3_000
+    batch_size: int = 32
     optimizer: str = "muon"
-    learning_rate: float = 4e-3
+    learning_rate: float = 8e-3
     weight_decay: float = 0.05
     hit_rate: float = 0.4
-    give_up: float = 0.25
+    give_up: float = 0.0
     max_lines: int = 8
     seed: int = 42
     vocab_size: int = 512
