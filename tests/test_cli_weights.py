@@ -64,3 +64,11 @@ def test_the_stage_file_holds_options_of_its_command(stage, options):
     yaml = pytest.importorskip("yaml")
     written = yaml.safe_load((Path(__file__).parent.parent / "stages" / f"{stage}.yaml").read_text())[stage]
     assert {key.replace("-", "_") for key in written} <= set(vars(options()))
+
+
+def test_every_file_of_an_artifact_has_the_same_permissions(tmp_path):
+    from safetensors.torch import save_file
+
+    with artifacts.writing(tmp_path / "model", "model", options={}) as draft:
+        save_file({"weight": torch.zeros(2)}, draft.path / "model.safetensors")
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "model").iterdir()} == {0o644}
