@@ -64,6 +64,12 @@ def build(
             raise ArtifactError(f"{comparison} does not compare {model}; run `countdown-rl compare` on its evaluation.")
         compared = (comparison / "comparison.md").read_text("utf-8")
         inputs["comparison"] = found.as_input()
+    for name, entry in inputs.items():
+        if (link := lineage.changed(entry)) is not None:
+            raise ArtifactError(
+                f"the manifest of {link}, in the chain that led to the {name}, was changed afterwards; make {link} and "
+                "what follows it again."
+            )
     links = lineage.chain(inputs["model"])
     told = _told(manifest.kind, links, options)
     with artifacts.writing(out, "release", options={}, inputs=inputs, libraries=("huggingface_hub",)) as draft:
@@ -207,7 +213,7 @@ def _weights(model: str) -> tuple[ModelRef, Manifest]:
 
 def _told(kind: str, links: list[Link], options: PublishOptions) -> dict[str, Any]:
     """What the card says of the model's name and origin: as given, or as the chain has it."""
-    root = next(link for link in links if link.kind not in ("data", "file"))
+    root = lineage.origin(links)
     base_model = options.base_model or (root.name if root.kind == "hub" else None)
     if base_model is not None and not _HUB_ID.fullmatch(base_model):
         raise UsageError(f"--base-model {base_model} is no id on the Hub; give NAME/MODEL.")
@@ -246,14 +252,21 @@ def _check(folder: Path, inputs: Mapping[str, Any]) -> None:
             raise ArtifactError(
                 f"the card names {name}, which is not in the release; take it out of what it came from."
             )
-    named = [(CARD, found) for found in _ABSOLUTE.findall(page)]
-    named += [("manifest.json", text) for text in _strings(inputs) if _is_path(text)]
+    named = [
+        (link.name, text)
+        for entry in inputs.values()
+        for link in lineage.chain(entry)
+        for text in _strings(link.options)
+    ]
     for file in sorted(folder.glob("*config.json")):
-        named += [(file.name, text) for text in _strings(json.loads(file.read_bytes())) if _is_path(text)]
+        named += [(file.name, text) for text in _strings(json.loads(file.read_bytes()))]
+    named += [("the manifest", text) for text in _strings(inputs)]
+    named = [(place, text) for place, text in named if _is_path(text)]
+    named += [("the card", found) for found in _ABSOLUTE.findall(page)]
     if named:
+        place, path = named[0]
         raise ArtifactError(
-            f"{named[0][0]} would name {named[0][1]}, a path of this machine; make what comes before it again "
-            "with relative paths."
+            f"{place} names {path}, a path of this machine; make {place} again with relative paths before publishing."
         )
     if TOKEN.search(page) or any(TOKEN.search(text) for text in _strings(inputs)):
         raise ArtifactError("the card or the manifest holds what looks like a token for the Hub; take it out first.")
