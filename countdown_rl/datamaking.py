@@ -7,33 +7,83 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, dataset, generator, puzzle
+from countdown_rl import artifacts, dataset, generator, importing, puzzle
+from countdown_rl.distribution import PRESETS, Distribution, Exclusion
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.generator import PRESETS, Distribution
 from countdown_rl.options import DataOptions
+from countdown_rl.stock import Stock
+from countdown_rl.tasks.blocks import STYLES
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
-#: Options that say how to run rather than what comes out.
-_SILENT = ("workers",)
+#: Options that say how to run, or name files that the manifest's inputs describe better.
+_SILENT = ("workers", "from_", "exclude")
 
 
 def make(options: DataOptions, out: Path) -> dict[str, Any]:
-    """Write the data artifact at *out* and return its facts.
+    """Write the data artifact at *out*, generated or imported, and return its facts.
 
     Raises:
-        UsageError: options that make no sense. InputError: more puzzles than there are.
+        UsageError: options that make no sense. InputError: more puzzles than there are, or bad input.
     """
     wanted = distribution(options)
-    sizes = split_sizes(options)
+    _check_task(options)
+    artifacts.check_writable(out, "data")
+    exclude = importing.exclusion(map(Path, options.exclude))
+    inputs: dict[str, Any] = {}
+    if options.exclude:
+        inputs["exclude"] = [artifacts.file_input(Path(path)) for path in options.exclude]
+    facts: dict[str, Any] = {}
+    made: dict[str, Iterable[dict[str, Any]]]
+    if options.from_ or options.from_hub:
+        found = _imported(options, wanted, exclude, inputs)
+        facts |= {"read": found.read, "dropped": dict(sorted(found.dropped.items()))}
+        made = dict(found.splits)
+    else:
+        stock = Stock(wanted, exclude)
+        workers = options.workers or generator.cores()
+        plans = [generator.plan(stock, *size, seed=options.seed) for size in split_sizes(options).items()]
+        made = {plan.split: generator.rows(plan, workers=workers) for plan in plans}
     written = {key: value for key, value in asdict(options).items() if key not in _SILENT and value not in (None, ())}
-    with artifacts.writing(out, "data", options=written) as draft:
-        draft.facts["splits"] = {}
-        for split, count in sizes.items():
-            rows = generator.rows(wanted, split, count, seed=options.seed, workers=options.workers or generator.cores())
+    with artifacts.writing(out, "data", options=written, inputs=inputs) as draft:
+        draft.facts |= {**facts, "splits": {}}
+        for split, rows in made.items():
             tally: Counter[tuple[str, str]] = Counter()
             dataset.write_rows(draft.path / f"{split}.jsonl", _counted(_styled(rows, options.style), tally))
-            draft.facts["splits"][split] = {"rows": count, **_facts(tally)}
+            draft.facts["splits"][split] = _facts(tally)
         return dict(draft.facts)
+
+
+def _check_task(options: DataOptions) -> None:
+    styles = {"countdown": ("begun", "own"), "gsm8k": tuple(STYLES)}.get(options.task)
+    if styles is None:
+        raise UsageError(f"There is no task {options.task!r}; take countdown or gsm8k.")
+    if options.style is not None and options.style not in styles:
+        raise UsageError(f"--style of {options.task} is one of {', '.join(styles)}.")
+    if options.from_ and options.from_hub:
+        raise UsageError("Give --from or --from-hub, not both.")
+    if options.revision and not options.from_hub:
+        raise UsageError("--revision goes with --from-hub.")
+    if options.task == "gsm8k" and not (options.from_ or options.from_hub):
+        raise UsageError("--task gsm8k needs --from FILE or --from-hub openai/gsm8k.")
+
+
+def _imported(
+    options: DataOptions, wanted: Distribution, exclude: Exclusion, inputs: dict[str, Any]
+) -> importing.Import:
+    if options.from_hub:
+        commit, rows = importing.from_hub(options.from_hub, options.revision)
+        inputs["from"] = {"hub": options.from_hub, "revision": commit}
+    else:
+        path = Path(options.from_ or "")
+        rows = importing.from_file(path)
+        inputs["from"] = artifacts.file_input(path) if path.is_file() else {}
+    limits = {"valid": options.valid, "test": options.test}
+    if options.task == "gsm8k":
+        return importing.problems(rows, options.n, limits=limits)
+    return importing.countdown(
+        rows, options.n, rule=wanted.rule, signs=wanted.signs, exclude=exclude, limits=limits,
+        impossible=options.impossible > 0,
+    )  # fmt: skip
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:
@@ -130,13 +180,15 @@ def _styled(rows: Iterable[dict[str, Any]], style: str | None) -> Iterator[dict[
 
 def _counted(rows: Iterable[dict[str, Any]], tally: Counter[tuple[str, str]]) -> Iterator[Mapping[str, Any]]:
     for row in rows:
-        tally["size", str(row["size"])] += 1
-        tally["needs", row["needs"] or "impossible"] += 1
+        tally["rows", ""] += 1
+        if "size" in row:
+            tally["size", str(row["size"])] += 1
+            tally["needs", row["needs"] or "impossible"] += 1
         yield row
 
 
-def _facts(tally: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    facts: dict[str, dict[str, int]] = {}
+def _facts(tally: Counter[tuple[str, str]]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"rows": tally.pop(("rows", ""), 0)}
     for (what, value), count in sorted(tally.items()):
         facts.setdefault(what, {})[value] = count
     return facts

@@ -1,8 +1,9 @@
 """Seeded puzzles: drawn at random, proved by the solver, one split at a time.
 
 Row *i* of a split depends on the seed and *i* alone: its random numbers are a hash of the two, tried again
-until the puzzle is of the kind wanted and was not a row before. A longer file begins with the shorter one,
-and the number of workers changes nothing.
+until the puzzle is of the kind wanted and was not a row before. So a longer file begins with the shorter
+one, and the number of workers changes nothing. Only where more than half of the puzzles that exist are
+wanted are they listed and shuffled instead.
 """
 
 import os
@@ -13,122 +14,122 @@ from typing import Any
 
 import numpy as np
 
-from countdown_rl import compiled, kernel, puzzle
+from countdown_rl import compiled, kernel, puzzle, solver
+from countdown_rl.distribution import IMPOSSIBLE, Distribution, Exclusion
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.puzzle import PARTS, RULES, SIGNS, SPLITS, Rule
-from countdown_rl.solver import ROOM, TABLE
+from countdown_rl.puzzle import PARTS, SIGNS, SPLITS
+from countdown_rl.stock import Stock, tables
 
 Array = Any  # of int64, for Numba
 
 #: Attempts at one row before it is given up.
-LIMIT = 2_000_000
+LIMIT = 300_000
 CHUNK = 1_024
-
-#: Bounds on the number of solutions, easiest last.
-DIFFICULTY = {"one": (1, 1), "few": (2, 4), "many": (5, 1 << 62)}
-NEEDS = {"add-sub": 1, "mul-div": 2}
-_IMPOSSIBLE = 3
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a row should be: a code for the kernel, and bounds on its number of solutions."""
-
-    want: int = 0
-    least: int = 1
-    most: int = 1 << 62
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """What puzzles are drawn from.
-
-    Attributes:
-        sizes: how many numbers, and how often relative to the others.
-        values: the numbers drawn from, each time from all of them, or where ``tiles`` is true without
-            putting back.
-        low, high: the targets, both included, all equally likely before what cannot be reached is dropped.
-        impossible: the share of rows proved to have no solution.
-        balance: of ``needs`` and ``difficulty``, what should come equally often.
-    """
-
-    sizes: dict[int, float]
-    values: tuple[int, ...]
-    low: int
-    high: int
-    tiles: bool = False
-    rule: Rule = RULES[puzzle.DEFAULT_RULE]
-    signs: str = SIGNS
-    impossible: float = 0.0
-    balance: tuple[str, ...] = ()
-
-    def kinds(self) -> list[Kind]:
-        """The kinds of solvable rows that take turns."""
-        needs = list(NEEDS.values()) if "needs" in self.balance else [0]
-        bounds = list(DIFFICULTY.values()) if "difficulty" in self.balance else [(1, 1 << 62)]
-        return [Kind(want, *bound) for want in needs for bound in bounds]
-
-
-PRESETS = {
-    "3to4": Distribution({3: 1, 4: 1}, tuple(range(1, 100)), 10, 100),
-    "24": Distribution({2: 0.1, 3: 0.4, 4: 0.5}, tuple(range(1, 25)), 10, 25),
-    "tv": Distribution(
-        {6: 1},
-        (25, 50, 75, 100, *sorted([*range(1, 11)] * 2)),
-        101,
-        999,
-        tiles=True,
-        rule=RULES["television"],
-    ),
-}
 
 
 @dataclass
-class Exclusion:
-    """Published puzzles to keep out: by their numbers and target, or by their numbers whatever the target."""
+class Plan:
+    """What each row of a split should be.
 
-    puzzles: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
-    hands: set[tuple[int, ...]] = field(default_factory=set)
+    Attributes:
+        sizes: how many numbers. cells: which kinds will do, as bits.
+        listed: by size and cells, where the puzzles are taken from a shuffled list: all there are.
+    """
 
-    def __bool__(self) -> bool:
-        return bool(self.puzzles or self.hands)
+    wanted: Distribution
+    split: str
+    seed: int
+    sizes: Array
+    cells: Array
+    exclude: Exclusion
+    listed: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    def __contains__(self, item: tuple[tuple[int, ...], int]) -> bool:
-        return item in self.puzzles or item[0] in self.hands
 
-
-def rows(
-    wanted: Distribution,
-    split: str,
-    n: int,
-    *,
-    seed: int,
-    exclude: Exclusion | None = None,
-    workers: int = 1,
-) -> Iterator[dict[str, Any]]:
-    """The *n* rows of one split.
+def plan(stock: Stock, split: str, n: int, *, seed: int) -> Plan:
+    """Settle what the *n* rows of *split* should be. Where a size runs out, the others make up for it.
 
     Raises:
-        InputError: no further puzzle of a kind could be found.
+        UsageError: numbers too large. InputError: more rows than there are puzzles; the text says how many.
     """
-    drawing = _Drawing(wanted, split, seed)
-    sizes, kinds = drawing.assign(n)
+    wanted = stock.wanted
+    _check_range(wanted)
+    indices = np.arange(n, dtype=np.int64)
+    done = np.floor(indices * wanted.impossible + 1e-9).astype(np.int64)
+    impossible = np.floor((indices + 1) * wanted.impossible + 1e-9).astype(np.int64) > done
+    turns = np.array(wanted.turns(), dtype=np.int64)
+    cells = np.where(impossible, IMPOSSIBLE, turns[(indices - done) % len(turns)])
+    made = Plan(wanted, split, seed, np.zeros(n, dtype=np.int64), cells, stock.exclude)
+    for kind in sorted({int(kind) for kind in np.unique(cells)}):
+        _choose_sizes(made, kind, stock)
+    return made
+
+
+def _choose_sizes(made: Plan, kind: int, stock: Stock) -> None:
+    left = np.flatnonzero(made.cells == kind)
+    weights = dict(made.wanted.sizes)
+    wanted = len(left)
+    salt = 16 + SPLITS.index(made.split)
+    while len(left):
+        if not weights:
+            raise InputError(
+                f"Only {wanted - len(left):,} of the {wanted:,} puzzles wanted for {made.split} exist "
+                f"({_words(kind)}); lower --n or widen the options."
+            )
+        even = kernel.mix(kernel.mix(kernel.mix(made.seed) ^ salt) ^ left) / 2.0**61
+        edges = np.cumsum(list(weights.values())) / sum(weights.values())
+        drawn = np.array(list(weights))[np.searchsorted(edges, even, side="right").clip(max=len(edges) - 1)]
+        over = []
+        for size in list(weights):
+            mine = left[drawn == size]
+            have = int(((made.sizes == size) & (made.cells == kind)).sum())
+            every = stock.puzzles(size, made.split, kind, enough=2 * (have + len(mine)))
+            if every is not None:
+                if (size, kind) not in made.listed:
+                    made.listed[size, kind] = _shuffled(every, made.seed)
+                over.append(mine[max(0, len(every) - have) :])
+                mine = mine[: max(0, len(every) - have)]
+                if len(every) <= have + len(mine):
+                    del weights[size]
+            made.sizes[mine] = size
+        left = np.sort(np.concatenate(over)) if over else left[:0]
+        salt += 16
+
+
+def _shuffled(puzzles: Array, seed: int) -> Array:
+    keys = np.full(len(puzzles), kernel.mix(seed), dtype=np.int64)
+    for column in puzzles.T:
+        keys = kernel.mix(keys ^ column)
+    return puzzles[np.argsort(keys, kind="stable")]
+
+
+def _words(kind: int) -> str:
+    return "impossible ones" if kind == IMPOSSIBLE else "solvable ones of the kind asked for"
+
+
+def rows(made: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
+    """The rows of *made* in order.
+
+    Raises:
+        InputError: no further puzzle of a kind was found.
+    """
     seen: set[str] = set()
-    exclude = exclude or Exclusion()
-    for first, chunk in _chunks(drawing, sizes, kinds, workers):
-        for k in range(len(chunk.attempts)):
-            row = chunk.row(k)
-            while row is not None and (row["id"] in seen or (exclude and _key(row) in exclude)):
-                again = drawing.draw(
-                    np.array([first + k]), sizes[first + k : first + k + 1], kinds[first + k : first + k + 1],
-                    chunk.attempts[k : k + 1],
-                )  # fmt: skip
+    taken = dict.fromkeys(made.listed, 0)
+    for first, chunk in _chunks(made, workers):
+        for k, row in enumerate(chunk.rows()):
+            i = first + k
+            kind = (int(made.sizes[i]), int(made.cells[i])) if taken else (0, 0)
+            if kind in taken:
+                yield _listed_row(made, made.listed[kind][taken[kind]], i)
+                taken[kind] += 1
+                continue
+            while row is not None and (row["id"] in seen or (made.exclude and _key(row) in made.exclude)):
+                again = _draw(made, np.array([i]), chunk.attempts[k : k + 1])
                 chunk.attempts[k] = again.attempts[0]
-                row = again.row(0)
+                row = next(again.rows())
             if row is None:
                 raise InputError(
-                    f"No further puzzle of the kind wanted was found for {split} after {len(seen):,} rows; "
-                    "ask for fewer, or for wider options."
+                    f"After {i:,} rows for {made.split}, {LIMIT:,} draws gave no new puzzle of that kind; "
+                    "lower --n or widen the options."
                 )
             seen.add(row["id"])
             yield row
@@ -138,46 +139,38 @@ def _key(row: dict[str, Any]) -> tuple[tuple[int, ...], int]:
     return tuple(sorted(row["nums"])), row["target"]
 
 
-@dataclass
-class _Chunk:
-    """Rows as the kernel leaves them."""
+def _listed_row(made: Plan, item: Array, i: int) -> dict[str, Any]:
+    target, *numbers = item.tolist()
+    state = kernel.mix(kernel.mix(kernel.mix(made.seed) ^ 64) ^ i)
+    for k in range(len(numbers) - 1, 0, -1):
+        state = kernel.mix(state + 1)
+        other = state % (k + 1)
+        numbers[k], numbers[other] = numbers[other], numbers[k]
+    return solved_row(puzzle.Puzzle(tuple(numbers), target, made.wanted.rule, made.wanted.signs))
 
-    wanted: Distribution
-    attempts: Array
-    nums: list[list[int]]
-    sizes: list[int]
-    targets: list[int]
-    counts: list[int]
-    plain: list[int]
-    text: bytes
-    lengths: list[int]
 
-    def row(self, k: int) -> dict[str, Any] | None:
-        if self.attempts[k] < 0:
-            return None
-        size = self.sizes[k]
-        nums = self.nums[k][:size]
-        solutions = self.counts[k]
-        at = kernel.TEXT * k
-        return make_row(
-            nums,
-            self.targets[k],
-            solutions,
-            self.text[at : at + self.lengths[k]].decode("ascii") if solutions else None,
-            ("add-sub" if self.plain[k] else "mul-div") if solutions else None,
-            self.wanted.rule.name,
-            self.wanted.signs,
-        )
+def solved_row(posed: puzzle.Puzzle) -> dict[str, Any]:
+    """The row of a puzzle, its facts found by the solver."""
+    found = solver.solve(posed)
+    return make_row(
+        list(posed.numbers),
+        posed.target,
+        found.solutions,
+        found.solution,
+        found.needs,
+        posed.rule.name,
+        posed.signs,
+    )
 
 
 def make_row(
-    nums: Sequence[int],
+    nums: list[int],
     target: int,
     solutions: int,
     solution: str | None,
     needs: str | None,
-    rule: str = puzzle.DEFAULT_RULE,
-    signs: str = SIGNS,
+    rule: str,
+    signs: str,
 ) -> dict[str, Any]:
     """A row of a data set. ``rule`` and ``operators`` are written where they are not the usual ones."""
     row = {
@@ -196,91 +189,87 @@ def make_row(
     return row
 
 
-class _Drawing:
-    """The draws of one split: what row *i* should be, and the puzzles that are."""
+@dataclass
+class _Chunk:
+    """Rows as the kernel leaves them."""
 
-    def __init__(self, wanted: Distribution, split: str, seed: int) -> None:
-        self.wanted = wanted
-        self.seed = seed
-        self.stream = SPLITS.index(split)
-        self.split = np.array(puzzle.parts_of(split), dtype=np.int64)
-        self.values = np.array(wanted.values, dtype=np.int64)
-        self.largest = max(wanted.sizes)
-        bound = 16 * wanted.high
-        for number in sorted(wanted.values)[-self.largest :] if wanted.tiles else [max(wanted.values)] * self.largest:
-            bound *= number
-        if bound >= 1 << 62:
-            raise UsageError("Such large numbers and targets cannot be drawn; lower --numbers or --targets.")
+    wanted: Distribution
+    attempts: list[int]
+    nums: list[list[int]]
+    facts: list[list[int]]  # size, target, count, plain, characters of text
+    text: str
 
-    def assign(self, n: int) -> tuple[Array, list[Kind]]:
-        """How many numbers each of *n* rows has, and its kind."""
-        indices = np.arange(n, dtype=np.int64)
-        even = kernel.mix(kernel.mix(kernel.mix(self.seed) ^ (self.stream + 16)) ^ indices) / 2.0**61
-        sizes = np.array(list(self.wanted.sizes), dtype=np.int64)
-        weights = np.cumsum(list(self.wanted.sizes.values()))
-        chosen = sizes[np.searchsorted(weights / weights[-1], even, side="right").clip(max=len(sizes) - 1)]
-        share = self.wanted.impossible
-        turns = self.wanted.kinds()
-        kinds = []
-        for i in range(n):
-            done = int(i * share + 1e-9)
-            impossible = int((i + 1) * share + 1e-9) > done
-            kinds.append(Kind(_IMPOSSIBLE, 0, 0) if impossible else turns[(i - done) % len(turns)])
-        return chosen, kinds
-
-    def draw(self, indices: Array, sizes: Array, kinds: Sequence[Kind], attempts: Array) -> _Chunk:
-        """The rows at *indices*, each from its own attempt on."""
-        count, wanted = len(indices), self.wanted
-        done = attempts.copy()
-        nums = np.zeros((count, self.largest), dtype=np.int64)
-        numbers = np.zeros((3, count), dtype=np.int64)
-        text = np.zeros((count, kernel.TEXT), dtype=np.uint8)
-        lengths = np.zeros(count, dtype=np.int64)
-        tables = [np.empty(ROOM[self.largest] + 1, dtype=np.int64) for _ in range(10)]
-        subsets = [np.zeros(1 << self.largest, dtype=np.int64) for _ in range(2)]
-        seen = np.zeros(TABLE[self.largest], dtype=np.int64)
-        one = [np.zeros(size, dtype=np.int64) for size in (1, 1, 1, 5, 0, 128)]
-        compiled.draw(
-            self.seed, self.stream, indices, done, LIMIT, sizes, self.values, wanted.tiles, self.split, PARTS,
-            wanted.low, wanted.high,
-            *_columns(kinds),
-            wanted.rule.every, wanted.rule.whole, *(sign in wanted.signs for sign in SIGNS),
-            nums, *numbers, text, lengths, *tables, *subsets, seen, *one,
-        )  # fmt: skip
-        targets, counts, plain = numbers.tolist()
-        return _Chunk(
-            wanted,
-            done,
-            nums.tolist(),
-            sizes.tolist(),
-            targets,
-            counts,
-            plain,
-            text.tobytes(),
-            lengths.tolist(),
-        )
+    def rows(self) -> Iterator[dict[str, Any] | None]:
+        rule, signs = self.wanted.rule.name, self.wanted.signs
+        at = 0
+        for done, nums, (size, target, count, plain, length) in zip(self.attempts, self.nums, self.facts, strict=True):
+            if done < 0:
+                yield None
+            elif count:
+                needs = "add-sub" if plain else "mul-div"
+                yield make_row(nums[:size], target, count, self.text[at : at + length], needs, rule, signs)
+            else:
+                yield make_row(nums[:size], target, 0, None, None, rule, signs)
+            at += kernel.TEXT
 
 
-def _columns(kinds: Sequence[Kind]) -> list[Array]:
-    columns = zip(*((kind.want, kind.least, kind.most) for kind in kinds), strict=True)
-    return [np.array(column, dtype=np.int64) for column in columns]
+def _draw(made: Plan, indices: Array, attempts: Sequence[int]) -> _Chunk:
+    """The rows at *indices*, each from its own attempt on; those that come from a list are left out."""
+    wanted = made.wanted
+    largest = max(wanted.sizes)
+    count = len(indices)
+    done = np.array(attempts, dtype=np.int64)
+    nums = np.zeros((count, largest), dtype=np.int64)
+    facts = np.zeros((5, count), dtype=np.int64)
+    facts[0] = made.sizes[indices]
+    cells = made.cells[indices]
+    for size, kind in made.listed:
+        done[(facts[0] == size) & (cells == kind)] = -1
+    text = np.zeros((count, kernel.TEXT), dtype=np.uint8)
+    first, last = puzzle.parts_of(made.split)
+    compiled.draw(
+        made.seed, SPLITS.index(made.split), indices, done, LIMIT, facts[0],
+        np.array(wanted.values, dtype=np.int64), wanted.tiles, first, last, PARTS, wanted.low, wanted.high,
+        made.cells[indices],
+        wanted.rule.every, wanted.rule.whole, *(sign in wanted.signs for sign in SIGNS),
+        nums, facts[1], facts[2], facts[3], text, facts[4],
+        *tables(largest, wanted.high - wanted.low + 1), np.zeros(128, dtype=np.int64),
+    )  # fmt: skip
+    return _Chunk(wanted, done.tolist(), nums.tolist(), facts.T.tolist(), text.tobytes().decode("ascii"))
 
 
-def _chunks(drawing: _Drawing, sizes: Array, kinds: Sequence[Kind], workers: int) -> Iterator[tuple[int, _Chunk]]:
-    """The rows in order, drawn ahead by threads: the kernel lets go of the interpreter lock."""
+def _chunks(made: Plan, workers: int) -> Iterator[tuple[int, _Chunk]]:
+    """The rows in order, drawn ahead by threads: the kernel lets go of the interpreter's lock."""
 
     def work(first: int) -> _Chunk:
-        last = min(first + CHUNK, len(sizes))
-        nothing = np.zeros(last - first, dtype=np.int64)
-        return drawing.draw(np.arange(first, last), sizes[first:last], kinds[first:last], nothing)
+        indices = np.arange(first, min(first + CHUNK, len(made.sizes)), dtype=np.int64)
+        return _draw(made, indices, [0] * len(indices))
 
-    starts = list(range(0, len(sizes), CHUNK))
+    waiting = iter(range(0, len(made.sizes), CHUNK))
     with ThreadPoolExecutor(workers) as pool:
-        ahead: list[Future[_Chunk]] = []
-        for position, first in enumerate(starts):
-            while len(ahead) <= workers and position + len(ahead) < len(starts):
-                ahead.append(pool.submit(work, starts[position + len(ahead)]))
-            yield first, ahead.pop(0).result()
+        ahead: list[tuple[int, Future[_Chunk]]] = []
+        try:
+            while True:
+                for first in waiting:
+                    ahead.append((first, pool.submit(work, first)))
+                    if len(ahead) > workers:
+                        break
+                if not ahead:
+                    return
+                first, chunk = ahead.pop(0)
+                yield first, chunk.result()
+        finally:
+            for _, chunk in ahead:
+                chunk.cancel()
+
+
+def _check_range(wanted: Distribution) -> None:
+    largest = sorted(wanted.values)[-max(wanted.sizes) :] if wanted.tiles else [max(wanted.values)] * max(wanted.sizes)
+    bound = 16 * wanted.high
+    for number in largest:
+        bound *= number
+    if bound >= 1 << 62 or wanted.high - wanted.low >= 100_000:
+        raise UsageError("Such large numbers or targets cannot be drawn; lower --numbers or --targets.")
 
 
 def cores() -> int:

@@ -3,7 +3,8 @@
 """The inner loops, as plain functions in the part of Python that Numba compiles.
 
 They run either way: as they stand on lists and Python integers, which is at once and exact at any size,
-or compiled (:mod:`countdown_rl.compiled`) on int64 arrays. Nothing here imports anything.
+or compiled (:mod:`countdown_rl.compiled`) on int64 arrays. Nothing here imports anything, and all that is
+compiled is in this one file: Numba takes the code it kept for stale only when this file changes.
 
 **Classes.** Expressions are counted up to what does not change them as functions of the numbers:
 reordering and re-bracketing sums and products, and moving a minus sign (``a - (b-c)*d`` is
@@ -78,6 +79,77 @@ def join_signs(a, b):
     return 2 if a == 2 or b == 2 else a ^ b
 
 
+def classify(join, b_kind, b_flag, b_cost, r_kind, r_flag, r_cost, p, q):
+    """Kind, flags and cost (characters in brackets) of the class p/q that *join* makes; -1 for none."""
+    if join < TIMES:
+        kind, cost = SUM, b_cost + r_cost
+        flag = FLIP if join == TAKE else (b_flag | r_flag) & FLIP
+        if b_kind == LEAF and r_kind != PRODUCT:
+            flag |= r_flag & ADDSUB
+    else:
+        if q == 0 or (join == OVER and r_kind == PRODUCT and not r_flag & ABOVE):
+            return -1, 0, 0
+        kind, cost = PRODUCT, b_cost + r_cost + 2 * (b_kind == SUM) + 2 * (r_kind == SUM)
+        flag = (b_flag | r_flag) & FLIP
+        if join == TIMES and (r_kind != PRODUCT or r_flag & ABOVE):
+            flag |= ABOVE
+    if b_flag & WHOLE and r_flag & (PARTS if r_kind == kind else WHOLE):
+        flag |= PARTS
+        if p > 0 and (kind == SUM or q == 1 or (p >= q and p % q == 0)):
+            flag |= WHOLE
+    return kind, flag, cost
+
+
+def hashes(join, swapped, b_kind, b_flag, b_first, b_second, r_kind, r_flag, r_first, r_second):
+    """The two hash words of a joined class: a sum's orientations, or a product's factors and its sign."""
+    if join < TIMES:
+        b_minus = 1 if swapped else 0
+        r_minus = 1 if join == TAKE and not swapped else 0
+        first = term_hash(b_kind, b_first, b_second, b_minus) + term_hash(r_kind, r_first, r_second, r_minus)
+        second = term_hash(b_kind, b_first, b_second, 1 - b_minus)
+        second += term_hash(r_kind, r_first, r_second, 1 - r_minus)
+        return first & _MASK, second & _MASK
+    first = factor_hash(b_kind, b_flag, b_first, b_second)
+    sign = factor_sign(b_kind, b_flag, b_first, b_second)
+    if join == UNDER:
+        first = (first * _BELOW) & _MASK
+    more, other = r_first, r_second
+    if r_kind != PRODUCT:
+        more = factor_hash(r_kind, r_flag, r_first, r_second)
+        other = factor_sign(r_kind, r_flag, r_first, r_second)
+    if join == OVER:
+        more = (more * _BELOW) & _MASK
+    return (first + more) & _MASK, join_signs(sign, other)
+
+
+def is_new(key, seen):
+    """Put *key* into the hash table *seen*; tells whether it was not there."""
+    table = len(seen) - 1
+    key |= 1
+    slot = key >> 1 & table
+    while seen[slot] != 0:
+        if seen[slot] == key:
+            return False
+        slot = (slot + 1) & table
+    seen[slot] = key
+    return True
+
+
+def record(t, target, left, right, join, kind, flag, cost, matched, counts, plain, ranks, best, found):
+    """Note a class that reaches *target*, the t-th."""
+    counts[t] += 1
+    if flag & ADDSUB:
+        plain[t] = 1
+    rank = cost * 2 + (0 if flag & ADDSUB else 1) + (0 if flag & WHOLE else 1000)
+    if ranks[t] < 0 or rank < ranks[t]:
+        ranks[t] = rank
+        best[4 * t], best[4 * t + 1], best[4 * t + 2], best[4 * t + 3] = left, right, join, kind
+    i = 5 * matched
+    if i < len(found):
+        found[i], found[i + 1], found[i + 2], found[i + 3], found[i + 4] = target, left, right, join, kind
+    return matched + 1
+
+
 def search(
     nums, low, high, every, whole, add, take, times, over, repeats,
     tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
@@ -87,13 +159,13 @@ def search(
 
     Arguments, n being the count of *nums*:
         every, whole: the rule. add, take, times, over: which signs may be used.
-        repeats: whether some number occurs twice. seen: zeros, a power of two above twice the matches.
-        tops ... seconds: room for the classes of all subsets but the last, plus one.
+        repeats: whether some number occurs twice. seen: zeros, a power of two above the matches there can be.
+        tops ... seconds: room for the classes of all subsets but the last.
         starts, ends: room for 2**n. They tell where the classes of a subset (as bits) lie.
 
     Results, per target t at t - low:
         counts: how many classes. plain: whether one needs only + and -. ranks: cost of the best, -1 for none.
-        best: five a target: left, right, join, kind, flags of the best class; left is -1 for a lone number.
+        best: four a target, that is left, right, join and kind of the best class; a lone number is at right.
         found: as best, with the target before, for every class there is room for.
 
     Returns the number of classes matched.
@@ -102,178 +174,105 @@ def search(
     full = (1 << n) - 1
     size = 0
     matched = 0
-    room = len(found) // 6
-    table = len(seen) - 1
     for mask in range(1, full + 1):
         starts[mask] = size
         wanted = mask == full or not every
-        stored = mask != full
-        used = 0
         length = 0
         lowest = -1
         for i in range(n):
             if mask >> i & 1:
-                used += 1
-                length += 3
-                rest = nums[i]
-                while rest > 0:
-                    length += 1
-                    rest //= 10
                 if lowest < 0:
                     lowest = i
-        first = 1 << lowest
-        other = mask ^ first
+                if wanted:
+                    length += 3
+                    rest = nums[i]
+                    while rest > 0:
+                        length += 1
+                        rest //= 10
+        other = mask ^ (1 << lowest)
         part = other
-        single = used == 1
-        while True:
-            # The part with the lowest number, and what is left for the rest.
+        if other == 0:
+            tops[size], bottoms[size], kinds[size], flags[size] = (
+                nums[lowest],
+                1,
+                LEAF,
+                PARTS | WHOLE | ADDSUB,
+            )
+            lefts[size], rights[size], joins[size], costs[size] = -1, lowest, ADD, 0
+            firsts[size], seconds[size] = nums[lowest], 0
+            size += 1
+        while part:
+            # The part with the lowest number, and the rest: every way to split the subset, once.
             block = mask ^ part
-            if single:
-                b_from, b_to, r_from, r_to = 0, 1, 0, 1
-            elif part == 0:
-                break
-            else:
-                b_from, b_to, r_from, r_to = starts[block], ends[block], starts[part], ends[part]
-            for b in range(b_from, b_to):
-                for r in range(r_from, r_to):
-                    for join in range(5):
-                        if single:
-                            if join > 0:
-                                break
-                            kind, flag, cost = LEAF, PARTS | WHOLE | ADDSUB, 0
-                            p, q = nums[lowest], 1
-                        elif join < TIMES:
-                            if kinds[b] == SUM:
+            for b in range(starts[block], ends[block]):
+                b_kind, b_flag, b_cost, b_top, b_bottom = kinds[b], flags[b], costs[b], tops[b], bottoms[b]
+                b_first, b_second = firsts[b], seconds[b]
+                sums, products = b_kind != SUM, b_kind != PRODUCT
+                for r in range(starts[part], ends[part]):
+                    r_top, r_bottom = tops[r], bottoms[r]
+                    here, there, below = b_top * r_bottom, r_top * b_bottom, b_bottom * r_bottom
+                    if mask == full and not (
+                        # Most pairs of the last subset miss with every join, and end here.
+                        (low * below <= here + there)
+                        & ((here + there <= high * below) | (abs(here - there) <= high * below))
+                        | (low * below <= b_top * r_top) & (b_top * r_top <= high * below)
+                        | (low * there <= here) & (here <= high * there)
+                        | (low * here <= there) & (there <= high * here)
+                    ):
+                        continue
+                    for join in range(ADD, UNDER + 1):
+                        if join == ADD:
+                            if not (sums and add):
                                 continue
-                            kind = SUM
-                            cost = costs[b] + costs[r]
-                            if join == ADD:
-                                if not add:
-                                    continue
-                                p = tops[b] * bottoms[r] + tops[r] * bottoms[b]
-                                flag = (flags[b] | flags[r]) & FLIP
-                            else:
-                                if not take:
-                                    continue
-                                p = tops[b] * bottoms[r] - tops[r] * bottoms[b]
-                                if p < 0:
-                                    p = -p
-                                flag = FLIP
-                            q = bottoms[b] * bottoms[r]
-                            if kinds[b] == LEAF:
-                                flag |= flags[r] & ADDSUB if kinds[r] != PRODUCT else 0
-                            if flags[b] & WHOLE and flags[r] & (PARTS if kinds[r] == SUM else WHOLE):
-                                flag |= PARTS
+                            p, q = here + there, below
+                        elif join == TAKE:
+                            if not (sums and take):
+                                continue
+                            p, q = (here - there if here >= there else there - here), below
+                        elif join == TIMES:
+                            if not (products and times):
+                                continue
+                            p, q = b_top * r_top, below
                         else:
-                            if kinds[b] == PRODUCT:
+                            if not (products and over):
                                 continue
-                            kind = PRODUCT
-                            cost = costs[b] + costs[r]
-                            if kinds[b] == SUM:
-                                cost += 2
-                            if kinds[r] == SUM:
-                                cost += 2
-                            flag = (flags[b] | flags[r]) & FLIP
-                            if join == TIMES:
-                                if not times:
-                                    continue
-                                p, q = tops[b] * tops[r], bottoms[b] * bottoms[r]
-                                if kinds[r] != PRODUCT or flags[r] & ABOVE:
-                                    flag |= ABOVE
-                            elif not over:
-                                continue
-                            elif join == OVER:
-                                if tops[r] == 0 or (kinds[r] == PRODUCT and not flags[r] & ABOVE):
-                                    continue
-                                p, q = tops[b] * bottoms[r], bottoms[b] * tops[r]
-                            else:
-                                if tops[b] == 0:
-                                    continue
-                                p, q = bottoms[b] * tops[r], tops[b] * bottoms[r]
-                            if flags[b] & WHOLE and flags[r] & (PARTS if kinds[r] == PRODUCT else WHOLE):
-                                flag |= PARTS
-                        if flag & PARTS:
-                            if p > 0 and p % q == 0:
-                                flag |= WHOLE
-                        elif whole:
+                            p, q = (here, there) if join == OVER else (there, here)
+                        if mask == full and (p < low * q or p > high * q):
                             continue
-                        hit = (
-                            wanted
-                            and p >= low * q
-                            and p <= high * q
-                            and (not whole or flag & WHOLE != 0)
-                            and p % q == 0
-                        )
-                        if not (hit or stored):
+                        kind, flag, cost = classify(join, b_kind, b_flag, b_cost, kinds[r], flags[r], costs[r], p, q)
+                        if kind < 0 or (whole and not flag & PARTS):
                             continue
-                        h0, h1 = 0, 0
+                        first, second = 0, 0
                         if repeats:
-                            if single:
-                                h0 = mix(nums[lowest] + _FACTOR)
-                            elif kind == SUM:
-                                minus = join == TAKE
-                                if minus and tops[b] * bottoms[r] < tops[r] * bottoms[b]:
-                                    s_b, s_r = 1, 0
-                                else:
-                                    s_b, s_r = 0, 1 if minus else 0
-                                h0 = term_hash(kinds[b], firsts[b], seconds[b], s_b)
-                                h0 = (h0 + term_hash(kinds[r], firsts[r], seconds[r], s_r)) & _MASK
-                                h1 = term_hash(kinds[b], firsts[b], seconds[b], 1 - s_b)
-                                h1 = (h1 + term_hash(kinds[r], firsts[r], seconds[r], 1 - s_r)) & _MASK
-                            else:
-                                h0 = factor_hash(kinds[b], flags[b], firsts[b], seconds[b])
-                                h1 = factor_sign(kinds[b], flags[b], firsts[b], seconds[b])
-                                if join == UNDER:
-                                    h0 = (h0 * _BELOW) & _MASK
-                                if kinds[r] == PRODUCT:
-                                    h, s = firsts[r], seconds[r]
-                                else:
-                                    h = factor_hash(kinds[r], flags[r], firsts[r], seconds[r])
-                                    s = factor_sign(kinds[r], flags[r], firsts[r], seconds[r])
-                                if join == OVER:
-                                    h = (h * _BELOW) & _MASK
-                                h0 = (h0 + h) & _MASK
-                                h1 = join_signs(h1, s)
-                        if hit:
-                            t = p // q - low
-                            new = True
-                            if repeats:
-                                key = mix(term_hash(kind, h0, h1, 0) + t) | 1
-                                slot = key >> 1 & table
-                                while seen[slot] != 0 and seen[slot] != key:
-                                    slot = (slot + 1) & table
-                                new = seen[slot] == 0
-                                seen[slot] = key
-                            if new:
-                                counts[t] += 1
-                                if flag & ADDSUB:
-                                    plain[t] = 1
-                                rank = (length + cost) * 2
-                                if not flag & WHOLE:
-                                    rank += 1000
-                                if not flag & ADDSUB:
-                                    rank += 1
-                                if ranks[t] < 0 or rank < ranks[t]:
-                                    ranks[t] = rank
-                                    i = 5 * t
-                                    best[i], best[i + 1] = -1 if single else b, lowest if single else r
-                                    best[i + 2], best[i + 3], best[i + 4] = join, kind, flag
-                                if matched < room:
-                                    i = 6 * matched
-                                    found[i] = t + low
-                                    found[i + 1], found[i + 2] = -1 if single else b, lowest if single else r
-                                    found[i + 3], found[i + 4], found[i + 5] = join, kind, flag
-                                matched += 1
-                        if stored:
+                            first, second = hashes(
+                                join, join == TAKE and here < there, b_kind, b_flag, b_first, b_second,
+                                kinds[r], flags[r], firsts[r], seconds[r],
+                            )  # fmt: skip
+                        if mask != full:
                             tops[size], bottoms[size], kinds[size], flags[size] = p, q, kind, flag
-                            lefts[size], rights[size] = -1 if single else b, lowest if single else r
-                            joins[size], costs[size], firsts[size], seconds[size] = join, cost, h0, h1
+                            lefts[size], rights[size], joins[size], costs[size] = b, r, join, cost
+                            firsts[size], seconds[size] = first, second
                             size += 1
-            if single:
-                break
+                        elif p % q == 0 and (flag & WHOLE or not whole):
+                            t = p // q - low
+                            if not repeats or is_new(mix(term_hash(kind, first, second, 0) + t), seen):
+                                matched = record(
+                                    t, t + low, b, r, join, kind, flag, length + cost, matched,
+                                    counts, plain, ranks, best, found,
+                                )  # fmt: skip
             part = (part - 1) & other
         ends[mask] = size
-    starts[0] = size
+        if wanted:
+            for e in range(starts[mask], size):
+                p, q, kind, flag = tops[e], bottoms[e], kinds[e], flags[e]
+                if p < low * q or p > high * q or p % q or (whole and not flag & WHOLE):
+                    continue
+                t = p // q - low
+                if not repeats or is_new(mix(term_hash(kind, firsts[e], seconds[e], 0) + t), seen):
+                    matched = record(
+                        t, t + low, lefts[e], rights[e], joins[e], kind, flag, length + costs[e], matched,
+                        counts, plain, ranks, best, found,
+                    )  # fmt: skip
     return matched
 
 
@@ -378,3 +377,154 @@ def write(left, right, join, kind, nums, tops, bottoms, kinds, lefts, rights, jo
                 scratch[depth] = -3 - side - (2 if this_kind == PRODUCT else 0)
                 depth += 1
     return at
+
+
+def kind_of(count, plain):
+    """The cell of a puzzle: 0 impossible; then add-sub with one, few, many solutions; then mul-div."""
+    if count == 0:
+        return 0
+    return (1 if plain else 4) + (0 if count == 1 else 1 if count < 5 else 2)
+
+
+def draw(
+    seed, stream, indices, attempts, limit, sizes, values, tiles, part_from, part_to, parts, low, high, cells,
+    every, whole, add, take, times, over,
+    out_nums, out_target, out_count, out_plain, out_text, out_length,
+    tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+    starts, ends, seen, counts, plain, ranks, best, found, scratch,
+):  # fmt: skip
+    """Draw the puzzles of some rows: row i by its own random numbers, tried until one is what it should be.
+
+    Numbers and target are drawn evenly, and kept if they make a puzzle of the wanted kind. To be quick about
+    it, all targets of a draw of numbers are solved at once; the draw is kept in proportion to how many can
+    be reached (in full from a quarter of them on), and then one of those that will do is chosen.
+
+    seed, stream: together with a row's index and the attempt they decide all that is drawn.
+    attempts: where each row begins to try, -1 for not at all; afterwards where it would go on, -1 where
+        *limit* was reached.
+    sizes: numbers in each row. values: what is drawn from, with replacement, or as *tiles* without.
+    part_from, part_to: which of *parts* the numbers must fall into.
+    cells: per row, the cells (see :func:`kind_of`) that will do, as bits. The rest as in :func:`search`.
+    """
+    pool = values.copy()
+    for row in range(len(indices)):
+        size = sizes[row]
+        nums = out_nums[row, :size]
+        base = mix(mix(mix(seed) ^ stream) ^ indices[row])
+        attempt = attempts[row]
+        if attempt < 0:
+            continue
+        attempts[row] = -1
+        until = attempt + limit
+        while attempt < until:
+            state = mix(base ^ mix(attempt + 1))
+            attempt += 1
+            repeats = False
+            for i in range(size):
+                state = mix(state + 0x1E3779B97F4A7C15)
+                if tiles:
+                    k = i + state % (len(pool) - i)
+                    pool[i], pool[k] = pool[k], pool[i]
+                    number = pool[i]
+                else:
+                    number = values[state % len(values)]
+                nums[i] = number
+                k = i - 1
+                while k >= 0 and scratch[k] > number:
+                    scratch[k + 1] = scratch[k]
+                    k -= 1
+                repeats = repeats or (k >= 0 and scratch[k] == number)
+                scratch[k + 1] = number
+            if tiles:
+                pool[:] = values  # the next draw must not depend on this one
+            part = split_part(scratch[:size], parts)
+            if part < part_from or part > part_to:
+                continue
+            if repeats:
+                seen[:] = 0
+            counts[:] = 0
+            plain[:] = 0
+            ranks[:] = -1
+            search(
+                nums, low, high, every, whole, add, take, times, over, repeats,
+                tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+                starts, ends, seen, counts, plain, ranks, best, found,
+            )  # fmt: skip
+            fits, reached = 0, 0
+            for t in range(len(counts)):
+                fits += cells[row] >> kind_of(counts[t], plain[t]) & 1
+                reached += counts[t] > 0
+            state = mix(state + 0x1E3779B97F4A7C15)
+            if fits == 0 or (cells[row] != 1 and state % len(counts) >= 4 * reached):
+                continue
+            left = mix(state + 0x1E3779B97F4A7C15) % fits
+            for t in range(len(counts)):
+                left -= cells[row] >> kind_of(counts[t], plain[t]) & 1
+                if left < 0:
+                    break
+            out_target[row], out_count[row], out_plain[row] = low + t, counts[t], plain[t]
+            out_length[row] = 0
+            if counts[t] > 0:
+                out_length[row] = write(
+                    best[4 * t], best[4 * t + 1], best[4 * t + 2], best[4 * t + 3],
+                    nums, tops, bottoms, kinds, lefts, rights, joins, out_text[row], 0, scratch,
+                )  # fmt: skip
+            attempts[row] = attempt
+            break
+
+
+def census(
+    nums, distinct, copies, parts, low, high, steps, tally, listed, every, whole, add, take, times, over,
+    tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+    starts, ends, seen, counts, plain, ranks, best, found,
+):  # fmt: skip
+    """Count the puzzles there are, from the sorted set *nums* on (as indices into *distinct*, in order).
+
+    tally: room for 3 splits by 7 cells (see :func:`kind_of`), added to. listed: rows for split, cell,
+    target and the numbers, filled up in order; the count goes into its first free row's place.
+    copies: how often each number may be used. steps: how many sets to look at.
+
+    Returns how many were listed and whether sets are left; *nums* is where to go on.
+    """
+    n = len(nums)
+    ordered = nums.copy()
+    size = 0
+    while steps > 0:
+        steps -= 1
+        repeats = False
+        legal = True
+        run = 0
+        for i in range(n):
+            ordered[i] = distinct[nums[i]]
+            run = run + 1 if i > 0 and nums[i] == nums[i - 1] else 1
+            repeats = repeats or run > 1
+            legal = legal and run <= copies[nums[i]]
+        if legal:
+            part = max(0, split_part(ordered, parts) - parts + 3)
+            if repeats:
+                seen[:] = 0
+            counts[:] = 0
+            plain[:] = 0
+            ranks[:] = -1
+            search(
+                ordered, low, high, every, whole, add, take, times, over, repeats,
+                tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+                starts, ends, seen, counts, plain, ranks, best, found,
+            )  # fmt: skip
+            for t in range(len(counts)):
+                cell = kind_of(counts[t], plain[t])
+                tally[part, cell] += 1
+                if size < len(listed):
+                    listed[size, 0], listed[size, 1], listed[size, 2] = part, cell, low + t
+                    for i in range(n):
+                        listed[size, 3 + i] = ordered[i]
+                    size += 1
+        i = n - 1
+        while i >= 0 and nums[i] == len(distinct) - 1:
+            i -= 1
+        if i < 0:
+            return size, False
+        step = nums[i] + 1
+        for k in range(i, n):
+            nums[k] = step
+    return size, True

@@ -20,7 +20,7 @@ __all__ = ["Loaded", "ModelRef", "load", "load_tokenizer", "quiet", "render", "r
 
 PRECISIONS = ("auto", "nf4", "bf16", "fp32")
 
-#: Up to this many parameters a CPU computes in fp32; above it, in bf16 where the CPU can (see `_cpu_dtype`).
+#: Up to this many parameters a CPU computes in fp32; above it, in bf16 where the CPU can (see `_dtype`).
 FP32_UP_TO = 20_000_000
 
 

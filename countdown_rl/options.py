@@ -15,7 +15,7 @@ class DataOptions:
     """``gen-data``: how many puzzles, of which kinds, and where the lines between splits fall.
 
     ``size``, ``numbers``, ``targets``, ``operators`` and ``rule`` say otherwise than the preset where they
-    are given.
+    are given. ``from_`` is the flag ``--from``.
     """
 
     n: int = 50_000
@@ -31,6 +31,11 @@ class DataOptions:
     impossible: float = 0.0
     balance: tuple[str, ...] = ()
     style: str | None = None
+    task: str = "countdown"
+    from_: str | None = None
+    from_hub: str | None = None
+    revision: str | None = None
+    exclude: tuple[str, ...] = ()
     workers: int = 0
 
 
@@ -110,13 +115,13 @@ class WarmupOptions:
 
     model: str | None = None
     revision: str | None = None
-    steps: int = 2_400
-    batch_size: int = 64
+    steps: int = 3_000
+    batch_size: int = 32
     optimizer: str = "muon"
-    learning_rate: float = 4e-3
+    learning_rate: float = 8e-3
     weight_decay: float = 0.05
     hit_rate: float = 0.4
-    give_up: float = 0.25
+    give_up: float = 0.0
     max_lines: int = 8
     seed: int = 42
     vocab_size: int = 512

@@ -50,7 +50,7 @@ def solve(puzzle: Puzzle) -> Solved:
     if not work.matched:
         return Solved(0, None, None)
     needs = "add-sub" if work.plain[0] else "mul-div"
-    return Solved(work.counts[0], work.text(work.best[:4]), needs)
+    return Solved(int(work.counts[0]), work.text(work.best), needs)
 
 
 def solvable(puzzle: Puzzle) -> bool:
@@ -63,7 +63,7 @@ def solutions(puzzle: Puzzle) -> Iterator[str]:
     count = solve(puzzle).solutions
     work = _Work(puzzle, keep=count)
     for i in range(count):
-        yield work.text(work.found[6 * i + 1 : 6 * i + 5])
+        yield work.text(work.found[5 * i + 1 : 5 * i + 5])
 
 
 class _Work:
@@ -77,14 +77,9 @@ class _Work:
         self.fast = bound < 1 << 62 and _compiled_pays(n)
         repeats = len(set(self.nums)) < n
         room = ROOM[n] + 1
-        self.counts, self.plain, ranks, self.best = (
-            self._zeros(1),
-            self._zeros(1),
-            self._zeros(1),
-            self._zeros(5),
-        )
+        self.counts, self.plain, ranks, self.best = (self._zeros(size) for size in (1, 1, 1, 4))
         ranks[0] = -1
-        self.found = self._zeros(6 * keep)
+        self.found = self._zeros(5 * keep)
         self.tables = [self._zeros(room) for _ in range(10)]
         if self.fast:
             import numpy as np

@@ -38,10 +38,12 @@ def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | Non
     artifacts.check_writable(out, "model")
     inputs = {"data": artifacts.read(data, "data").as_input()}
     rows = dataset.read_rows(data / "train.jsonl")
-    if options.model is not None:
-        inputs["model"] = models.resolve(options.model, revision=options.revision).as_input()
-    models.quiet()
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
+    if options.model is not None:
+        ref = models.resolve(options.model, revision=options.revision)
+        inputs["model"] = ref.as_input()
+        settings["model"] = ref.reference
+    models.quiet()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
         facts = warm_up(rows, options, draft.path, on_step)
         draft.facts.update(facts)

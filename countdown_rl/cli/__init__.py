@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 from countdown_rl import __version__
-from countdown_rl.cli import compare, console, eval, gen_data, merge, publish, quantize, samples, train, warmup
+from countdown_rl.cli import (
+    compare,
+    console,
+    eval,
+    gen_data,
+    grade,
+    merge,
+    publish,
+    quantize,
+    samples,
+    solve,
+    train,
+    warmup,
+)
 from countdown_rl.errors import CountdownError, UsageError
 
 app = typer.Typer(
@@ -51,6 +64,8 @@ app.command("publish", rich_help_panel=STAGES)(publish.publish)
 app.command("compare", rich_help_panel=BESIDE)(compare.compare)
 app.command("samples", rich_help_panel=BESIDE)(samples.samples)
 app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
+app.command("solve", rich_help_panel=BESIDE)(solve.solve)
+app.command("grade", rich_help_panel=BESIDE)(grade.grade)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 QUIET = 60.0
 
 people = Console(stderr=True, highlight=False)
-_out = Console(highlight=False, soft_wrap=True)
+_out = Console(highlight=False, markup=False, soft_wrap=True)
 
 
 def data(text: str) -> None:
@@ -32,7 +32,7 @@ def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | N
 
 def note(text: str) -> None:
     """A line for the person watching."""
-    people.print(text, markup=False)
+    people.print(text, markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:

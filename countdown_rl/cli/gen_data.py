@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.options import DataOptions
@@ -12,6 +13,7 @@ DEFAULT = DataOptions()
 
 PUZZLES = "Puzzles"
 SPLIT = "Splits"
+IMPORT = "Published data"
 RUN = "Run"
 
 
@@ -72,6 +74,37 @@ def gen_data(
             rich_help_panel=PUZZLES,
         ),
     ] = DEFAULT.style,
+    task: Annotated[
+        str, typer.Option(help="countdown, or gsm8k (imported only).", rich_help_panel=IMPORT)
+    ] = DEFAULT.task,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Import a JSONL, JSON, CSV or Parquet file, compressed or not, instead of generating.",
+            metavar="FILE",
+            rich_help_panel=IMPORT,
+        ),
+    ] = DEFAULT.from_,
+    from_hub: Annotated[
+        str | None,
+        typer.Option(
+            help="Import a Hub data set, e.g. Jiayi-Pan/Countdown-Tasks-3to4 or openai/gsm8k.",
+            metavar="NAME",
+            rich_help_panel=IMPORT,
+        ),
+    ] = DEFAULT.from_hub,
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of --from-hub.", rich_help_panel=IMPORT)
+    ] = DEFAULT.revision,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Keep out the puzzles of this file; a row without a target keeps out its numbers.",
+            metavar="FILE",
+            rich_help_panel=IMPORT,
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Row i of a split depends on this and i alone.", rich_help_panel=RUN)
     ] = DEFAULT.seed,
@@ -95,6 +128,8 @@ def gen_data(
 
       countdown-rl gen-data --n 2000 --preset tv --impossible 0.1
 
+      countdown-rl gen-data --from-hub Jiayi-Pan/Countdown-Tasks-3to4 --revision main
+
       countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --targets 1-50 --balance needs
     """
     from countdown_rl import datamaking
@@ -103,9 +138,27 @@ def gen_data(
         n=n, seed=seed, valid=valid, test=test, preset=preset, size=tuple(size or ()), numbers=numbers,
         targets=targets, operators=operators, rule=rule, impossible=impossible, balance=tuple(balance or ()),
         style=style, workers=workers,
+        task=task,
+        from_=from_,
+        from_hub=from_hub,
+        revision=revision,
+        exclude=tuple(exclude or ()),
     )  # fmt: skip
     facts = datamaking.make(options, out)
-    result: dict[str, Any] = {"out": str(out), **facts}
-    console.result(result, as_json=json, view=None)
+    for reason, count in facts.get("dropped", {}).items():
+        console.note(f"dropped {count:,}: {reason}")
     for split, made in facts["splits"].items():
-        console.note(f"{split}: {made['rows']:,} rows")
+        if not made["rows"]:
+            console.warn(f"no row belongs to {split}.")
+    console.result({"out": str(out), **facts}, as_json=json, view=_table(facts["splits"]))
+
+
+def _table(splits: dict[str, Any]) -> Table:
+    columns = sorted(
+        {(what, value) for made in splits.values() for what in ("size", "needs") for value in made.get(what, ())}
+    )
+    table = Table("split", "rows", *(f"{value} numbers" if what == "size" else value for what, value in columns))
+    for split, made in splits.items():
+        cells = (made.get(what, {}).get(value, 0) for what, value in columns)
+        table.add_row(split, f"{made['rows']:,}", *(f"{cell:,}" for cell in cells))
+    return table
