@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import release_chain
-import tiny_llama
 from huggingface_hub import ModelCard
 
 from countdown_rl import artifacts, lineage, publishing, references
 from countdown_rl.errors import ArtifactError, HubError, ModelError, UsageError
 from countdown_rl.options import PublishOptions
+from tests import release_chain, tiny_llama
 
 ROOT = Path(__file__).parent.parent
 NONE = PublishOptions()

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import release_chain
-from hub import EXPIRED, READ, STRANGER, WRITE, Blob
 
 from countdown_rl import artifacts, publishing, uploading
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.options import PublishOptions
+from tests import release_chain
+from tests.hub import EXPIRED, READ, STRANGER, WRITE, Blob
 
 ROOT = Path(__file__).parent.parent
 NAME = "me/tiny"
