@@ -100,8 +100,8 @@ def standing(
 ) -> Manifest | None:
     """The release at *out* when it is what was asked for, so that it can go up as it was built; else None.
 
-    *measured*, *comparison* and the options count only where they are given. A *model* that is not there
-    any more does not: a release stands by itself.
+    *measured*, *comparison* and the options count only where they are given. The *model* it was made of
+    need not be there any more: a release stands by itself.
 
     Raises:
         ArtifactError: the release at *out* is damaged.
@@ -109,8 +109,11 @@ def standing(
     if artifacts.peek(out) != "release":
         return None
     manifest = artifacts.read(out, "release")
-    made_from = _digest(Path(model))
-    if made_from is not None and manifest.inputs.get("model", {}).get("digest") != made_from:
+    recorded = manifest.inputs.get("model", {})
+    digest = _digest(references.SHIPPED.get(model, Path(model)))
+    if digest is None and ModelRef(model, "directory", None).reference != recorded.get("source"):
+        return None
+    if digest is not None and digest != recorded.get("digest"):
         return None
     for key, path in (("eval", measured), ("comparison", comparison)):
         if path is not None and manifest.inputs.get(key, {}).get("digest") != _digest(path):

@@ -203,7 +203,11 @@ def test_what_stands_is_what_was_asked_for(root):
     assert publishing.standing(root / "release", PublishOptions(license="other"), **asked) is None
     assert publishing.standing(root / "release", PublishOptions(min_accuracy=0.9), **asked) is None
     assert publishing.standing(root / "release", NONE, **asked, measured=root / "eval" / "base") is None
-    assert publishing.standing(root / "release", NONE, model=str(root / "gone")) == built
+    for other in ("countdown-tiny", str(root / "base"), str(root / "gone")):
+        assert publishing.standing(root / "release", NONE, model=other) is None
+    (root / "merged").rename(root / "away")
+    assert publishing.standing(root / "release", NONE, **asked) == built
+    (root / "away").rename(root / "merged")
     release_chain.again(root, "merged", seed=5)
     assert publishing.standing(root / "release", NONE, **asked) is None
 
