@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.chat import render
-from countdown_rl.errors import CountdownError, ModelError
+from countdown_rl.errors import CountdownError, ModelError, UsageError
 from countdown_rl.references import ModelRef, files, resolve
 
 __all__ = ["Loaded", "ModelRef", "load", "load_tokenizer", "quiet", "render", "resolve"]
@@ -113,9 +113,12 @@ def load(
 
     Raises:
         ModelError: the weights cannot be loaded, or not all of them are there.
+        UsageError: there is no such precision.
     """
     import torch
 
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision {precision} is none of: {', '.join(PRECISIONS)}.")
     target = torch.device(_device(device))
     try:
         if ref.base is not None:
@@ -130,11 +133,6 @@ def load(
                 f"{ref.source} needs code of its own to run; read that code, then give --trust-remote-code."
             ) from error
         raise ModelError(f"{ref.source} cannot be loaded: {_first_line(error)}") from error
-
-
-def device_of(name: str = "auto") -> str:
-    """The device that *name* stands for here: each process of a launcher gets its own GPU."""
-    return _device(name)
 
 
 def _device(name: str) -> str:

@@ -18,7 +18,6 @@ from countdown_rl.options import QuantizeOptions
 from countdown_rl.references import ModelRef
 from countdown_rl.tensors import Checkpoint, Slot
 
-FORMATS = ("nf4",)
 LIBRARIES = ("torch", "transformers", "bitsandbytes", "safetensors")
 
 #: Written into config.json: how a loader builds its layers. bf16 is what the weights were rounded from.

@@ -26,10 +26,10 @@ eval=()
 case "${3:-}" in
   "") ;;
   --quick)
-    data=(--n 600 --test 32)
-    warmup=(--steps 10 --batch-size 4)
-    train=(--steps 2 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 96)
-    eval=(--n 16 --max-new-tokens 96)
+    data=(--n 300 --test 30)
+    warmup=(--steps 4 --batch-size 2)
+    train=(--steps 2 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 64)
+    eval=(--n 8 --max-new-tokens 64)
     ;;
   *) echo "$usage" >&2; exit 2 ;;
 esac
