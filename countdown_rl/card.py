@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from countdown_rl.artifacts import MADE_BY
-from countdown_rl.lineage import Link
+from countdown_rl.lineage import Link, origin
 
 #: What each kind of weights is, where it loads, and what must be installed for that.
 FORMS = {
@@ -124,8 +124,8 @@ _TITLES = {"countdown": "Countdown numbers puzzle, held-out puzzles", "gsm8k": "
 
 def _opening(story: Story) -> str:
     what, _ = FORMS[story.kind]
-    root = next((link.name for link in story.chain if link.kind not in MADE_BY or link.kind == "model"), None)
-    base = f"[{story.base_model}](https://huggingface.co/{story.base_model})" if story.base_model else f"`{root}`"
+    link = f"[{story.base_model}](https://huggingface.co/{story.base_model})"
+    base = link if story.base_model else f"`{origin(story.chain).name}`"
     if _find(story, "adapter"):
         made = f"post-trained from {base} with GRPO, which rewards answers that an exact checker finds right"
     else:
@@ -149,10 +149,36 @@ def _results(story: Story) -> str:
         f"{_decoding(measured.decoding)} {_percent(measured.format)} of the completions keep the format. An answer "
         f"counts only when it keeps the rules and equals the target in exact arithmetic. Puzzles: "
         f"`{measured.data['file']}`, sha256 `{_short(measured.data['digest'])}`.",
+        _again(story, measured),
     ]
     if story.comparison:
         parts.append("\n### What each step did\n\n" + _below(story.comparison))
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
+
+
+def _again(story: Story, measured: Measured) -> str:
+    """The commands that measure it again, where the chain says how its puzzles were made."""
+    for link in story.chain:
+        split = next((name for name, file in link.files.items() if file["sha256"] == measured.data["digest"]), None)
+        if link.kind == "data" and split:
+            settings = measured.decoding
+            flags = {"n": measured.n} | {key: value for key, value in settings.items() if key != "greedy"}
+            return (
+                f"\nTo measure it again:\n\n```shell\n{MADE_BY['data']} --out data {_flags(link.options)}\n"
+                f"{MADE_BY['eval']} --model . --data data/{split} {_flags(flags)}\n```"
+            )
+    return ""
+
+
+def _flags(options: Mapping[str, Any]) -> str:
+    words = []
+    for key, value in options.items():
+        flag = f"--{_flag(key)}"
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{_flag(key)}")
+        elif value is not None:
+            words += [f"{flag} {one}" for one in (value if isinstance(value, list | tuple) else [value])]
+    return " ".join(words)
 
 
 def _decoding(settings: Mapping[str, Any]) -> str:
@@ -166,6 +192,7 @@ def _running(story: Story) -> str:
 
     _, needs = FORMS[story.kind]
     task = story.measured.task if story.measured else "countdown"
+    tokens = story.measured.decoding["max_new_tokens"] if story.measured else 256
     turns = tasks.get(task).messages(_EXAMPLE[task])
     begun = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
     lines = ",\n".join(f'    {{"role": "{turn["role"]}", "content": {_literal(turn["content"])}}}' for turn in turns)
@@ -194,11 +221,10 @@ turns = [
 prompt = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 prompt += {_literal(begun)}  # the model was trained to go on from here
 inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
-output = model.generate(**inputs, max_new_tokens=256, do_sample=False)
+output = model.generate(**inputs, max_new_tokens={tokens}, do_sample=False)
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 ```
-
-`countdown-rl ask --model .` puts puzzles to it and checks the answers.{also}"""
+{also}"""
 
 
 def _training(story: Story) -> str:
@@ -222,9 +248,9 @@ def _training(story: Story) -> str:
     agreement = merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None
     if agreement:
         parts.append(
-            "Merging was checked against the policy as trained, on puzzles of its own: "
-            + ", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in agreement.items())
-            + "."
+            "Merging was checked against the policy as trained, on puzzles of its own: KL "
+            f"{agreement['kl']:.2g}, and the same likeliest token at {_percent(agreement['greedy'])} of "
+            f"{agreement['positions']:,.0f} places."
         )
     return "\n\n".join(part for part in parts if part)
 
@@ -248,8 +274,7 @@ def _purpose(story: Story) -> str:
 
 For studying reinforcement learning with checkable rewards, and for solving puzzles of the kind it was measured on.
 It is no general assistant and no calculator: it may be wrong with confidence, its reasoning need not be how it
-found the answer, and outside puzzles like those above nothing was measured. Check every answer; `countdown-rl grade`
-does so exactly.
+found the answer, and outside puzzles like those above nothing was measured. Check every answer.
 
 Licence: {terms}."""
 
@@ -315,7 +340,7 @@ def _percent(share: float) -> str:
 
 
 def _range(interval: tuple[float, float]) -> str:
-    return f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}%"
+    return f"{_percent(interval[0])} to {_percent(interval[1])}"
 
 
 def _short(digest: Any) -> str:

@@ -1,8 +1,10 @@
 """The chain of manifests from data to weights, as a list."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from countdown_rl.artifacts import Manifest
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Link:
     revision: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -29,6 +32,28 @@ def chain(entry: Mapping[str, Any]) -> list[Link]:
     for link in _walk(entry):
         links.setdefault(link.digest, link)
     return list(links.values())
+
+
+def origin(links: Sequence[Link]) -> Link:
+    """The model that training started from: the one on the Hub where there is one, else the last before it."""
+    models = [link for link in links if link.kind not in ("data", "file", "adapter", "merged", "quantized")]
+    return next((link for link in models if link.kind == "hub"), models[-1])
+
+
+def changed(entry: Mapping[str, Any]) -> str | None:
+    """The name of the first thing in the chain of *entry* whose manifest is not the one its digest is of."""
+    manifest = entry.get("manifest")
+    if manifest is None:
+        inner = [entry["base"]] if isinstance(entry.get("base"), Mapping) else []
+    else:
+        inner = [value for value in manifest.get("inputs", {}).values() if isinstance(value, Mapping)]
+        try:
+            whole = Manifest(**manifest).digest == entry.get("digest")
+        except TypeError:
+            whole = False
+        if not whole:
+            return str(entry.get("source") or manifest.get("kind") or "an input")
+    return next((name for value in inner if (name := changed(value)) is not None), None)
 
 
 def mentions(inputs: Any, digest: str) -> bool:
@@ -54,5 +79,6 @@ def _walk(entry: Mapping[str, Any]) -> Iterator[Link]:
         revision=entry.get("revision"),
         options=manifest.get("options", {}),
         facts=manifest.get("facts", {}),
+        files=manifest.get("files", {}),
         versions=manifest.get("versions", {}),
     )

@@ -64,6 +64,12 @@ def build(
             raise ArtifactError(f"{comparison} does not compare {model}; run `countdown-rl compare` on its evaluation.")
         compared = (comparison / "comparison.md").read_text("utf-8")
         inputs["comparison"] = found.as_input()
+    for name, entry in inputs.items():
+        if (link := lineage.changed(entry)) is not None:
+            raise ArtifactError(
+                f"the manifest of {link}, in the chain that led to the {name}, was changed afterwards; make {link} and "
+                "what follows it again."
+            )
     links = lineage.chain(inputs["model"])
     told = _told(manifest.kind, links, options)
     with artifacts.writing(out, "release", options={}, inputs=inputs, libraries=("huggingface_hub",)) as draft:
@@ -94,8 +100,8 @@ def standing(
 ) -> Manifest | None:
     """The release at *out* when it is what was asked for, so that it can go up as it was built; else None.
 
-    *measured*, *comparison* and the options count only where they are given. A *model* that is not there
-    any more does not: a release stands by itself.
+    *measured*, *comparison* and the options count only where they are given. The *model* it was made of
+    need not be there any more: a release stands by itself.
 
     Raises:
         ArtifactError: the release at *out* is damaged.
@@ -103,8 +109,11 @@ def standing(
     if artifacts.peek(out) != "release":
         return None
     manifest = artifacts.read(out, "release")
-    made_from = _digest(Path(model))
-    if made_from is not None and manifest.inputs.get("model", {}).get("digest") != made_from:
+    recorded = manifest.inputs.get("model", {})
+    digest = _digest(references.SHIPPED.get(model, Path(model)))
+    if digest is None and ModelRef(model, "directory", None).reference != recorded.get("source"):
+        return None
+    if digest is not None and digest != recorded.get("digest"):
         return None
     for key, path in (("eval", measured), ("comparison", comparison)):
         if path is not None and manifest.inputs.get(key, {}).get("digest") != _digest(path):
@@ -207,7 +216,7 @@ def _weights(model: str) -> tuple[ModelRef, Manifest]:
 
 def _told(kind: str, links: list[Link], options: PublishOptions) -> dict[str, Any]:
     """What the card says of the model's name and origin: as given, or as the chain has it."""
-    root = next(link for link in links if link.kind not in ("data", "file"))
+    root = lineage.origin(links)
     base_model = options.base_model or (root.name if root.kind == "hub" else None)
     if base_model is not None and not _HUB_ID.fullmatch(base_model):
         raise UsageError(f"--base-model {base_model} is no id on the Hub; give NAME/MODEL.")
@@ -246,14 +255,21 @@ def _check(folder: Path, inputs: Mapping[str, Any]) -> None:
             raise ArtifactError(
                 f"the card names {name}, which is not in the release; take it out of what it came from."
             )
-    named = [(CARD, found) for found in _ABSOLUTE.findall(page)]
-    named += [("manifest.json", text) for text in _strings(inputs) if _is_path(text)]
+    named = [
+        (link.name, text)
+        for entry in inputs.values()
+        for link in lineage.chain(entry)
+        for text in _strings(link.options)
+    ]
     for file in sorted(folder.glob("*config.json")):
-        named += [(file.name, text) for text in _strings(json.loads(file.read_bytes())) if _is_path(text)]
+        named += [(file.name, text) for text in _strings(json.loads(file.read_bytes()))]
+    named += [("the manifest", text) for text in _strings(inputs)]
+    named = [(place, text) for place, text in named if _is_path(text)]
+    named += [("the card", found) for found in _ABSOLUTE.findall(page)]
     if named:
+        place, path = named[0]
         raise ArtifactError(
-            f"{named[0][0]} would name {named[0][1]}, a path of this machine; make what comes before it again "
-            "with relative paths."
+            f"{place} names {path}, a path of this machine; make {place} again with relative paths before publishing."
         )
     if TOKEN.search(page) or any(TOKEN.search(text) for text in _strings(inputs)):
         raise ArtifactError("the card or the manifest holds what looks like a token for the Hub; take it out first.")

@@ -22,6 +22,8 @@ from countdown_rl.hub import PATIENCE, TOKEN, T, Tell, calm, in_one_sentence, pa
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+#: Bytes from which an upload takes long enough for a bar.
+_WORTH_A_BAR = 50_000_000
 #: Made by the Hub in each repository; it says which files lie in large file storage.
 _ATTRIBUTES = ".gitattributes"
 _VERSION = re.compile(r"v(\d+)")
@@ -103,7 +105,7 @@ def push(
     local = _local(Path(folder), manifest)
     _check_secrets(local, token)
     api = HfApi(token=token, library_name="countdown-rl", library_version=__version__)
-    with in_one_sentence(repo_id), calm(bars):
+    with in_one_sentence(repo_id), calm(bars and sum(file.size for file in local.values()) > _WORTH_A_BAR):
 
         def step(act: Callable[[], T], *, network: bool = True) -> T:
             return patiently(act, patience, tell, network=network)

@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hub import Hub, running
+
+from tests.hub import Hub, running
 
 URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
 

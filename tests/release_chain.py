@@ -7,10 +7,9 @@ import json
 import shutil
 from pathlib import Path
 
-import tiny_llama
-
 from countdown_rl import artifacts, references
 from countdown_rl.options import DataOptions, MergeOptions, TrainOptions
+from tests import tiny_llama
 
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 

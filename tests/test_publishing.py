@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import release_chain
-import tiny_llama
 from huggingface_hub import ModelCard
 
 from countdown_rl import artifacts, lineage, publishing, references
 from countdown_rl.errors import ArtifactError, HubError, ModelError, UsageError
 from countdown_rl.options import PublishOptions
+from tests import release_chain, tiny_llama
 
 ROOT = Path(__file__).parent.parent
 NONE = PublishOptions()
@@ -73,13 +72,15 @@ def test_the_card_is_metadata_that_the_hub_reads(root):
 def test_the_card_shows_results_options_checksums_and_the_comparison(root):
     manifest = build(root)
     page = card(root).text
-    assert "| all puzzles | 62.0% | 52.0 to 72.0% | 100 |" in page
+    assert "| all puzzles | 62.0% | 52.0% to 72.0% | 100 |" in page
     assert "| base | 50.0% |" in page
     assert "| learning-rate | 0.0002 |" in page
     for name, entry in manifest.files.items():
         assert name == "README.md" or entry["sha256"] in page
     for link in lineage.chain(manifest.inputs["model"]):
         assert link.digest[:12] in page
+    assert re.search(r"countdown-rl gen-data --out data .*--n 10 .*--seed 42", page)
+    assert "countdown-rl eval --model . --data data/test.jsonl --n 100 --temperature 0.0" in page
     assert str(root) not in page
 
 
@@ -166,6 +167,16 @@ def test_nothing_of_this_machine_leaves_it(root, value, sentence):
     assert not (root / "release").exists()
 
 
+def test_a_chain_that_was_changed_afterwards_is_refused(root):
+    path = root / "merged" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["inputs"]["adapter"]["manifest"]["options"]["learning_rate"] = 1.0
+    path.write_bytes(artifacts.Manifest(**manifest).to_bytes())
+    release_chain.evaluate(root, "merged", accuracy=0.62)
+    with pytest.raises(ArtifactError, match="manifest of adapter"):
+        build(root, comparison=None)
+
+
 def test_an_adapter_names_its_base_on_the_hub(root, monkeypatch):
     monkeypatch.chdir(root)  # the base is named by a relative path
     root = Path()
@@ -192,7 +203,11 @@ def test_what_stands_is_what_was_asked_for(root):
     assert publishing.standing(root / "release", PublishOptions(license="other"), **asked) is None
     assert publishing.standing(root / "release", PublishOptions(min_accuracy=0.9), **asked) is None
     assert publishing.standing(root / "release", NONE, **asked, measured=root / "eval" / "base") is None
-    assert publishing.standing(root / "release", NONE, model=str(root / "gone")) == built
+    for other in ("countdown-tiny", str(root / "base"), str(root / "gone")):
+        assert publishing.standing(root / "release", NONE, model=other) is None
+    (root / "merged").rename(root / "away")
+    assert publishing.standing(root / "release", NONE, **asked) == built
+    (root / "away").rename(root / "merged")
     release_chain.again(root, "merged", seed=5)
     assert publishing.standing(root / "release", NONE, **asked) is None
 

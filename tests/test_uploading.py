@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import release_chain
-from hub import EXPIRED, READ, STRANGER, WRITE, Blob
 
-from countdown_rl import artifacts, publishing, uploading
+from countdown_rl import artifacts, publishing, references, uploading
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.options import PublishOptions
+from tests import release_chain
+from tests.hub import EXPIRED, READ, STRANGER, WRITE, Blob
 
 ROOT = Path(__file__).parent.parent
 NAME = "me/tiny"
@@ -71,6 +71,34 @@ def test_the_release_loads_back_from_the_hub(hub, release, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=hub.env(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not hub.leaks
+
+
+def test_the_hub_id_is_a_model_reference_at_that_commit(hub, release):
+    upload = uploading.push(release, NAME)
+    ref = references.resolve(NAME)
+    assert (ref.kind, ref.revision) == ("hub", upload.commit)
+    weights = references.files(ref) / "model.safetensors"
+    assert weights.read_bytes() == (release / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_four_bit_weights_load_back_as_four_bit(hub, built, tmp_path):
+    from countdown_rl import quantization
+    from countdown_rl.options import QuantizeOptions
+
+    merged = references.resolve(str(built / "merged"))
+    quantization.quantize(merged, tmp_path / "quantized", QuantizeOptions())
+    publishing.build(str(tmp_path / "quantized"), tmp_path / "release", PublishOptions())
+    uploading.push(tmp_path / "release", NAME)
+    code = (
+        "import torch; from transformers import AutoModelForCausalLM;"
+        f"there = AutoModelForCausalLM.from_pretrained({NAME!r}).state_dict();"
+        f"here = AutoModelForCausalLM.from_pretrained({str(tmp_path / 'quantized')!r}).state_dict();"
+        "assert there.keys() == here.keys() and all(torch.equal(there[key], here[key]) for key in here);"
+        "assert any('quant_state' in key for key in there)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=hub.env(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_second_push_sends_nothing(hub, release):
