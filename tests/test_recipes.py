@@ -123,8 +123,10 @@ def test_every_artifact_of_a_real_model_is_whole_and_of_its_kind(run):
     kinds |= {f"eval/{name}": "eval" for name in ("base", "adapter", "merged", "quantized")}
     for name, kind in kinds.items():
         artifacts.read(run / name, kind)
-        assert str(run) not in (run / name / artifacts.MANIFEST).read_text()
-    assert "hidden_size" not in artifacts.read(run / "warm", "model").options
+        assert "../" not in (run / name / artifacts.MANIFEST).read_text()
+    options = artifacts.read(run / "warm", "model").options
+    assert options["model"] == Path(GGUF).name
+    assert "hidden_size" not in options
     assert len((run / "train" / "log.csv").read_text().splitlines()) == 1 + 2
 
 

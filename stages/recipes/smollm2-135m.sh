@@ -35,13 +35,15 @@ case "${3:-}" in
   *) echo "$usage" >&2; exit 2 ;;
 esac
 
-# From here on every path is inside OUT, so that the manifests name each other the same way anywhere.
+# From here on every path is inside OUT, so that no manifest says where on this machine anything lies.
 mkdir -p "$out"
 cd "$out"
+model=${gguf##*/}
+[ "$gguf" -ef "$model" ] || ln -sf "$gguf" "$model"
 
 countdown-rl gen-data --out data --seed 42 "${data[@]}"
 
-countdown-rl warmup --model "$gguf" --data data --out warm \
+countdown-rl warmup --model "$model" --data data --out warm \
   --optimizer adamw --learning-rate 3e-4 "${warmup[@]}"
 countdown-rl eval --model warm --data data/test.jsonl --out eval/base "${eval[@]}"
 
