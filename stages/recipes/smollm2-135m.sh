@@ -17,13 +17,14 @@
 set -euo pipefail
 
 usage="usage: $0 MODEL.gguf OUT [--quick]"
-gguf=$(realpath -e "${1:?$usage}")
+gguf=$(realpath "${1:?$usage}")
 out=${2:?$usage}
+[ -f "$gguf" ] || { echo "$gguf is no file; the head of this script says where to find one." >&2; exit 1; }
 
 data=(--n 50000)
 warmup=(--steps 1000 --batch-size 32)
 train=(--steps 400 --prompts 16 --generations 16 --micro-batch 32)
-eval=()
+eval=(--max-new-tokens 256)
 case "${3:-}" in
   "") ;;
   --quick)
