@@ -75,7 +75,12 @@ def test_a_recipe_is_an_executable_script_that_bash_can_read(recipe):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [([], "usage:"), (["model.gguf"], "model.gguf"), ([__file__, "out", "--quik"], "usage:"), ([__file__], "usage:")],
+    [
+        ([], "usage:"),
+        (["model.gguf", "out"], "is no file"),
+        ([__file__, "out", "--quik"], "usage:"),
+        ([__file__], "usage:"),
+    ],
 )
 def test_the_recipe_called_wrongly_says_how_and_writes_nothing(tmp_path, words, says):
     done = subprocess.run(["bash", SMOLLM2, *words], capture_output=True, text=True, cwd=tmp_path)
