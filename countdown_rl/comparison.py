@@ -32,8 +32,8 @@ def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
     values = numbers(read)
     inputs = {name: manifest.as_input() for name, manifest in manifests.items()}
     with artifacts.writing(out, "comparison", options={"names": list(results)}, inputs=inputs) as draft:
-        (draft.path / NUMBERS).write_text(json.dumps(values, indent=2) + "\n")
-        (draft.path / TABLE).write_text(table(values))
+        (draft.path / NUMBERS).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        (draft.path / TABLE).write_text(table(values), "utf-8")
     return values
 
 
@@ -72,13 +72,13 @@ def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str,
 
 def table(values: Mapping[str, Any]) -> str:
     """The Markdown table of :func:`numbers`."""
-    sizes = sorted({size for row in values["results"] for size in row["by_size"]})
+    sizes = sorted({size for row in values["results"] for size in row["by_size"]}, key=int)
     head = ["", "solved", "95%", *(f"{size} numbers" for size in sizes), "format", "tokens", "against the one before"]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for row in values["results"]:
         low, high = row["interval"]
         cells = [
-            row["name"],
+            row["name"].replace("|", "\\|"),
             percent(row["accuracy"]),
             f"{percent(low)} to {percent(high)}",
             *(percent(row["by_size"][size]["accuracy"]) if size in row["by_size"] else "" for size in sizes),
@@ -108,9 +108,8 @@ def points(change: Mapping[str, Any]) -> str:
 
 
 def _same_terms(first_name: str, first: Result, name: str, other: Result) -> None:
-    if [sample["id"] for sample in first.samples] != [sample["id"] for sample in other.samples] or (
-        first.metrics["data"]["digest"] != other.metrics["data"]["digest"]
-    ):
+    # A row need not have an id; the first so many rows of one file are the same puzzles.
+    if any(first.metrics[key] != other.metrics[key] for key in ("n", "data")):
         raise InputError(
             f"{name} and {first_name} were scored on different puzzles; give both the same --data and --n."
         )

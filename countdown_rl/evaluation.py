@@ -3,6 +3,7 @@
 A run that is killed goes on from the batches it had finished, and ends with the same bytes.
 """
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts, dataset, generation, models, tasks
-from countdown_rl.errors import InputError
+from countdown_rl.errors import InputError, ModelError
 from countdown_rl.options import EvalOptions
+from countdown_rl.progress import Progress
+from countdown_rl.puzzle import DEFAULT_RULE
 from countdown_rl.statistics import wilson
 
 METRICS, SAMPLES = "metrics.json", "samples.jsonl"
@@ -21,15 +24,22 @@ LIBRARIES = ("peft", "torch", "transformers")
 #: Options that change how fast a result comes, and not what it is.
 _SPEED = ("threads", "device")
 
+#: What a sample keeps of its row: enough to read it, and to grade it again.
+_SHOWN = ("id", "task", "nums", "target", "needs", "operators", "rule", "style", "question", "gold")
+
 Sample = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished evaluation: its metrics, as in ``metrics.json``, and one sample a completion, in row order."""
+    """A finished evaluation: its metrics, as in ``metrics.json``, and one sample a completion, in row order.
+
+    ``note`` is what a person should know about how the model was held.
+    """
 
     metrics: dict[str, Any]
     samples: list[Sample]
+    note: str = ""
 
 
 def evaluate(
@@ -46,7 +56,8 @@ def evaluate(
 
     Args:
         data: a JSONL file, or a data artifact, whose test split is used.
-        on_batch: called with (done, all, solved so far).
+        on_batch: called with (done, all, solved so far): once with what an earlier run had finished, then
+            after every batch.
 
     Raises:
         CountdownError: an input is missing, damaged or of the wrong kind, or *out* cannot be written;
@@ -68,11 +79,19 @@ def evaluate(
     models.quiet()
     import torch
 
-    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    if options.threads or hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
     loaded = models.load(ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code)
-    identity = {"options": settings, "inputs": inputs, "versions": artifacts.versions(LIBRARIES), "path": loaded.path}
-    progress = _Progress(Path(out), identity)
-    samples = _samples(loaded, rows, options, progress, on_batch)
+    ids = _prompts(loaded, rows, options)
+    identity = {
+        "options": settings,
+        "inputs": inputs,
+        "versions": artifacts.versions(LIBRARIES),
+        "held": [loaded.path, loaded.precision, loaded.device],
+        "prompts": hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
+    }
+    progress = Progress(Path(out).with_name(f".{Path(out).name}.progress.jsonl"), identity)
+    samples = _samples(loaded, rows, ids, options, progress, on_batch)
     metrics = measure(samples, rows) | {
         "decoding": {
             "greedy": options.temperature == 0,
@@ -90,7 +109,7 @@ def evaluate(
         (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
         dataset.write_rows(draft.path / SAMPLES, samples)
     progress.clear()
-    return Result(metrics, samples)
+    return Result(metrics, samples, loaded.note)
 
 
 def read(path: Path) -> Result:
@@ -101,8 +120,9 @@ def read(path: Path) -> Result:
     """
     path = Path(path)
     artifacts.read(path, "eval")
-    lines = (path / SAMPLES).read_text().splitlines()
-    return Result(json.loads((path / METRICS).read_text()), [json.loads(line) for line in lines])
+    # Bytes, because a text's lines also end at characters that a model may have written.
+    lines = (path / SAMPLES).read_bytes().splitlines()
+    return Result(json.loads((path / METRICS).read_bytes()), [json.loads(line) for line in lines])
 
 
 def measure(samples: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -110,12 +130,12 @@ def measure(samples: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> dic
     n = len(samples)
 
     def group(key: Callable[[Sample, Mapping[str, Any]], Any]) -> dict[str, Any]:
-        members: dict[str, list[Sample]] = {}
+        members: dict[Any, list[Sample]] = {}
         for sample, row in zip(samples, rows, strict=True):
             name = key(sample, row)
             if name is not None:
-                members.setdefault(str(name), []).append(sample)
-        return {name: _share(members[name]) for name in sorted(members)}
+                members.setdefault(name, []).append(sample)
+        return {str(name): _share(members[name]) for name in sorted(members)}
 
     reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
     return {
@@ -128,7 +148,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> dic
         "mean_tokens": round(sum(sample["tokens"] for sample in samples) / n, 2),
         "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         "task": tasks.of_row(rows[0]).name,
-        "rules": sorted({row.get("rule") or "exactly-once" for row in rows if "nums" in row}),
+        "rules": sorted({row.get("rule") or DEFAULT_RULE for row in rows if "nums" in row}),
     }
 
 
@@ -147,73 +167,60 @@ def _mean(samples: Sequence[Sample], key: str) -> float:
     return round(sum(sample[key] for sample in samples) / len(samples), 6)
 
 
+def _prompts(loaded: models.Loaded, rows: Sequence[Mapping[str, Any]], options: EvalOptions) -> list[list[int]]:
+    """The prompt of every row as token ids."""
+    texts = [models.render(loaded.tokenizer, tasks.of_row(row).messages(row)) for row in rows]
+    ids: list[list[int]] = loaded.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    longest, room = max(map(len, ids)), generation.room(loaded)
+    if room and longest + options.max_new_tokens > room:
+        raise ModelError(
+            f"the model reads {room} tokens, but the longest prompt ({longest}) and --max-new-tokens "
+            f"({options.max_new_tokens}) need {longest + options.max_new_tokens}; give fewer."
+        )
+    return ids
+
+
 def _samples(
     loaded: models.Loaded,
     rows: Sequence[Mapping[str, Any]],
+    ids: Sequence[list[int]],
     options: EvalOptions,
-    progress: "_Progress",
+    progress: Progress,
     on_batch: Callable[[int, int, int], None] | None,
 ) -> list[Sample]:
-    prompts = [models.render(loaded.tokenizer, tasks.of_row(row).messages(row)) for row in rows]
-    ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    longest = max(map(len, ids)) + options.max_new_tokens
-    size = options.batch_size or generation.fitting(loaded, longest)
-    generator = generation.Generator(
-        loaded,
-        generation.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed),
-    )
+    lengths = [len(one) for one in ids]
+    size = options.batch_size or generation.fitting(loaded, max(lengths) + options.max_new_tokens)
+    batches = list(enumerate(generation.batches(lengths, size)))
     samples: dict[int, Sample] = {}
-    for number, batch in enumerate(generation.batches([len(one) for one in ids], size)):
-        done = progress.batch(number)
-        if done is None:
-            completions = generator.complete([ids[row] for row in batch], number)
-            done = [_sample(rows[row], one) for row, one in zip(batch, completions, strict=True)]
-            progress.add(number, done)
-        samples |= dict(zip(batch, done, strict=True))
+
+    def take(batch: Sequence[int], completions: Sequence[generation.Completion]) -> None:
+        samples.update((row, _sample(rows[row], one)) for row, one in zip(batch, completions, strict=True))
+
+    def tell() -> None:
         if on_batch:
             on_batch(len(samples), len(rows), sum(sample["correct"] for sample in samples.values()))
+
+    for _, batch in batches:
+        if (finished := progress.batch(batch)) is not None:
+            take(batch, finished)
+    tell()
+    left = [(number, batch) for number, batch in batches if batch[0] not in samples]
+    if left:
+        decoding = generation.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+        generator = generation.Generator(loaded, decoding)
+    for number, batch in left:
+        completions = generator.complete([ids[row] for row in batch], number)
+        progress.add(batch, completions)
+        take(batch, completions)
+        tell()
     return [samples[row] for row in range(len(rows))]
 
 
 def _sample(row: Mapping[str, Any], completion: generation.Completion) -> Sample:
     grade = tasks.of_row(row).grade(completion.text, row)
-    shown = ("id", "nums", "target", "needs", "question", "gold")
     return (
-        {key: row[key] for key in shown if key in row}
+        {key: row[key] for key in _SHOWN if key in row}
         | {"completion": completion.text}
         | asdict(grade)
         | {"tokens": completion.tokens, "truncated": not completion.ended}
     )
-
-
-class _Progress:
-    """The finished batches of an evaluation that is not finished, beside where its artifact will be."""
-
-    def __init__(self, out: Path, identity: Mapping[str, Any]) -> None:
-        self._path = out.with_name(f".{out.name}.progress.jsonl")
-        self._head = json.dumps(identity, sort_keys=True)
-        self._batches = self._read()
-
-    def batch(self, number: int) -> list[Sample] | None:
-        return self._batches.get(number)
-
-    def add(self, number: int, samples: Sequence[Sample]) -> None:
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps([number, samples], ensure_ascii=False) + "\n")
-
-    def clear(self) -> None:
-        self._path.unlink(missing_ok=True)
-
-    def _read(self) -> dict[int, list[Sample]]:
-        whole: dict[int, list[Sample]] = {}
-        kept = []
-        if self._path.is_file():
-            lines = self._path.read_text(encoding="utf-8").split("\n")
-            if lines[0] == self._head:
-                for line in lines[1:-1]:  # the last one is empty, or was cut off in the middle
-                    number, samples = json.loads(line)
-                    whole[number] = samples
-                    kept.append(line)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text("\n".join([self._head, *kept, ""]), encoding="utf-8")
-        return whole

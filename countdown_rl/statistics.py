@@ -1,6 +1,6 @@
 """Intervals and tests for shares of puzzles solved."""
 
-from math import comb, sqrt
+from math import sqrt
 
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
@@ -47,5 +47,8 @@ def paired_difference(both: int, first_only: int, second_only: int, neither: int
 def mcnemar(first_only: int, second_only: int) -> float:
     """The exact two-sided p-value that both are equally good, from the puzzles that only one of them solved."""
     n = first_only + second_only
-    tail = sum(comb(n, k) for k in range(min(first_only, second_only) + 1))
+    tail = ways = 1  # n over k, from the one before it: exact, and quick for thousands of puzzles
+    for k in range(min(first_only, second_only)):
+        ways = ways * (n - k) // (k + 1)
+        tail += ways
     return min(1.0, 2 * tail / 2**n)

@@ -25,8 +25,10 @@ def compare(
     `countdown-rl compare artifacts/eval/base artifacts/eval/adapter artifacts/eval/merged`
     """
     names = [path.name for path in results]
+    if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
+        names = [path.as_posix() for path in results]
     if len(set(names)) < len(names):
-        raise UsageError("two of the evaluations have the same directory name; give each its own.")
+        raise UsageError("an evaluation is given twice; give each once.")
     from countdown_rl import comparison
 
     values = comparison.compare(dict(zip(names, results, strict=True)), out)

@@ -37,7 +37,7 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Something the person should know, though the work goes on."""
-    people.print(f"[yellow]warning:[/] {_escape(text)}")
+    people.print(f"[yellow]warning:[/] {_escape(text)}", soft_wrap=True)
 
 
 def failure(sentence: str) -> None:
@@ -54,11 +54,20 @@ def steps(what: str) -> Iterator[Callable[[int, int, float], None]]:
 
 @contextmanager
 def solving() -> Iterator[Callable[[int, int, int], None]]:
-    """Shows (done, all, solved) as it is called with them: how many a second, and the share solved so far."""
-    begin = time.monotonic()
+    """Shows (done, all, solved) as it is called with them: how many a second, and the share solved so far.
+
+    What the first call finds done was done before.
+    """
+    begin: tuple[float, int] | None = None
 
     def text(done: int, solved: int) -> str:
-        return f"{solved / done:.1%} solved, {done / (time.monotonic() - begin):.0f}/s"
+        nonlocal begin
+        now = time.monotonic()
+        if begin is None:
+            begin = now, done
+        since, before = begin
+        share = f"{solved / done:.1%} solved" if done else ""
+        return f"{share}, {(done - before) / (now - since):.0f}/s" if done > before else share
 
     with _bar("solving") as show:
         yield lambda done, total, solved: show(done, total, text(done, solved))

@@ -79,6 +79,8 @@ def eval_(
             trust_remote_code=trust_remote_code,
             on_batch=advance,
         )
+    if result.note:
+        console.note(result.note)
     console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
 
 

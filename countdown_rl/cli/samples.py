@@ -47,7 +47,8 @@ def _view(sample: dict[str, Any]) -> Text:
     puzzle = f"{' '.join(map(str, sample['nums']))} → {sample['target']}" if "nums" in sample else sample["question"]
     text = Text(puzzle, style="bold").append("\n")
     text.append(sample["completion"].strip("\n"), style="default").append("\n")
+    answer, value = sample["answer"], sample["value"]
+    said = f"{answer} = {value}" if value not in (None, answer) else answer or ""
     if sample["correct"]:
-        return text.append(f"✓ {sample['answer']} = {sample['value']}", style="green")
-    got = f" ({sample['answer']} = {sample['value']})" if sample["value"] else ""
-    return text.append(f"✗ {sample['reason']}{got}", style="red")
+        return text.append(f"✓ {said}", style="green")
+    return text.append(f"✗ {sample['reason']}" + (f" ({said})" if said else ""), style="red")
