@@ -109,7 +109,7 @@ def classify(join, left, right, p, q):
 
 
 def value(join, here, there, below, both):
-    """Numerator and denominator of what *join* makes: the cross products, the bottoms' and the tops' product."""
+    """Numerator and denominator of what *join* makes, from the products of tops and bottoms."""
     if join == ADD:
         return here + there, below
     if join == TAKE:

@@ -220,8 +220,8 @@ def test_a_hub_data_set_is_read_at_a_recorded_commit_and_keeps_its_test_split(co
     published = [("train", row) for row in PROBLEMS[:40]] + [("test", row) for row in PROBLEMS[40:]]
     monkeypatch.setattr(importing, "from_hub", lambda name, revision: ("c0ffee", iter(published)))
     status, out, _ = command(
-        "gen-data", "--task", "gsm8k", "--from-hub", "openai/gsm8k", "--revision", "main", "--out", tmp_path / "data",
-        "--json",
+        "gen-data", "--task", "gsm8k", "--from-hub", "openai/gsm8k", "--revision", "main", "--out",
+        tmp_path / "data", "--json",
     )  # fmt: skip
     assert status == 0
     assert json.loads(out)["splits"]["test"]["rows"] == 20

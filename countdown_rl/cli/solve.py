@@ -30,7 +30,8 @@ def solve(
     from countdown_rl.errors import InputError, UsageError
 
     try:
-        posed = puzzle.Puzzle(tuple(numbers), target, puzzle.rule(rule), puzzle.signs(operators.replace(" ", "")))
+        signs = puzzle.signs(operators.replace(" ", ""))
+        posed = puzzle.Puzzle(tuple(numbers), target, puzzle.rule(rule), signs)
     except InputError as error:
         raise UsageError(str(error)) from None
     found = solver.solve(posed)
