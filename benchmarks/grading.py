@@ -158,9 +158,7 @@ def hostile(rng):
     elif kind == 5:
         text = f"{text} = {target + rng.choice([0, 0, 1, -1])}"
     elif kind == 6:
-        text = text.replace("(", rng.choice(["2(", "((", "-("])).replace(
-            "+", rng.choice(["+", "++", "+-", "−"])
-        )
+        text = text.replace("(", rng.choice(["2(", "((", "-("])).replace("+", rng.choice(["+", "++", "+-", "−"]))
     return text, nums, target
 
 
@@ -221,12 +219,8 @@ def main():
         {
             "characters_mean": sum(len(completion) for completion, _ in completions) / len(completions),
             "completions_a_second": {name: round(rate) for name, rate in speed.items()},
-            "times_the_copied_equation_reward": round(
-                speed["ours_everything"] / speed["copied_equation_only"], 2
-            ),
-            "times_the_copied_rewards": round(
-                speed["ours_everything"] / speed["copied_format_and_equation"], 2
-            ),
+            "times_the_copied_equation_reward": round(speed["ours_everything"] / speed["copied_equation_only"], 2),
+            "times_the_copied_rewards": round(speed["ours_everything"] / speed["copied_format_and_equation"], 2),
             "hostile": {
                 "strings": 100_000,
                 "right": right,

@@ -121,6 +121,7 @@ def writing(
             versions=versions(libraries),
         )
         (partial / MANIFEST).write_bytes(manifest.to_bytes())
+        _open_to_readers(partial)
         _flush(partial)
         _replace(partial, out)
     finally:
@@ -198,6 +199,12 @@ def _kind_of(path: Path) -> str | None:
 def _listing(root: Path) -> dict[str, dict[str, Any]]:
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     return {name: {"sha256": file_sha256(root / name), "size": (root / name).stat().st_size} for name in names}
+
+
+def _open_to_readers(root: Path) -> None:
+    # safetensors makes its files readable by their owner alone; a directory is shared as a whole or not.
+    for path in root.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _flush(root: Path) -> None:

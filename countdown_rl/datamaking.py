@@ -43,9 +43,7 @@ def make(options: DataOptions, out: Path) -> dict[str, Any]:
         workers = options.workers or generator.cores()
         plans = [generator.plan(stock, *size, seed=options.seed) for size in split_sizes(options).items()]
         made = {plan.split: generator.rows(plan, workers=workers) for plan in plans}
-    written = {
-        key: value for key, value in asdict(options).items() if key not in _SILENT and value not in (None, ())
-    }
+    written = {key: value for key, value in asdict(options).items() if key not in _SILENT and value not in (None, ())}
     with artifacts.writing(out, "data", options=written, inputs=inputs) as draft:
         draft.facts |= {**facts, "splits": {}}
         for split, rows in made.items():
@@ -99,9 +97,7 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
     valid = tenth if options.valid is None else options.valid
     train = options.n - valid - test
     if train < 1:
-        raise UsageError(
-            f"--valid {valid} and --test {test} leave no rows for training out of --n {options.n}."
-        )
+        raise UsageError(f"--valid {valid} and --test {test} leave no rows for training out of --n {options.n}.")
     return {"train": train, "valid": valid, "test": test}
 
 
@@ -113,9 +109,7 @@ def distribution(options: DataOptions) -> Distribution:
     """
     if options.preset not in PRESETS:
         raise UsageError(f"There is no preset {options.preset!r}; take one of {', '.join(PRESETS)}.")
-    wanted = replace(
-        PRESETS[options.preset], impossible=options.impossible, balance=_balance(options.balance)
-    )
+    wanted = replace(PRESETS[options.preset], impossible=options.impossible, balance=_balance(options.balance))
     try:
         if options.rule:
             wanted = replace(wanted, rule=puzzle.rule(options.rule))
@@ -137,9 +131,7 @@ def distribution(options: DataOptions) -> Distribution:
             raise UsageError(f"--targets {options.targets}: targets begin at 1, the lower one first.")
         wanted = replace(wanted, low=low, high=high)
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
-        raise UsageError(
-            f"--numbers has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}."
-        )
+        raise UsageError(f"--numbers has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}.")
     return wanted
 
 
@@ -150,13 +142,9 @@ def _sizes(specs: Iterable[str]) -> dict[int, float]:
         try:
             sizes[int(size)] = float(weight or 1)
         except ValueError:
-            raise UsageError(
-                f"--size {spec}: write a number, or a number and a weight such as 4=0.5."
-            ) from None
+            raise UsageError(f"--size {spec}: write a number, or a number and a weight such as 4=0.5.") from None
         if not 1 <= int(size) <= puzzle.MAX_NUMBERS or not 0 < sizes[int(size)] < float("inf"):
-            raise UsageError(
-                f"--size {spec}: puzzles have 1 to {puzzle.MAX_NUMBERS} numbers, and weights are above 0."
-            )
+            raise UsageError(f"--size {spec}: puzzles have 1 to {puzzle.MAX_NUMBERS} numbers, and weights are above 0.")
     return sizes
 
 

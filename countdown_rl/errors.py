@@ -19,3 +19,7 @@ class ArtifactError(CountdownError):
 
 class ModelError(CountdownError):
     """A model reference that leads nowhere, or to something that cannot be loaded here."""
+
+
+class HubError(CountdownError):
+    """The Hub cannot be reached, or will not do what was asked."""

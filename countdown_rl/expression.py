@@ -123,9 +123,7 @@ def parse(text: str) -> Expression:
         else:
             side = _expression(claim)
             numerator, denominator = side.numerator, side.denominator
-        agrees = (
-            agrees and denominator != 0 and answer.numerator * denominator == numerator * answer.denominator
-        )
+        agrees = agrees and denominator != 0 and answer.numerator * denominator == numerator * answer.denominator
     return answer._replace(agrees=agrees)
 
 

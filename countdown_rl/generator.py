@@ -203,9 +203,7 @@ class _Chunk:
     def rows(self) -> Iterator[dict[str, Any] | None]:
         rule, signs = self.wanted.rule.name, self.wanted.signs
         at = 0
-        for done, nums, (size, target, count, plain, length) in zip(
-            self.attempts, self.nums, self.facts, strict=True
-        ):
+        for done, nums, (size, target, count, plain, length) in zip(self.attempts, self.nums, self.facts, strict=True):
             if done < 0:
                 yield None
             elif count:
@@ -276,11 +274,7 @@ def _chunks(made: Plan, workers: int) -> Iterator[tuple[int, _Chunk]]:
 
 
 def _check_range(wanted: Distribution) -> None:
-    largest = (
-        sorted(wanted.values)[-max(wanted.sizes) :]
-        if wanted.tiles
-        else [max(wanted.values)] * max(wanted.sizes)
-    )
+    largest = sorted(wanted.values)[-max(wanted.sizes) :] if wanted.tiles else [max(wanted.values)] * max(wanted.sizes)
     bound = 16 * wanted.high
     for number in largest:
         bound *= number

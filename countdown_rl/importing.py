@@ -146,9 +146,7 @@ def countdown(
     return made
 
 
-def problems(
-    rows: Iterable[tuple[str, Mapping[str, Any]]], n: int, *, limits: Mapping[str, int | None]
-) -> Import:
+def problems(rows: Iterable[tuple[str, Mapping[str, Any]]], n: int, *, limits: Mapping[str, int | None]) -> Import:
     """The first *n* GSM8K problems of *rows*. A published test split stays the test split.
 
     Raises:
@@ -202,9 +200,7 @@ def exclusion(paths: Iterable[Path]) -> Exclusion:
         for count, (_, row) in enumerate(from_file(path), 1):
             nums = _numbers(row)
             if nums is None:
-                raise InputError(
-                    f"{path}, row {count}: there is no list of whole numbers in `nums` or `numbers`."
-                )
+                raise InputError(f"{path}, row {count}: there is no list of whole numbers in `nums` or `numbers`.")
             target = _integer(row.get("target"))
             if target is None:
                 made.hands.add(tuple(sorted(nums)))
@@ -215,10 +211,7 @@ def exclusion(paths: Iterable[Path]) -> Exclusion:
 
 def _check(made: Import, limits: Mapping[str, int | None], columns: str) -> None:
     if not made:
-        why = (
-            ", ".join(f"{count:,} {reason}" for reason, count in made.dropped.most_common())
-            or "there are none"
-        )
+        why = ", ".join(f"{count:,} {reason}" for reason, count in made.dropped.most_common()) or "there are none"
         raise InputError(f"None of the {made.read:,} rows can be used ({why}); they need {columns}.")
     for split, limit in limits.items():
         if limit is not None and len(made.splits[split]) < limit:

@@ -98,9 +98,7 @@ def signs(wanted: Iterable[str]) -> str:
     return "".join(sign for sign in SIGNS if sign in chosen)
 
 
-def puzzle_id(
-    ordered: Iterable[int], target: int, rule_name: str = DEFAULT_RULE, allowed: str = SIGNS
-) -> str:
+def puzzle_id(ordered: Iterable[int], target: int, rule_name: str = DEFAULT_RULE, allowed: str = SIGNS) -> str:
     """What names a puzzle for good: numbers in order, target, and what differs from the usual rule."""
     name = "-".join(map(str, ordered)) + f"={target}"
     if rule_name != DEFAULT_RULE:

@@ -56,6 +56,4 @@ def count(numbers, target, *, every=True, whole=False, signs="+-*/"):
                         found[key] = top, bottom
             part = (part - 1) & mask
     masks = [full] if every else range(1, full + 1)
-    return len(
-        {tuple(sorted(key)) for mask in masks for key, (p, q) in trees[mask].items() if p == target * q}
-    )
+    return len({tuple(sorted(key)) for mask in masks for key, (p, q) in trees[mask].items() if p == target * q})

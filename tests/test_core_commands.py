@@ -34,9 +34,7 @@ def command(capsys, monkeypatch):
 
 
 def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
-    status, out, _ = command(
-        "gen-data", "--n", 300, "--valid", 20, "--test", 30, "--out", tmp_path / "data", "--json"
-    )
+    status, out, _ = command("gen-data", "--n", 300, "--valid", 20, "--test", 30, "--out", tmp_path / "data", "--json")
     facts = json.loads(out)
     assert status == 0
     assert {split: made["rows"] for split, made in facts["splits"].items()} == {
@@ -45,11 +43,7 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
         "test": 30,
     }
     manifest = artifacts.read(tmp_path / "data", "data")
-    assert (
-        manifest.facts["splits"]["test"]["rows"]
-        == len(dataset.read_rows(tmp_path / "data" / "test.jsonl"))
-        == 30
-    )
+    assert manifest.facts["splits"]["test"]["rows"] == len(dataset.read_rows(tmp_path / "data" / "test.jsonl")) == 30
     assert list(json.loads((tmp_path / "data" / "train.jsonl").open().readline())) == [
         "id", "nums", "target", "solutions", "solution", "needs", "size",
     ]  # fmt: skip
@@ -176,10 +170,7 @@ def test_impossible_rows_of_a_published_set_are_kept_on_demand(command, tmp_path
 def test_hands_without_targets_are_excluded_whatever_the_target(command, tmp_path):
     (tmp_path / "hands.csv").write_text('nums\n"1 2 3"\n"2, 4, 6"\n')
     arguments = ["--size", 3, "--numbers", "1-7", "--targets", "5-20", "--n", 300, "--valid", 0, "--test", 0]
-    assert (
-        command("gen-data", *arguments, "--exclude", tmp_path / "hands.csv", "--out", tmp_path / "data")[0]
-        == 0
-    )
+    assert command("gen-data", *arguments, "--exclude", tmp_path / "hands.csv", "--out", tmp_path / "data")[0] == 0
     rows = dataset.read_rows(tmp_path / "data" / "train.jsonl")
     assert len(rows) == 300
     assert not {(1, 2, 3), (2, 4, 6)} & {tuple(sorted(row["nums"])) for row in rows}

@@ -122,8 +122,7 @@ def test_impossible_rows_have_their_exact_share():
 def test_needs_and_difficulty_can_be_balanced():
     rows = make(replace(PRESETS["3to4"], balance=("difficulty", "needs")), n=120)
     cells = Counter(
-        (row["needs"], min(row["solutions"], 5) if row["solutions"] < 2 else 2 + (row["solutions"] > 4))
-        for row in rows
+        (row["needs"], min(row["solutions"], 5) if row["solutions"] < 2 else 2 + (row["solutions"] > 4)) for row in rows
     )
     assert set(cells.values()) == {20}
 
@@ -154,9 +153,7 @@ def test_tiles_are_drawn_without_putting_back():
     wanted = replace(TINY, values=(1, 1, 2, 3, 5, 9), tiles=True)
     rows = make(wanted, n=30)
     assert not any(Counter(row["nums"]) - Counter(wanted.values) for row in rows)
-    every = {
-        item for item in _brute_puzzles(wanted, "train") if not Counter(item[0]) - Counter(wanted.values)
-    }
+    every = {item for item in _brute_puzzles(wanted, "train") if not Counter(item[0]) - Counter(wanted.values)}
     with pytest.raises(InputError, match=f"Only {len(every):,} of"):
         make(wanted, n=10_000)
 

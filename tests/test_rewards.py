@@ -11,9 +11,7 @@ GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
 
 def total(specs, completion, row, n_tokens=50):
     grade = tasks.of_row(row).grade(completion, row)
-    return sum(
-        weight * rewards.reward(name)(grade, row, n_tokens) for name, weight in rewards.parse(specs).items()
-    )
+    return sum(weight * rewards.reward(name)(grade, row, n_tokens) for name, weight in rewards.parse(specs).items())
 
 
 def half_off(grade, row, n_tokens):

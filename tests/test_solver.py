@@ -2,13 +2,13 @@
 
 import random
 
+import oracle
 import pytest
 
 from countdown_rl import compiled, kernel, solver
 from countdown_rl.errors import InputError
 from countdown_rl.expression import parse
 from countdown_rl.puzzle import RULES, Puzzle
-from tests import oracle
 
 
 def _random_puzzle(rng: random.Random, sizes: list[int]) -> Puzzle:

@@ -164,10 +164,7 @@ def test_television_wants_positive_integers_all_the_way():
 
 
 def test_only_the_operators_of_the_puzzle():
-    assert (
-        countdown.judge("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"})[1]
-        == "operator-not-allowed"
-    )
+    assert countdown.judge("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"})[1] == "operator-not-allowed"
 
 
 @pytest.mark.parametrize("word", ["impossible", "Impossible", "IMPOSSIBLE."])
@@ -177,10 +174,7 @@ def test_impossible_is_right_exactly_where_it_is_proved(word):
     assert countdown.judge(word, {"nums": [2, 4, 6], "target": 12}) == (None, "not-impossible")
     # Left-out numbers make it possible under the other rule.
     assert countdown.judge(word, {"nums": [17, 40, 51], "target": 91})[1] == ""
-    assert (
-        countdown.judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1]
-        == "not-impossible"
-    )
+    assert countdown.judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1] == "not-impossible"
     assert countdown.judge(word, {"nums": [1] * 7, "target": 100})[1] == "not-proved"
 
 
@@ -236,7 +230,5 @@ def test_gsm8k_strict_format_has_each_tag_on_its_own_line():
     assert gsm8k.grade("<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>", PROBLEM).strict_format
     loose = gsm8k.grade("<thinking>x</thinking> <answer>72</answer>", PROBLEM)
     assert (loose.format, loose.strict_format, loose.correct) == (True, False, True)
-    assert "each tag on a line of its own" in gsm8k.messages(PROBLEM)[0]["content"].lower().replace(
-        "put ", ""
-    )
+    assert "each tag on a line of its own" in gsm8k.messages(PROBLEM)[0]["content"].lower().replace("put ", "")
     assert gsm8k.messages({**PROBLEM, "style": "begun"})[-1]["content"].endswith("<think>")

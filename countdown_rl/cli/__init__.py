@@ -11,13 +11,26 @@ from typing import Annotated
 import typer
 
 from countdown_rl import __version__
-from countdown_rl.cli import console, gen_data, grade, solve
+from countdown_rl.cli import (
+    compare,
+    console,
+    eval,
+    gen_data,
+    grade,
+    merge,
+    publish,
+    quantize,
+    samples,
+    solve,
+    train,
+    warmup,
+)
 from countdown_rl.errors import CountdownError, UsageError
 
 app = typer.Typer(
     name="countdown-rl",
     help="Post-train a language model with GRPO on the Countdown numbers puzzle, and carry the result all the way.",
-    epilog="Each stage reads the directories it is given and writes one: gen-data, train, eval, merge, quantize, publish.",
+    epilog="Each stage reads the paths it is given and writes one directory.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -43,6 +56,14 @@ STAGES = "The stages, in order"
 BESIDE = "Beside the stages"
 
 app.command("gen-data", rich_help_panel=STAGES)(gen_data.gen_data)
+app.command("train", rich_help_panel=STAGES)(train.train)
+app.command("eval", rich_help_panel=STAGES)(eval.eval_)
+app.command("merge", rich_help_panel=STAGES)(merge.merge)
+app.command("quantize", rich_help_panel=STAGES)(quantize.quantize)
+app.command("publish", rich_help_panel=STAGES)(publish.publish)
+app.command("compare", rich_help_panel=BESIDE)(compare.compare)
+app.command("samples", rich_help_panel=BESIDE)(samples.samples)
+app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
 app.command("solve", rich_help_panel=BESIDE)(solve.solve)
 app.command("grade", rich_help_panel=BESIDE)(grade.grade)
 

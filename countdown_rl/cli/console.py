@@ -2,13 +2,19 @@
 
 import json
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+#: Seconds between two lines where there is no terminal.
+QUIET = 60.0
 
 people = Console(stderr=True, highlight=False)
-_out = Console(highlight=False, soft_wrap=True)
+_out = Console(highlight=False, markup=False, soft_wrap=True)
 
 
 def data(text: str) -> None:
@@ -26,17 +32,69 @@ def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | N
 
 def note(text: str) -> None:
     """A line for the person watching."""
-    people.print(text, markup=False)
+    people.print(text, markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """Something the person should know, though the work goes on."""
-    people.print(f"[yellow]warning:[/] {_escape(text)}")
+    people.print(f"[yellow]warning:[/] {_escape(text)}", soft_wrap=True)
 
 
 def failure(sentence: str) -> None:
     """Why it could not be done, and what to do."""
     people.print(f"[bold red]error:[/] {_escape(sentence)}", soft_wrap=True)
+
+
+@contextmanager
+def steps(what: str) -> Iterator[Callable[[int, int, float], None]]:
+    """Shows (step, steps, loss) as it is called with them."""
+    with _bar(what) as show:
+        yield lambda step, total, loss: show(step, total, f"loss {loss:.3f}")
+
+
+@contextmanager
+def solving() -> Iterator[Callable[[int, int, int], None]]:
+    """Shows (done, all, solved) as it is called with them: how many a second, and the share solved so far.
+
+    What the first call finds done was done before.
+    """
+    begin: tuple[float, int] | None = None
+
+    def text(done: int, solved: int) -> str:
+        nonlocal begin
+        now = time.monotonic()
+        if begin is None:
+            begin = now, done
+        since, before = begin
+        share = f"{solved / done:.1%} solved" if done else ""
+        return f"{share}, {(done - before) / (now - since):.0f}/s" if done > before else share
+
+    with _bar("solving") as show:
+        yield lambda done, total, solved: show(done, total, text(done, solved))
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar that goes when the work is done; where there is no terminal, a line a minute."""
+    columns = (
+        TextColumn("{task.description}", style="dim"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[aside]}"),
+        TimeRemainingColumn(),
+    )
+    said = time.monotonic()
+    with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as progress:
+        task = progress.add_task(what, total=None, aside="")
+
+        def show(done: int, total: int, aside: str) -> None:
+            nonlocal said
+            progress.update(task, completed=done, total=total, aside=aside)
+            if not people.is_terminal and time.monotonic() - said >= QUIET:
+                said = time.monotonic()
+                note(f"{what}: {done:,} of {total:,}, {aside}")
+
+        yield show
 
 
 def _escape(text: str) -> str:

@@ -29,9 +29,7 @@ def gen_data(
     ] = DEFAULT.valid,
     test: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Rows of the test split. [default: a tenth, at most 1,000]", rich_help_panel=SPLIT
-        ),
+        typer.Option(min=0, help="Rows of the test split. [default: a tenth, at most 1,000]", rich_help_panel=SPLIT),
     ] = DEFAULT.test,
     preset: Annotated[
         str, typer.Option(help="What to draw from: 3to4, 24 or tv.", rich_help_panel=PUZZLES)
@@ -67,9 +65,7 @@ def gen_data(
     ] = DEFAULT.impossible,
     balance: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Make these come equally often: needs, difficulty; repeat it.", rich_help_panel=PUZZLES
-        ),
+        typer.Option(help="Make these come equally often: needs, difficulty; repeat it.", rich_help_panel=PUZZLES),
     ] = None,
     style: Annotated[
         str | None,
@@ -116,9 +112,7 @@ def gen_data(
         int,
         typer.Option(min=0, help="Threads; 0 for one a core. The rows stay the same.", rich_help_panel=RUN),
     ] = DEFAULT.workers,
-    out: Annotated[Path, typer.Option(help="The directory to write.", rich_help_panel=RUN)] = Path(
-        "artifacts/data"
-    ),
+    out: Annotated[Path, typer.Option(help="The directory to write.", rich_help_panel=RUN)] = Path("artifacts/data"),
     json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=RUN)
     ] = False,
@@ -161,16 +155,9 @@ def gen_data(
 
 def _table(splits: dict[str, Any]) -> Table:
     columns = sorted(
-        {
-            (what, value)
-            for made in splits.values()
-            for what in ("size", "needs")
-            for value in made.get(what, ())
-        }
+        {(what, value) for made in splits.values() for what in ("size", "needs") for value in made.get(what, ())}
     )
-    table = Table(
-        "split", "rows", *(f"{value} numbers" if what == "size" else value for what, value in columns)
-    )
+    table = Table("split", "rows", *(f"{value} numbers" if what == "size" else value for what, value in columns))
     for split, made in splits.items():
         cells = (made.get(what, {}).get(value, 0) for what, value in columns)
         table.add_row(split, f"{made['rows']:,}", *(f"{cell:,}" for cell in cells))

@@ -21,7 +21,7 @@ def grade(
         bool, typer.Option("--json", help="Print a summary as one JSON object; grades only with --out.")
     ] = False,
 ) -> None:
-    """Grade completions exactly: JSONL in, JSONL out, a line for a line, in constant memory.
+    """Grade completions exactly, a line for a line, in constant memory.
 
     A line needs `nums`, `target` and `completion`; `rule`, `operators`, `style` and `task` are heeded where
     they are given, and `id` is passed on. Out come `format`, `strict_format`, `correct`, `answer`, `value`

@@ -56,11 +56,7 @@ class Style:
             thought, start = 0 <= opened < closed or not self.own, closed
         answer = last_answer(completion, start)
         last = completion.rfind(CLOSE)
-        trailing = (
-            last >= 0
-            and not completion[last + len(CLOSE) :].isspace()
-            and last + len(CLOSE) < len(completion)
-        )
+        trailing = last >= 0 and not completion[last + len(CLOSE) :].isspace() and last + len(CLOSE) < len(completion)
         return Blocks(thought and answer is not None, False, answer, trailing)
 
 

@@ -1,1 +1,5 @@
-"""``countdown-tiny``, the model that ships with the package: weights, tokenizer, and the manifest that says how it was made."""
+"""``countdown-tiny``, the model that ships with the package.
+
+Weights, tokenizer, and the ``manifest.json`` that says how they were made: its options are the flags of
+``countdown-rl warmup``, and its input those of the ``countdown-rl gen-data`` before it.
+"""

@@ -1,0 +1,133 @@
+"""Memory and time of merge and quantize, beside PEFT's merge_and_unload and transformers' own NF4 export.
+
+A random Llama-shaped model in several shards, an adapter on every linear layer; each way in a process of
+its own, whose peak resident memory the operating system reports.
+
+    python benchmarks/weights_out.py [--layers 16] [--folder DIR]
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def make(folder: Path, layers: int) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from countdown_rl import tensors
+
+    config = LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    base, adapter = folder / "base", folder / "peft"
+    base.mkdir(parents=True)
+    adapter.mkdir()
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    slots = {name: tensors.Slot(torch.bfloat16, shape) for name, shape in shapes.items()}
+    torch.manual_seed(0)
+    values = ((name, (torch.randn(shape) * 0.02).bfloat16()) for name, shape in shapes.items())
+    tensors.write(base, slots, values, shard=600_000_000)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(base)
+    core = Tokenizer(models.WordLevel({"<end>": 0, "a": 1}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>").save_pretrained(base)
+    with torch.device("meta"):
+        peft = get_peft_model(
+            model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
+    lora = {
+        name.replace(".default", ""): torch.randn(value.shape) * 0.01
+        for name, value in peft.named_parameters()
+        if "lora_" in name
+    }
+    save_file(lora, adapter / "adapter_model.safetensors")
+    peft.peft_config["default"].base_model_name_or_path = str(base)
+    peft.peft_config["default"].save_pretrained(adapter)
+
+
+def ours(folder: Path) -> None:
+    from countdown_rl import merging, models
+    from countdown_rl.options import MergeOptions
+
+    models.quiet()
+    merging.merge(models.resolve(str(folder / "peft")), folder / "merged", MergeOptions(verify="none"))
+
+
+def peft(folder: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.bfloat16)
+    PeftModel.from_pretrained(model, folder / "peft").merge_and_unload().save_pretrained(folder / "by-peft")
+
+
+def same(folder: Path) -> None:
+    import torch
+
+    from countdown_rl.tensors import Checkpoint
+
+    a, b = Checkpoint(folder / "merged"), Checkpoint(folder / "by-peft")
+    equal = sum(torch.equal(a.read(name), b.read(name)) for name in a.slots)
+    print(json.dumps({"equal": f"{equal} of {len(b.slots)} tensors bit for bit"}))
+
+
+def ours_nf4(folder: Path) -> None:
+    from countdown_rl import models, quantization
+    from countdown_rl.options import QuantizeOptions
+
+    models.quiet()
+    quantization.quantize(models.resolve(str(folder / "merged")), folder / "quantized", QuantizeOptions())
+
+
+def load_whole(folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.bfloat16)
+    sum(value.sum() for value in model.parameters())  # touch every page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--only")
+    given = parser.parse_args()
+    if given.only:
+        begin = time.perf_counter()
+        globals()[given.only](given.folder)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        print(json.dumps({"way": given.only, "seconds": round(time.perf_counter() - begin, 1), "peak_mb": round(peak)}))
+        return
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        folder = Path(name)
+        make(folder, given.layers)
+        largest = max(path.stat().st_size for path in (folder / "base").glob("*.safetensors")) / 1e6
+        print(json.dumps({"largest_shard_mb": round(largest), "shards": len(list((folder / "base").glob("*.saf*")))}))
+        for way in ("ours", "peft", "same", "ours_nf4", "load_whole"):
+            command = [sys.executable, __file__, "--only", way, "--folder", str(folder)]
+            subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": os.getcwd()})
+
+
+if __name__ == "__main__":
+    main()

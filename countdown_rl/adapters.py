@@ -1,0 +1,21 @@
+"""LoRA adapters as PEFT reads them, in bytes that depend on their weights alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def save(model: Any, directory: Path, *, base: str, revision: str | None = None) -> None:
+    """Write the PEFT *model*'s adapter into *directory*, naming *base* as the model that it belongs to."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    # By hand: save_pretrained writes a card, asks the Hub about the vocabulary, and lists modules in the
+    # order of Python's hashes.
+    weights = get_peft_model_state_dict(model, save_embedding_layers=False)
+    tensors = {name: weights[name].detach().cpu().contiguous() for name in sorted(weights)}
+    save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = model.peft_config["default"].to_dict()
+    config |= {"base_model_name_or_path": base, "revision": revision, "inference_mode": True}
+    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    (directory / "adapter_config.json").write_text(json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")

@@ -1,0 +1,107 @@
+"""``countdown-rl eval``: what a model solves."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from countdown_rl.cli import console
+from countdown_rl.options import EVAL_CHOICES, EvalOptions
+
+DEFAULT = EvalOptions()
+DECODING, MACHINE = "Decoding", "Machine"
+
+
+def eval_(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The shipped model's name, an adapter, merged or quantized directory, a GGUF file, a Hub id."
+        ),
+    ] = "artifacts/adapter",
+    revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = None,
+    data: Annotated[Path, typer.Option(help="JSONL puzzles, or what gen-data wrote.")] = Path(
+        "artifacts/data/test.jsonl"
+    ),
+    out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/eval/adapter"),
+    n: Annotated[int | None, typer.Option(min=1, help="Ask the first so many puzzles; all when left out.")] = DEFAULT.n,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens a completion may have.", rich_help_panel=DECODING)
+    ] = DEFAULT.max_new_tokens,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="0 is greedy.", rich_help_panel=DECODING)
+    ] = DEFAULT.temperature,
+    top_p: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Sample from the likeliest part.", rich_help_panel=DECODING)
+    ] = DEFAULT.top_p,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampling.", rich_help_panel=DECODING)] = DEFAULT.seed,
+    batch_size: Annotated[
+        int, typer.Option(min=0, help="Puzzles at once; 0 fits the memory.", rich_help_panel=MACHINE)
+    ] = DEFAULT.batch_size,
+    precision: Annotated[
+        str, typer.Option(help=f"One of {', '.join(EVAL_CHOICES['precision'])}.", rich_help_panel=MACHINE)
+    ] = DEFAULT.precision,
+    device: Annotated[
+        str, typer.Option(help=f"One of {', '.join(EVAL_CHOICES['device'])}.", rich_help_panel=MACHINE)
+    ] = DEFAULT.device,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Processor threads; 0 takes what it may use.", rich_help_panel=MACHINE)
+    ] = DEFAULT.threads,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Run code that comes with a model.", rich_help_panel=MACHINE)
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Score a model on held-out puzzles.
+
+    Greedy unless a temperature is given. Every completion is kept with its grade. What the model is (base,
+    adapter, merged, 4-bit) it sees for itself. A run that was stopped continues when run again.
+
+    **Examples**
+
+    `countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl --out artifacts/eval/adapter`
+
+    `countdown-rl eval --model countdown-tiny --n 200 --out artifacts/eval/base`
+    """
+    given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
+    options = EvalOptions(**given)
+    from countdown_rl import evaluation
+
+    with console.solving() as advance:
+        result = evaluation.evaluate(
+            options,
+            model=model,
+            revision=revision,
+            data=data,
+            out=out,
+            trust_remote_code=trust_remote_code,
+            on_batch=advance,
+        )
+    if result.note:
+        console.note(result.note)
+    console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
+
+
+def _view(out: str, metrics: dict[str, Any]) -> Table:
+    table = Table(title=f"{metrics['model']['source']} → {out}", title_justify="left", box=None, pad_edge=False)
+    for name in ("", "solved", "95% interval", "n"):
+        table.add_column(name, justify="right" if name else "left")
+
+    def row(name: str, share: dict[str, Any], style: str = "") -> None:
+        low, high = share["interval"]
+        table.add_row(name, f"{share['accuracy']:.1%}", f"{low:.1%} to {high:.1%}", f"{share['n']:,}", style=style)
+
+    row("all", metrics, "bold")
+    for size, share in metrics["by_size"].items():
+        row(f"{size} numbers", share)
+    for needs, share in metrics["by_needs"].items():
+        row({"add-sub": "+ - suffice", "mul-div": "needs * or /"}.get(needs, needs), share)
+    table.add_section()
+    table.caption = (
+        f"format {metrics['format']:.1%}, {metrics['mean_tokens']:.0f} tokens a completion, "
+        f"{metrics['truncated']:.1%} cut short"
+    )
+    table.caption_justify = "left"
+    return table

@@ -1,0 +1,117 @@
+"""Evaluations side by side on the same puzzles: paired differences, and the one table that everyone shows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts, evaluation
+from countdown_rl.errors import InputError
+from countdown_rl.evaluation import Result
+from countdown_rl.statistics import mcnemar, paired_difference
+
+TABLE, NUMBERS = "comparison.md", "comparison.json"
+
+
+def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
+    """Compare the evaluations in *results* (name to path) and write a ``comparison`` artifact at *out*.
+
+    Returns:
+        What ``comparison.json`` holds: each result's metrics, and each one's paired difference from the
+        first and from the one before it.
+
+    Raises:
+        InputError: fewer than two results, or results on other puzzles or with other decoding.
+        ArtifactError: one of them is missing or damaged, or *out* cannot be written.
+    """
+    artifacts.check_writable(out, "comparison")
+    if len(results) < 2:
+        raise InputError("give at least two evaluations to compare.")
+    manifests = {name: artifacts.read(path, "eval") for name, path in results.items()}
+    read = {name: evaluation.read(path) for name, path in results.items()}
+    values = numbers(read)
+    inputs = {name: manifest.as_input() for name, manifest in manifests.items()}
+    with artifacts.writing(out, "comparison", options={"names": list(results)}, inputs=inputs) as draft:
+        (draft.path / NUMBERS).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        (draft.path / TABLE).write_text(table(values), "utf-8")
+    return values
+
+
+def numbers(results: Mapping[str, Result]) -> dict[str, Any]:
+    """The figures of *results*, in their order, with paired differences."""
+    names = list(results)
+    first = results[names[0]]
+    for name in names[1:]:
+        _same_terms(names[0], first, name, results[name])
+    rows = []
+    for index, name in enumerate(names):
+        metrics = results[name].metrics
+        keys = ("accuracy", "n", "correct", "interval", "by_size", "by_needs", "format", "mean_tokens", "truncated")
+        row = {"name": name} | {key: metrics[key] for key in keys} | {"model": metrics["model"]}
+        if index:
+            row["against_first"] = difference(first.samples, results[name].samples)
+            row["against_previous"] = difference(results[names[index - 1]].samples, results[name].samples)
+        rows.append(row)
+    shared = {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")}
+    return shared | {"results": rows}
+
+
+def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How far *second* is ahead of *first* on the same puzzles: share, 95% interval, McNemar's exact p."""
+    pairs = [(one["correct"], other["correct"]) for one, other in zip(first, second, strict=True)]
+    lost, won = pairs.count((True, False)), pairs.count((False, True))
+    share, (low, high) = paired_difference(pairs.count((True, True)), lost, won, pairs.count((False, False)))
+    return {
+        "difference": round(share, 6),
+        "interval": [round(low, 6), round(high, 6)],
+        "won": won,
+        "lost": lost,
+        "p": float(f"{mcnemar(lost, won):.3g}"),
+    }
+
+
+def table(values: Mapping[str, Any]) -> str:
+    """The Markdown table of :func:`numbers`."""
+    sizes = sorted({size for row in values["results"] for size in row["by_size"]}, key=int)
+    head = ["", "solved", "95%", *(f"{size} numbers" for size in sizes), "format", "tokens", "against the one before"]
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for row in values["results"]:
+        low, high = row["interval"]
+        cells = [
+            row["name"].replace("|", "\\|"),
+            percent(row["accuracy"]),
+            f"{percent(low)} to {percent(high)}",
+            *(percent(row["by_size"][size]["accuracy"]) if size in row["by_size"] else "" for size in sizes),
+            percent(row["format"]),
+            f"{row['mean_tokens']:.0f}",
+            points(row["against_previous"]) if "against_previous" in row else "",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    first, decoding = values["results"][0], values["decoding"]
+    how = "greedy" if decoding["greedy"] else f"temperature {decoding['temperature']:g}, top-p {decoding['top_p']:g}"
+    lines += [
+        "",
+        f"{first['n']:,} held-out puzzles ({', '.join(values['rules']) or values['task']}), {how}, at most "
+        f"{decoding['max_new_tokens']} tokens; intervals are 95% (Wilson; Newcombe for paired differences).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def points(change: Mapping[str, Any]) -> str:
+    """A paired difference in percentage points, with its interval."""
+    low, high = change["interval"]
+    return f"{100 * change['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def _same_terms(first_name: str, first: Result, name: str, other: Result) -> None:
+    # A row need not have an id; the first so many rows of one file are the same puzzles.
+    if any(first.metrics[key] != other.metrics[key] for key in ("n", "data")):
+        raise InputError(
+            f"{name} and {first_name} were scored on different puzzles; give both the same --data and --n."
+        )
+    if first.metrics["decoding"] != other.metrics["decoding"]:
+        raise InputError(f"{name} and {first_name} were decoded differently; evaluate both with the same options.")

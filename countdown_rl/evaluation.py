@@ -1,0 +1,226 @@
+"""What completions say about a model: every one graded, counted, and kept.
+
+A run that is killed goes on from the batches it had finished, and ends with the same bytes.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts, dataset, generation, models, tasks
+from countdown_rl.errors import InputError, ModelError
+from countdown_rl.options import EvalOptions
+from countdown_rl.progress import Progress
+from countdown_rl.puzzle import DEFAULT_RULE
+from countdown_rl.statistics import wilson
+
+METRICS, SAMPLES = "metrics.json", "samples.jsonl"
+LIBRARIES = ("peft", "torch", "transformers")
+#: Options that change how fast a result comes, and not what it is.
+_SPEED = ("threads", "device")
+
+#: What a sample keeps of its row: enough to read it, and to grade it again.
+_SHOWN = ("id", "task", "nums", "target", "needs", "operators", "rule", "style", "question", "gold")
+
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished evaluation: its metrics, as in ``metrics.json``, and one sample a completion, in row order.
+
+    ``note`` is what a person should know about how the model was held.
+    """
+
+    metrics: dict[str, Any]
+    samples: list[Sample]
+    note: str = ""
+
+
+def evaluate(
+    options: EvalOptions,
+    *,
+    model: str,
+    data: Path,
+    out: Path,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    on_batch: Callable[[int, int, int], None] | None = None,
+) -> Result:
+    """Put the puzzles at *data* to *model* and write an ``eval`` artifact at *out*.
+
+    Args:
+        data: a JSONL file, or a data artifact, whose test split is used.
+        on_batch: called with (done, all, solved so far): once with what an earlier run had finished, then
+            after every batch.
+
+    Raises:
+        CountdownError: an input is missing, damaged or of the wrong kind, or *out* cannot be written;
+            nothing was changed.
+    """
+    artifacts.check_writable(out, "eval")
+    data = Path(data)
+    if data.is_dir():
+        artifacts.read(data, "data")
+        data = data / "test.jsonl"
+    rows = dataset.read_rows(data)
+    if options.n is not None and options.n > len(rows):
+        raise InputError(f"{data} has {len(rows)} rows, fewer than --n {options.n}.")
+    rows = rows[: options.n]
+    ref = models.resolve(model, revision=revision)
+    inputs = {"model": ref.as_input(), "data": artifacts.file_input(data)}
+    settings = {key: value for key, value in asdict(options).items() if key not in _SPEED}
+
+    models.quiet()
+    import torch
+
+    if options.threads or hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    loaded = models.load(ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code)
+    ids = _prompts(loaded, rows, options)
+    identity = {
+        "options": settings,
+        "inputs": inputs,
+        "versions": artifacts.versions(LIBRARIES),
+        "held": [loaded.path, loaded.precision, loaded.device],
+        "prompts": hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
+    }
+    progress = Progress(Path(out).with_name(f".{Path(out).name}.progress.jsonl"), identity)
+    samples = _samples(loaded, rows, ids, options, progress, on_batch)
+    metrics = measure(samples, rows) | {
+        "decoding": {
+            "greedy": options.temperature == 0,
+            "temperature": options.temperature,
+            "top_p": options.top_p,
+            "seed": options.seed,
+            "max_new_tokens": options.max_new_tokens,
+        },
+        "data": inputs["data"],
+        "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
+        "precision": loaded.precision,
+        "path": loaded.path,
+    }
+    with artifacts.writing(out, "eval", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
+        (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
+        dataset.write_rows(draft.path / SAMPLES, samples)
+    progress.clear()
+    return Result(metrics, samples, loaded.note)
+
+
+def read(path: Path) -> Result:
+    """The evaluation at *path*.
+
+    Raises:
+        ArtifactError: there is none, or it is damaged.
+    """
+    path = Path(path)
+    artifacts.read(path, "eval")
+    # Bytes, because a text's lines also end at characters that a model may have written.
+    lines = (path / SAMPLES).read_bytes().splitlines()
+    return Result(json.loads((path / METRICS).read_bytes()), [json.loads(line) for line in lines])
+
+
+def measure(samples: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Shares with 95% Wilson intervals: over all, by count of numbers, by the operators that are needed."""
+    n = len(samples)
+
+    def group(key: Callable[[Sample, Mapping[str, Any]], Any]) -> dict[str, Any]:
+        members: dict[Any, list[Sample]] = {}
+        for sample, row in zip(samples, rows, strict=True):
+            name = key(sample, row)
+            if name is not None:
+                members.setdefault(name, []).append(sample)
+        return {str(name): _share(members[name]) for name in sorted(members)}
+
+    reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
+    return {
+        **_share(samples),
+        "by_size": group(lambda _, row: len(row["nums"]) if "nums" in row else None),
+        "by_needs": group(lambda _, row: row.get("needs")),
+        "format": _mean(samples, "format"),
+        "strict_format": _mean(samples, "strict_format"),
+        "truncated": _mean(samples, "truncated"),
+        "mean_tokens": round(sum(sample["tokens"] for sample in samples) / n, 2),
+        "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        "task": tasks.of_row(rows[0]).name,
+        "rules": sorted({row.get("rule") or DEFAULT_RULE for row in rows if "nums" in row}),
+    }
+
+
+def _share(samples: Sequence[Sample]) -> dict[str, Any]:
+    correct = sum(sample["correct"] for sample in samples)
+    low, high = wilson(correct, len(samples))
+    return {
+        "accuracy": round(correct / len(samples), 6),
+        "n": len(samples),
+        "correct": correct,
+        "interval": [round(low, 6), round(high, 6)],
+    }
+
+
+def _mean(samples: Sequence[Sample], key: str) -> float:
+    return round(sum(sample[key] for sample in samples) / len(samples), 6)
+
+
+def _prompts(loaded: models.Loaded, rows: Sequence[Mapping[str, Any]], options: EvalOptions) -> list[list[int]]:
+    """The prompt of every row as token ids."""
+    texts = [models.render(loaded.tokenizer, tasks.of_row(row).messages(row)) for row in rows]
+    ids: list[list[int]] = loaded.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    longest, room = max(map(len, ids)), generation.room(loaded)
+    if room and longest + options.max_new_tokens > room:
+        raise ModelError(
+            f"the model reads {room} tokens, but the longest prompt ({longest}) and --max-new-tokens "
+            f"({options.max_new_tokens}) need {longest + options.max_new_tokens}; give fewer."
+        )
+    return ids
+
+
+def _samples(
+    loaded: models.Loaded,
+    rows: Sequence[Mapping[str, Any]],
+    ids: Sequence[list[int]],
+    options: EvalOptions,
+    progress: Progress,
+    on_batch: Callable[[int, int, int], None] | None,
+) -> list[Sample]:
+    lengths = [len(one) for one in ids]
+    size = options.batch_size or generation.fitting(loaded, max(lengths) + options.max_new_tokens)
+    batches = list(enumerate(generation.batches(lengths, size)))
+    samples: dict[int, Sample] = {}
+
+    def take(batch: Sequence[int], completions: Sequence[generation.Completion]) -> None:
+        samples.update((row, _sample(rows[row], one)) for row, one in zip(batch, completions, strict=True))
+
+    def tell() -> None:
+        if on_batch:
+            on_batch(len(samples), len(rows), sum(sample["correct"] for sample in samples.values()))
+
+    for _, batch in batches:
+        if (finished := progress.batch(batch)) is not None:
+            take(batch, finished)
+    tell()
+    left = [(number, batch) for number, batch in batches if batch[0] not in samples]
+    if left:
+        decoding = generation.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+        generator = generation.Generator(loaded, decoding)
+    for number, batch in left:
+        completions = generator.complete([ids[row] for row in batch], number)
+        progress.add(batch, completions)
+        take(batch, completions)
+        tell()
+    return [samples[row] for row in range(len(rows))]
+
+
+def _sample(row: Mapping[str, Any], completion: generation.Completion) -> Sample:
+    grade = tasks.of_row(row).grade(completion.text, row)
+    return (
+        {key: row[key] for key in _SHOWN if key in row}
+        | {"completion": completion.text}
+        | asdict(grade)
+        | {"tokens": completion.tokens, "truncated": not completion.ended}
+    )

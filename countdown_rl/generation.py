@@ -1,0 +1,129 @@
+"""Completions in bulk, in batches of similar length, whatever holds the model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from countdown_rl.models import Loaded
+
+#: Rows a batch has at most, and the memory that it may take beside the weights.
+MAX_ROWS = 256
+BATCH_BYTES = 2 << 30
+
+#: A completion that has given its answer has nothing more to say.
+STOP = "</answer>"
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How completions are drawn; temperature 0 is greedy."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a model wrote: its text, how many tokens that took, and whether it came to an end by itself."""
+
+    text: str
+    tokens: int
+    ended: bool
+
+
+def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Row numbers in batches of *size*, rows of similar length together; a function of its arguments alone."""
+    order = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def fitting(loaded: Loaded, length: int) -> int:
+    """How many rows of *length* tokens fit one batch; the same on every machine, for the same bytes.
+
+    A row takes its key-value cache, half of that again while finished rows leave it, one layer's activations
+    while the prompt is read, and a few copies of its logits; all in fp32.
+    """
+    config = loaded.model.config.get_text_config()
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    cache = 2 * config.num_hidden_layers * heads * width * length
+    row = 4 * (cache + cache // 2 + (2 * inner + 4 * config.hidden_size) * length + 4 * config.vocab_size)
+    return max(1, min(MAX_ROWS, BATCH_BYTES // row))
+
+
+def room(loaded: Loaded) -> int | None:
+    """How many tokens the model can read, prompt and completion together, where its configuration says so."""
+    found: int | None = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    return found
+
+
+class Generator:
+    """Writes completions with one loaded model."""
+
+    def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
+        from transformers import GenerationConfig
+
+        from countdown_rl.decoding import Decoder, Stop, supports
+
+        self._loaded = loaded
+        self._decoding = decoding
+        self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
+        self._decoder = Decoder(loaded.model) if supports(loaded.model) else None
+        # A checkpoint's own ways (penalties, beams, top-k) are not what was asked for.
+        ends = loaded.model.generation_config.eos_token_id
+        loaded.model.generation_config = GenerationConfig(eos_token_id=ends)
+
+    def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
+        """Continue each of *prompts* (token ids). Batch *number* of a run draws from random numbers of its own."""
+        import torch
+
+        seed = (self._decoding.seed * 1_000_003 + number) % 2**63
+        if self._decoder is not None:
+            written = self._decoder.decode(
+                prompts,
+                max_new_tokens=self._decoding.max_new_tokens,
+                stop=self._stop,
+                temperature=self._decoding.temperature,
+                top_p=self._decoding.top_p,
+                generator=torch.Generator().manual_seed(seed),
+            )
+        else:
+            torch.manual_seed(seed)
+            written = self._generate(prompts)
+        return [self._completion(ids) for ids in written]
+
+    def _generate(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        import torch
+        from transformers import StoppingCriteriaList
+
+        loaded, decoding = self._loaded, self._decoding
+        batch = loaded.tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt")
+        start = batch["input_ids"].shape[1]
+
+        def over(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids: which rows are done, (B,)
+            ends = self._stop.may_end[ids[:, -1].cpu()].tolist()
+            done = [end and self._stop(row[start:].tolist()) for end, row in zip(ends, ids, strict=True)]
+            return torch.tensor(done, device=ids.device)
+
+        sampling: dict[str, Any] = {"do_sample": False}
+        if decoding.temperature > 0:
+            sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
+        with torch.inference_mode():
+            whole = loaded.model.generate(
+                input_ids=batch["input_ids"].to(loaded.device),
+                attention_mask=batch["attention_mask"].to(loaded.device),
+                max_new_tokens=decoding.max_new_tokens,
+                eos_token_id=sorted(self._stop.ids),
+                pad_token_id=loaded.tokenizer.pad_token_id,
+                stopping_criteria=StoppingCriteriaList([over]),
+                **sampling,
+            )
+        return [self._stop.cut(ids) for ids in whole[:, start:].tolist()]
+
+    def _completion(self, ids: list[int]) -> Completion:
+        text = self._loaded.tokenizer.decode(ids, skip_special_tokens=True)
+        return Completion(text, len(ids), bool(ids) and self._stop(ids))

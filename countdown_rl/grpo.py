@@ -1,0 +1,160 @@
+"""TRL's GRPO trainer, quick on small machines and exact when continued.
+
+The loss and its gradient are TRL's. What differs is what is not paid for, and where randomness comes from:
+
+* a row whose advantage is zero adds nothing to the gradient unless there is a KL term, so it is left out of
+  the forward and backward passes, while the loss is still normalised as if it were there;
+* the rows of an optimiser step are sorted by length and each micro-batch is cut to its own longest row;
+* every step starts from random numbers of its own (seed, step and process), so a run that was killed and
+  continued draws what an unbroken one would have drawn.
+"""
+
+import time
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from countdown_rl.decoding import Decoder, Stop, supports
+
+#: Losses that sum over tokens and divide by a count taken before rows are left out.
+_BY_TOKEN = ("dapo",)
+#: Losses that average over the rows of a micro-batch, and so must be scaled back for those left out.
+_BY_ROW = ("grpo", "dr_grpo")
+
+_PROMPT = ("prompt_ids", "prompt_mask")
+_COMPLETION = ("completion_ids", "completion_mask", "old_per_token_logps", "ref_per_token_logps")
+
+Batch = dict[str, Any]
+
+
+class Trainer(GRPOTrainer):
+    """A ``GRPOTrainer`` whose data set yields ``prompt`` (text, special tokens and all) and ``row``.
+
+    Args:
+        stop: where a completion is over.
+        mask_truncated: leave completions that did not end out of the loss.
+    """
+
+    _name = "GRPO"
+
+    def __init__(
+        self,
+        *args: Any,
+        stop: Stop,
+        mask_truncated: bool,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.eos_token_ids = sorted(stop.ids)
+        self.generation_config.eos_token_id = self.eos_token_ids
+        self.generation_kwargs["eos_token_id"] = self.eos_token_ids
+        self.seconds = {"generation": 0.0, "reward": 0.0, "loss": 0.0}
+        self._buffered_inputs: list[Batch] | None = None
+        self._stop = stop
+        self._mask_truncated = mask_truncated
+        self._ended = torch.empty(0, dtype=torch.bool)
+
+    def _send_telemetry(self) -> None:
+        """Nothing here calls home."""
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The release has a card; a checkpoint needs none."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        # Without save_embedding_layers=False, PEFT asks the Hub whether the vocabulary was changed.
+        self.accelerator.unwrap_model(self.model).save_pretrained(
+            output_dir or self.args.output_dir, state_dict=state_dict, save_embedding_layers=False
+        )
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        # A prompt holds its special tokens already; the tokenizer must not add a second first token.
+        unique = list(dict.fromkeys(prompts))
+        ids = self.processing_class(text=unique, add_special_tokens=False)["input_ids"]
+        known = dict(zip(unique, ids, strict=True))
+        return [known[prompt] for prompt in prompts], None, {}
+
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
+    ) -> tuple[list[list[int]], None]:
+        begin = time.perf_counter()
+        self.model.eval()  # no LoRA dropout while sampling
+        policy = self.accelerator.unwrap_model(self.model)
+        if supports(policy):
+            completion_ids = Decoder(policy).decode(
+                prompt_ids,
+                max_new_tokens=self.max_completion_length,
+                stop=self._stop,
+                temperature=self.temperature,
+                top_p=self.top_p,
+            )
+        else:
+            completion_ids, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            completion_ids = [self._stop.cut(ids) for ids in completion_ids]
+        self.model.train()
+        self.seconds["generation"] += time.perf_counter() - begin
+        self._ended = torch.tensor([self._stop(ids) for ids in completion_ids], device=self.accelerator.device)
+        truncated = 1.0 - self.accelerator.gather(self._ended.float()).mean().item()
+        self._metrics["train"]["truncated"].append(truncated)
+        return completion_ids, None
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        begin = time.perf_counter()
+        rewards = super()._calculate_rewards(*args, **kwargs)
+        self.seconds["reward"] += time.perf_counter() - begin
+        return rewards
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        begin, before = time.perf_counter(), self.seconds["generation"] + self.seconds["reward"]
+        loss = super().training_step(*args, **kwargs)
+        aside = self.seconds["generation"] + self.seconds["reward"] - before
+        self.seconds["loss"] += time.perf_counter() - begin - aside
+        return loss
+
+    def _prepare_inputs(self, generation_batch: Any) -> Batch:
+        every = self.args.steps_per_generation * self.num_iterations
+        if self._step % every == 0 or self._buffered_inputs is None:
+            self._buffered_inputs = self._micro_batches(self._generate_and_score_completions(generation_batch))
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _micro_batches(self, batch: Batch) -> list[Batch]:
+        """The generated *batch* cut into ``steps_per_generation`` micro-batches, in order of use."""
+        if self._mask_truncated:  # not by TRL, which only knows a completion that ends in a single end token
+            batch["completion_mask"] = batch["completion_mask"] * self._ended[:, None]
+            batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
+        rows = len(batch["advantages"])
+        lengths = batch["completion_mask"].sum(1)  # (B,)
+        live = (batch["advantages"] != 0) & (lengths > 0) if self.skips_dead_rows else lengths >= 0  # (B,)
+        updates = self.args.steps_per_generation // self.args.gradient_accumulation_steps
+        order = torch.randperm(rows) if updates > 1 else torch.arange(rows)
+        size = self.args.per_device_train_batch_size
+        micro = []
+        for update in order.tensor_split(updates):
+            rank = (live[update].long() * (lengths.max() + 1) + lengths[update]).cpu()
+            for chosen in update[rank.argsort(descending=True, stable=True)].split(size):
+                kept = chosen[live[chosen].cpu()]
+                micro.append(_cut(batch, kept) | {"share": len(kept) / size if self.loss_type in _BY_ROW else 1.0})
+        return micro
+
+    @property
+    def skips_dead_rows(self) -> bool:
+        """Whether leaving out rows of zero advantage leaves the gradient as it was."""
+        alone = self.accelerator.num_processes == 1  # others would wait for a backward pass that never comes
+        return alone and self.beta == 0.0 and self.loss_type in (*_BY_TOKEN, *_BY_ROW)
+
+    def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
+        if len(inputs["advantages"]) == 0:
+            anchor = next(parameter for parameter in model.parameters() if parameter.requires_grad)
+            return anchor.sum() * 0.0
+        return super()._compute_loss(model, inputs) * inputs["share"]
+
+
+def _cut(batch: Batch, rows: torch.Tensor) -> Batch:
+    """*rows* of *batch*, without the columns in which none of them has a token."""
+    out = {key: value[rows] if value.ndim else value for key, value in batch.items()}
+    if len(rows):
+        prompt = int(out["prompt_mask"].sum(1).max())
+        completion = max(1, int(out["completion_mask"].sum(1).max()))
+        out |= {key: out[key][:, -prompt:] for key in _PROMPT}
+        out |= {key: out[key][:, :completion] for key in _COMPLETION if key in out}
+    return out

@@ -1,0 +1,54 @@
+"""Intervals and tests for shares of puzzles solved."""
+
+from math import sqrt
+
+#: The 97.5% point of the normal distribution.
+Z = 1.959963984540054
+
+Interval = tuple[float, float]
+
+
+def wilson(successes: int, n: int) -> Interval:
+    """The 95% score interval of a proportion (Wilson 1927); (0, 1) when *n* is 0."""
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    middle = share + Z * Z / (2 * n)
+    half = Z * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
+    scale = 1 + Z * Z / n
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def paired_difference(both: int, first_only: int, second_only: int, neither: int) -> tuple[float, Interval]:
+    """The second proportion less the first, on the same *n* puzzles, with its 95% interval.
+
+    Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based
+    on paired data", method 10: Wilson limits of both, joined with their correlation.
+    """
+    n = both + first_only + second_only + neither
+    if n == 0:
+        return 0.0, (-1.0, 1.0)
+    first, second = (both + first_only) / n, (both + second_only) / n
+    low1, high1 = wilson(both + first_only, n)
+    low2, high2 = wilson(both + second_only, n)
+    margins = (both + first_only) * (second_only + neither) * (both + second_only) * (first_only + neither)
+    product: float = both * neither - first_only * second_only
+    if product > 0:  # the method's continuity correction
+        product = max(product - n / 2, 0)
+    correlation = product / sqrt(margins) if margins else 0.0
+    below2, above1 = second - low2, high1 - first
+    above2, below1 = high2 - second, first - low1
+    down = sqrt(max(0.0, below2**2 - 2 * correlation * below2 * above1 + above1**2))
+    up = sqrt(max(0.0, above2**2 - 2 * correlation * above2 * below1 + below1**2))
+    difference = second - first
+    return difference, (max(-1.0, difference - down), min(1.0, difference + up))
+
+
+def mcnemar(first_only: int, second_only: int) -> float:
+    """The exact two-sided p-value that both are equally good, from the puzzles that only one of them solved."""
+    n = first_only + second_only
+    tail = ways = 1  # n over k, from the one before it: exact, and quick for thousands of puzzles
+    for k in range(min(first_only, second_only)):
+        ways = ways * (n - k) // (k + 1)
+        tail += ways
+    return min(1.0, 2 * tail / 2**n)

@@ -1,0 +1,317 @@
+"""The train stage: GRPO on a LoRA adapter, from artifacts to an artifact, continued where it was killed."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from countdown_rl import adapters, artifacts, dataset, models, rewards, tasks, trainlog
+from countdown_rl.checkpoints import Checkpoints, step_of
+from countdown_rl.errors import InputError, ModelError
+from countdown_rl.options import TrainOptions
+from countdown_rl.trainlog import StepRow
+
+if TYPE_CHECKING:
+    from countdown_rl.grpo import Trainer
+
+#: A completion that has given its answer has nothing more to say.
+STOP = "</answer>"
+LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
+#: The row of every step so far, in each checkpoint.
+STEPS = "steps.csv"
+#: Options that change how a run is watched or kept, and nothing of what it computes.
+_WATCHING = ("checkpoint_every", "log_every")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run left: a row for every step, and the step it was continued from, or None."""
+
+    out: Path
+    rows: list[StepRow]
+    facts: dict[str, Any]
+    resumed: int | None
+
+
+def train(
+    options: TrainOptions,
+    *,
+    model: str,
+    data: Path,
+    out: Path,
+    checkpoints: Path,
+    log: Path | None = None,
+    revision: str | None = None,
+    restart: bool = False,
+    trust_remote_code: bool = False,
+    on_step: Callable[[StepRow], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> TrainResult:
+    """Train a LoRA adapter on *model* with GRPO and write it at *out* as an ``adapter`` artifact.
+
+    Args:
+        data: a data artifact (its ``train.jsonl`` is used) or one JSONL file.
+        checkpoints: where an unfinished run is kept; one with the same options, data and model continues
+            from its last checkpoint. Cleared when the run is finished.
+        log: where the CSV of the run goes, one :class:`StepRow` a line.
+        restart: begin again though there is something to continue.
+        on_step: called after every optimiser step.
+        on_note: called with a sentence worth reading.
+
+    Raises:
+        CountdownError: anything of the above is not as it should be; nothing was changed.
+    """
+    note = on_note or (lambda _: None)
+    weights = rewards.parse(options.reward)
+    artifacts.check_writable(out, "adapter")
+    rows, data_input = _read(data)
+    ref = models.resolve(model, revision=revision)
+    inputs = {"model": ref.as_input(), "data": data_input}
+    identity = {
+        "options": {key: value for key, value in asdict(options).items() if key not in _WATCHING},
+        "inputs": inputs,
+        "versions": artifacts.versions(LIBRARIES),
+    }
+    store = Checkpoints(checkpoints, identity)
+    resume = None if restart else store.latest()
+    if resume:
+        note(f"Continuing after step {step_of(resume)}.")
+    elif store.foreign():
+        note(f"{checkpoints} holds a run with other options, data, model or versions; beginning afresh.")
+
+    models.quiet()
+    import torch
+
+    if options.threads or hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    loaded = models.load(
+        ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=ref.base is not None
+    )
+    if loaded.note:
+        note(loaded.note)
+    _check_prompts(loaded, rows, options)
+
+    if not resume:
+        store.begin()
+    rows_done = trainlog.read(resume / STEPS) if resume else []
+    trainer = _trainer(options, loaded, rows, weights, step_of(resume) if resume else 0, store, rows_done, log, on_step)
+    if log:
+        trainlog.write(log, trainlog.thinned(rows_done, options.log_every))
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+
+    facts = _facts(trainer, loaded, rows_done, options)
+    with artifacts.writing(
+        out,
+        "adapter",
+        options=asdict(options) | {"model": ref.reference, "revision": ref.revision},
+        inputs=inputs,
+        libraries=LIBRARIES,
+    ) as draft:
+        base = ref.base or ref
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        adapters.save(policy, draft.path, base=base.reference, revision=base.revision)
+        loaded.tokenizer.save_pretrained(draft.path)
+        draft.facts.update(facts)
+    store.clear()
+    return TrainResult(Path(out), rows_done, facts, step_of(resume) if resume else None)
+
+
+def how_to_continue(checkpoints: Path) -> str:
+    """What a person who stopped a run should know."""
+    latest = Checkpoints(checkpoints, {}).newest()
+    if latest is None:
+        return "Nothing was kept of this run; the same command begins it again."
+    return f"The same command continues after step {step_of(latest)}; add --restart to begin again."
+
+
+def _read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The training rows at *data*, and how they are written down as an input."""
+    data = Path(data)
+    if data.is_file():
+        return dataset.read_rows(data), artifacts.file_input(data)
+    manifest = artifacts.read(data, "data")
+    return dataset.read_rows(data / "train.jsonl"), manifest.as_input()
+
+
+def _check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOptions) -> None:
+    """Refuse what the run would draw and could not train on, before any time is spent.
+
+    Raises:
+        InputError: a prompt is longer than its budget; the row is named.
+        ModelError: prompt and completion together are longer than the model can read.
+    """
+    longest = 0
+    count = -(-options.steps // options.iterations) * options.prompts
+    drawn = sorted(set(islice(draws(len(rows), options.seed), count)))
+    for start in range(0, len(drawn), 1024):
+        part = [rows[index] for index in drawn[start : start + 1024]]
+        prompts = [_prompt(loaded.tokenizer, row) for row in part]
+        for row, ids in zip(part, loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True):
+            longest = max(longest, len(ids))
+            if len(ids) > options.max_prompt_length:
+                raise InputError(
+                    f"the prompt of row {row.get('id', '?')} has {len(ids)} tokens and --max-prompt-length "
+                    f"is {options.max_prompt_length}; raise it, or leave that row out."
+                )
+    room = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    if room and longest + options.max_completion_length > room:
+        raise ModelError(
+            f"the model reads {room} tokens, but the longest prompt ({longest}) and --max-completion-length "
+            f"({options.max_completion_length}) need {longest + options.max_completion_length}."
+        )
+
+
+def _prompt(tokenizer: Any, row: Row) -> str:
+    return models.render(tokenizer, tasks.of_row(row).messages(row))
+
+
+def draws(count: int, seed: int, start: int = 0) -> Iterator[int]:
+    """Row numbers without end: every row once in an order of its own, then all again in another.
+
+    The draw at position *start* depends on *count*, *seed* and *start* alone.
+    """
+    epoch, skip = divmod(start, count)
+    while True:
+        yield from np.random.default_rng((seed, epoch)).permutation(count)[skip:].tolist()
+        epoch, skip = epoch + 1, 0
+
+
+def _trainer(
+    options: TrainOptions,
+    loaded: models.Loaded,
+    rows: Sequence[Row],
+    weights: Mapping[str, float],
+    done: int,
+    store: Checkpoints,
+    rows_done: list[StepRow],
+    log: Path | None,
+    on_step: Callable[[StepRow], None] | None,
+) -> "Trainer":
+    import datasets
+    import peft
+    from transformers import PrinterCallback
+
+    from countdown_rl.decoding import Stop
+    from countdown_rl.grpo import Trainer
+    from countdown_rl.recording import Grading, Recorder
+
+    # Completions serve this many steps; only between them is there nothing in flight that a checkpoint lacks.
+    round_steps = options.steps_per_generation * options.iterations
+    tokenizer = loaded.tokenizer
+
+    def prompts() -> Iterator[dict[str, Any]]:
+        first = done // round_steps * options.steps_per_generation * options.prompts
+        for index in draws(len(rows), options.seed, first):
+            yield {"prompt": _prompt(tokenizer, rows[index]), "row": rows[index]}
+
+    def stepped(row: StepRow) -> None:
+        if log and (row.step % options.log_every == 0 or row.step == options.steps):
+            trainlog.write(log, trainlog.thinned(rows_done, options.log_every))
+        if on_step:
+            on_step(row)
+
+    def checkpoint_written(path: Path) -> None:
+        trainlog.write(path / STEPS, rows_done)
+        store.keep(path)
+
+    def due(step: int) -> bool:
+        every = -(-options.checkpoint_every // round_steps) * round_steps
+        return every > 0 and step % every == 0 and step < options.steps
+
+    recorder = Recorder(
+        rows_done,
+        seed=options.seed,
+        due=due,
+        on_step=stepped,
+        on_checkpoint=checkpoint_written,
+    )
+    grading = Grading(
+        lambda text, row: tasks.of_row(row).grade(text, row),
+        lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+    )
+    lora = peft.LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    trainer = Trainer(
+        model=loaded.model,
+        reward_funcs=[grading.function(name, rewards.reward(name)) for name in weights],
+        args=_config(options, loaded, list(weights.values()), store),
+        train_dataset=datasets.IterableDataset.from_generator(prompts),
+        processing_class=tokenizer,
+        callbacks=[recorder],
+        peft_config=None if loaded.ref.base else lora,  # an adapter is trained on as it is
+        stop=Stop(tokenizer, loaded.model, STOP),
+        mask_truncated=options.mask_truncated,
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
+    recorder.trainer = trainer
+    return trainer
+
+
+def _config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
+    from trl import GRPOConfig
+
+    accumulation = options.prompts * options.generations // options.micro_batch
+    mixed = loaded.device.startswith("cuda") and loaded.precision != "fp32"
+    return GRPOConfig(
+        output_dir=str(store.directory),
+        max_steps=options.steps,
+        per_device_train_batch_size=options.micro_batch,
+        gradient_accumulation_steps=accumulation,
+        steps_per_generation=accumulation * options.steps_per_generation,
+        num_iterations=options.iterations,
+        num_generations=options.generations,
+        max_completion_length=options.max_completion_length,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        reward_weights=weights,
+        learning_rate=options.learning_rate,
+        lr_scheduler_type=options.scheduler,
+        warmup_steps=options.warmup_steps,
+        weight_decay=options.weight_decay,
+        adam_beta1=options.adam_beta1,
+        adam_beta2=options.adam_beta2,
+        max_grad_norm=options.max_grad_norm,
+        loss_type=options.loss_type,
+        scale_rewards=options.scale_rewards,
+        importance_sampling_level=options.importance,
+        beta=options.beta,
+        epsilon=options.epsilon,
+        epsilon_high=options.epsilon_high,
+        gradient_checkpointing=options.gradient_checkpointing,
+        bf16=mixed,
+        use_cpu=loaded.device == "cpu",
+        seed=options.seed,
+        shuffle_dataset=False,  # the order of draws is ours, so that a continued run can start in its middle
+        ignore_data_skip=True,
+        save_strategy="no",  # the recorder says when
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def _facts(trainer: "Trainer", loaded: models.Loaded, rows: Sequence[StepRow], options: TrainOptions) -> dict[str, Any]:
+    parameters = list(trainer.model.parameters())
+    last = rows[-max(1, len(rows) // 10) :]
+    return {
+        "steps": options.steps,
+        "precision": loaded.precision,
+        "path": loaded.path,
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "total_parameters": sum(p.numel() for p in parameters),
+        "reward_first": rows[0].reward,
+        "reward_last_tenth": trainlog.mean(last).reward,
+        "correct_last_tenth": trainlog.mean(last).correct,
+        "reward_best": max(row.reward for row in rows),
+    }

@@ -1,0 +1,77 @@
+"""Small artifacts from data to 4-bit weights with their evaluations, for tests that need a chain, in a second.
+
+The weights are real tiny checkpoints; the training and the figures are made up.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from countdown_rl import artifacts, references
+from countdown_rl.options import DataOptions, MergeOptions, TrainOptions
+from tests import tiny_llama
+
+DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
+
+
+def chain(root: Path, *, seed: int = 0) -> Path:
+    """``data``, ``base``, ``adapter``, ``merged``, ``eval/merged`` and ``eval/comparison`` under *root*."""
+    from dataclasses import asdict
+
+    with artifacts.writing(root / "data", "data", options=asdict(DataOptions(n=10))) as draft:
+        (draft.path / "test.jsonl").write_text('{"id": "a", "nums": [1, 2], "target": 3}\n')
+    data = artifacts.read(root / "data", "data")
+    with artifacts.writing(root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}) as draft:
+        tiny_llama.checkpoint(draft.path, seed=seed)
+    base = references.resolve(str(root / "base"))
+    # What train makes: only its manifest matters here.
+    inputs = {"model": base.as_input() | {"source": "base"}, "data": data.as_input()}
+    with artifacts.writing(root / "adapter", "adapter", options=asdict(TrainOptions()), inputs=inputs) as draft:
+        tiny_llama.adapter(draft.path, root / "base", reference="base")
+        (draft.path / "README.md").unlink(missing_ok=True)
+    adapter = artifacts.read(root / "adapter", "adapter").as_input()
+    with artifacts.writing(
+        root / "merged", "merged", options=asdict(MergeOptions()), inputs={"adapter": adapter | {"source": "adapter"}}
+    ) as draft:
+        tiny_llama.checkpoint(draft.path, seed=seed + 1)
+    evaluate(root, "merged", accuracy=0.62)
+    evaluate(root, "base", accuracy=0.5)
+    inputs = {name: artifacts.read(root / "eval" / name, "eval").as_input() for name in ("base", "merged")}
+    with artifacts.writing(root / "eval" / "comparison", "comparison", options={}, inputs=inputs) as draft:
+        (draft.path / "comparison.md").write_text("|  | solved |\n|---|---:|\n| base | 50.0% |\n| merged | 62.0% |\n")
+    return root
+
+
+def evaluate(root: Path, name: str, *, accuracy: float) -> Path:
+    """An eval artifact of the model at *root*/*name*, with that accuracy."""
+    ref = references.resolve(str(root / name))
+    data = artifacts.file_input(root / "data" / "test.jsonl")
+    share = {
+        "accuracy": accuracy,
+        "n": 100,
+        "correct": round(100 * accuracy),
+        "interval": [accuracy - 0.1, accuracy + 0.1],
+    }
+    metrics = share | {
+        "by_size": {"3": share, "4": share},
+        "by_needs": {"mul-div": share},
+        "format": 0.97,
+        "mean_tokens": 80.5,
+        "task": "countdown",
+        "decoding": DECODING,
+        "data": data,
+    }
+    out = root / "eval" / name
+    inputs = {"model": ref.as_input() | {"source": name}, "data": data}
+    with artifacts.writing(out, "eval", options={}, inputs=inputs) as draft:
+        (draft.path / "metrics.json").write_text(json.dumps(metrics))
+        (draft.path / "samples.jsonl").write_text("")
+    return out
+
+
+def again(root: Path, name: str, seed: int) -> None:
+    """Other weights at *root*/*name* than those that were there, of the same kind and origin."""
+    manifest = artifacts.read(root / name, "merged")
+    shutil.rmtree(root / name)
+    with artifacts.writing(root / name, "merged", options=manifest.options, inputs=manifest.inputs) as draft:
+        tiny_llama.checkpoint(draft.path, seed=seed)

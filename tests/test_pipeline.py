@@ -1,0 +1,123 @@
+"""The pipeline, its options and its commands stay one thing."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from countdown_rl import artifacts
+from countdown_rl.cli import app
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = typer.main.get_command(app).commands
+PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+SECTIONS = sorted((ROOT / "stages").glob("*.yaml"))
+
+
+def flags(command: str) -> set[str]:
+    return {
+        flag for param in COMMANDS[command].params for flag in (*param.opts, *param.secondary_opts) if flag[:2] == "--"
+    }
+
+
+@pytest.mark.parametrize("file", SECTIONS, ids=lambda file: file.stem)
+def test_every_key_is_a_flag_of_the_command_of_that_name(file):
+    section = yaml.safe_load(file.read_text())
+    assert list(section) == [file.stem]
+    options = section[file.stem] or {}
+    assert {f"--{key}" for key in options} <= flags(file.stem)
+    assert not any(isinstance(value, dict) or value is None for value in options.values())
+
+
+def test_every_stage_of_the_pipeline_is_a_command_with_a_file_of_options():
+    for name, stage in PIPELINE["stages"].items():
+        words = stage.get("do", stage)["cmd"].split()
+        assert words[:2] == ["countdown-rl", name]
+        assert {word for word in words if word.startswith("--")} <= flags(name)
+        assert (words[-1] == f"${{{name}}}") == (ROOT / "stages" / f"{name}.yaml").is_file()
+        assert (ROOT / "countdown_rl" / "cli" / f"{name.replace('-', '_')}.py").is_file()
+
+
+def test_every_dependency_of_a_stage_is_there_or_made_by_another():
+    made = {
+        out if isinstance(out, str) else next(iter(out))
+        for stage in PIPELINE["stages"].values()
+        for kind in ("outs", "metrics", "plots")
+        for out in stage.get("do", stage).get(kind, [])
+    }
+    made |= {out.replace("${key}", name) for out in made for name in PIPELINE["stages"]["eval"]["foreach"]}
+    for stage in PIPELINE["stages"].values():
+        for dep in stage.get("do", stage)["deps"]:
+            inside = any(out.startswith(dep) or dep.startswith(out) for out in made)
+            assert inside or "${" in dep or (ROOT / dep).exists(), dep
+
+
+def test_every_kind_of_artifact_names_a_command_that_exists():
+    for made_by in artifacts.MADE_BY.values():
+        assert made_by.split()[1] in COMMANDS
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_of_every_command_teaches_without_torch(name):
+    code = (
+        "import sys; from typer.testing import CliRunner; from countdown_rl.cli import app;"
+        f"result = CliRunner().invoke(app, [{name!r}, '--help']);"
+        "print(result.output); sys.exit(result.exit_code or 3 * ('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "Example" in done.stdout
+    assert len(COMMANDS[name].help.split(".")[0]) < 80
+
+
+def test_an_unknown_option_is_a_usage_error():
+    done = subprocess.run(
+        [sys.executable, "-m", "countdown_rl", "train", "--learnig-rate", "1"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 2
+    assert "--learnig-rate" in done.stderr
+
+
+def modules_behind(name: str) -> set[str]:
+    """Files of the package that *name* imports, directly or not, anywhere in its code."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        module = waiting.pop()
+        base = ROOT / module.replace(".", "/")
+        file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+        path = file.relative_to(ROOT).as_posix()
+        if path in found or module == "countdown_rl":
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("countdown_rl"):
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names if alias.name.startswith("countdown_rl")]
+            waiting += [
+                one for one in names if any((ROOT / (one.replace(".", "/") + end)).exists() for end in (".py", ""))
+            ]
+    return found
+
+
+@pytest.mark.parametrize("stage", sorted(PIPELINE["stages"]))
+def test_a_stage_depends_on_code_that_it_runs(stage):
+    # Not on all of it: a change in how files are named should not train a model again.
+    body = PIPELINE["stages"][stage]
+    command = ast.parse((ROOT / "countdown_rl" / "cli" / f"{stage.replace('-', '_')}.py").read_text())
+    rooms = {
+        f"countdown_rl.{alias.name}"
+        for node in ast.walk(command)
+        if isinstance(node, ast.ImportFrom) and node.module == "countdown_rl"
+        for alias in node.names
+    }
+    used = set().union(*map(modules_behind, rooms))
+    deps = {dep for dep in body.get("do", body)["deps"] if dep.startswith("countdown_rl/") and "tiny" not in dep}
+    assert deps
+    assert [dep for dep in deps if not any(file.startswith(dep) for file in used)] == []

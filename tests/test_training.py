@@ -1,0 +1,374 @@
+"""Training: the same gradient for less, continued to the same bytes, and refused in one sentence."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiny_llama
+
+from countdown_rl import artifacts, checkpoints, training, trainlog
+from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.options import TrainOptions
+
+SMALL = TrainOptions(
+    steps=6,
+    prompts=2,
+    generations=4,
+    micro_batch=4,
+    max_completion_length=12,
+    learning_rate=1e-2,
+    scheduler="linear",
+    lora_r=4,
+    lora_dropout=0.1,
+    checkpoint_every=3,
+    threads=1,
+)
+ROWS = [
+    {"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10, "solutions": 1, "solution": None, "needs": None, "size": 3}
+    for n in range(16)
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a random model and a data artifact."""
+    path = tmp_path_factory.mktemp("train")
+    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024)
+    with artifacts.writing(path / "data", "data", options={}) as draft:
+        text = "".join(json.dumps(row) + "\n" for row in ROWS)
+        for split in ("train", "valid", "test"):
+            (draft.path / f"{split}.jsonl").write_text(text)
+    return path
+
+
+class Letters:
+    """A task that a random model does neither well nor badly at, so that every step has a gradient."""
+
+    name = "letters"
+
+    def messages(self, row):
+        return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
+
+    def grade(self, completion, row):
+        return SimpleNamespace(text=completion, correct=len(completion) % 2 == 0, format=True)
+
+
+def by_letters(name, known=training.rewards.reward):
+    known(name)  # refuses what it does not know
+    return lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def letters():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training.tasks, "of_row", lambda row: Letters())
+        patch.setattr(training.rewards, "reward", by_letters)
+        yield
+
+
+def run(place, where, options=SMALL, **changes):
+    given = {
+        "model": str(place / "model"),
+        "data": place / "data",
+        "out": where / "adapter",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
+    } | changes
+    return training.train(options, **given)
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+class Killed(BaseException):
+    pass
+
+
+def killing(step):
+    def on_step(row):
+        if row.step == step:
+            raise Killed
+
+    return on_step
+
+
+@pytest.fixture(scope="module")
+def unbroken(place, letters, tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken")
+    return run(place, out)
+
+
+def test_a_run_leaves_an_adapter_a_log_and_nothing_else(place, unbroken):
+    out = unbroken.out.parent
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert {path.name for path in out.iterdir()} == {"adapter", "log.csv"}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert not {"README.md", "training_args.bin"} & set(manifest.files)
+    assert manifest.inputs["data"]["manifest"]["kind"] == "data"
+    assert manifest.options["learning_rate"] == SMALL.learning_rate
+    assert manifest.facts["trainable_parameters"] < manifest.facts["total_parameters"]
+    config = json.loads((unbroken.out / "adapter_config.json").read_text())
+    assert not Path(config["base_model_name_or_path"]).is_absolute()
+    rows = trainlog.read(out / "log.csv")
+    assert rows == unbroken.rows
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all(row.grad_norm > 0 for row in rows)
+
+
+def test_a_killed_and_continued_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(5))
+    assert not (tmp_path / "adapter").exists()
+    assert "after step 3" in training.how_to_continue(tmp_path / "checkpoints")
+    (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
+    notes = []
+    result = run(place, tmp_path, on_note=notes.append)
+    assert result.resumed == 3
+    assert any("after step 3" in note for note in notes)
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+    strip = [replace(row, seconds=0, seconds_generation=0, seconds_reward=0, seconds_loss=0) for row in result.rows]
+    first = [replace(row, seconds=0, seconds_generation=0, seconds_reward=0, seconds_loss=0) for row in unbroken.rows]
+    assert strip == first
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_other_options_begin_afresh_and_say_so(place, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(4))
+    notes = []
+    result = run(place, tmp_path, replace(SMALL, seed=1), on_note=notes.append)
+    assert result.resumed is None
+    assert any("beginning afresh" in note for note in notes)
+
+
+def test_restart_begins_again(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(4))
+    assert run(place, tmp_path, restart=True).resumed is None
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+
+
+def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, replace(SMALL, log_every=5), on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, log_every=4, checkpoint_every=0))
+    rows = trainlog.read(tmp_path / "log.csv")
+    assert [row.step for row in rows] == [4, 6]
+    assert rows[0].reward == trainlog.mean(unbroken.rows[:4]).reward
+    name = "adapter_model.safetensors"
+    assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
+
+
+def test_rounds_of_several_steps_continue_exactly_too(place, tmp_path):
+    options = replace(SMALL, steps_per_generation=2, iterations=2, beta=0.1, steps=6, checkpoint_every=1)
+    whole = run(place, tmp_path / "a", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(5))
+    assert run(place, tmp_path / "b", options).resumed == 4  # the end of a round, not of every step
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert all(row.kl is not None for row in whole.rows)
+
+
+def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
+    result = run(place, tmp_path, replace(SMALL, steps=1), model=str(unbroken.out))
+    config = json.loads((result.out / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"].endswith("model")
+    assert files(result.out)["adapter_model.safetensors"] != files(unbroken.out)["adapter_model.safetensors"]
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, loss_type, mask_truncated):
+    import torch
+
+    from countdown_rl import models
+    from countdown_rl.decoding import Stop
+    from countdown_rl.grpo import Trainer
+
+    models.quiet()
+    loaded = models.load(models.resolve(str(place / "model")), precision="fp32")
+    store = checkpoints.Checkpoints(tmp_path / "checkpoints", {})
+    options = replace(SMALL, loss_type=loss_type, lora_dropout=0.0, mask_truncated=mask_truncated)
+    import datasets
+    import peft
+
+    trainer = Trainer(
+        model=loaded.model,
+        reward_funcs=[lambda **_: []],
+        args=training._config(options, loaded, [1.0], store),
+        train_dataset=datasets.Dataset.from_list([{"prompt": "a", "row": {}}]),
+        processing_class=loaded.tokenizer,
+        peft_config=peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
+        stop=Stop(loaded.tokenizer, loaded.model, "</answer>"),
+        mask_truncated=mask_truncated,
+    )
+    trainer.current_gradient_accumulation_steps = 2
+    trainer.model.train()
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([3, 9, 5, 7, 2, 9, 4, 6])
+    mask = (torch.arange(9) < lengths[:, None]).int()
+    ended = torch.tensor([True, False, True, True, True, False, True, True])
+    batch = {
+        "prompt_ids": torch.randint(5, 300, (8, 6), generator=generator),
+        "prompt_mask": (torch.arange(6) >= torch.tensor([0, 2, 1, 0, 3, 2, 2, 0])[:, None]).long(),
+        "completion_ids": torch.randint(5, 300, (8, 9), generator=generator),
+        "completion_mask": mask,
+        "advantages": torch.tensor([0.0, 0.0, 1.0, -1.0, 0.5, 0.5, -1.0, 0.0]),
+        "num_items_in_batch": mask.sum(),
+    }
+    trainer._ended = ended
+
+    def gradient(inputs):
+        trainer.model.zero_grad()
+        for part in inputs:
+            trainer._compute_loss(trainer.model, part).backward()
+        return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.requires_grad])
+
+    plain = dict(batch)
+    if mask_truncated:
+        plain["completion_mask"] = mask * ended[:, None]
+        plain["num_items_in_batch"] = plain["completion_mask"].sum()
+    if loss_type == "bnpo":  # its normaliser is the micro-batch's own, so the split must be the same
+        order = trainer._micro_batches(dict(batch))
+        whole = [part | {"share": 1.0} for part in order]
+    else:
+        halves = (slice(0, 4), slice(4, 8))
+        whole = [{k: v[h] if v.ndim else v for k, v in plain.items()} | {"share": 1.0} for h in halves]
+    expected = gradient(whole)
+    torch.testing.assert_close(gradient(trainer._micro_batches(dict(batch))), expected, atol=1e-6, rtol=1e-4)
+    kept = sum(len(part["advantages"]) for part in trainer._micro_batches(dict(batch)))
+    assert kept == (8 if loss_type == "bnpo" else 4 if mask_truncated else 5)
+
+
+def test_every_row_is_drawn_once_before_any_is_drawn_again():
+    from itertools import islice
+
+    order = list(islice(training.draws(7, seed=3), 21))
+    assert sorted(order[:7]) == sorted(order[7:14]) == list(range(7))
+    assert order[:7] != order[7:14]
+    assert list(islice(training.draws(7, seed=3, start=9), 12)) == order[9:]
+
+
+def test_a_half_written_checkpoint_is_not_continued_from(tmp_path):
+    store = checkpoints.Checkpoints(tmp_path / "c", {"a": 1})
+    store.begin()
+    for step in (2, 4):
+        (tmp_path / "c" / f"checkpoint-{step}").mkdir()
+        (tmp_path / "c" / f"checkpoint-{step}" / "weights").write_text("x")
+    assert store.latest() is None
+    store.keep(tmp_path / "c" / "checkpoint-2")
+    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+    (tmp_path / "c" / "checkpoint-4").mkdir()
+    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+    other = checkpoints.Checkpoints(tmp_path / "c", {"a": 2})
+    assert other.foreign()
+    assert other.latest() is None
+
+
+def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, tmp_path, unbroken):
+    def refusal(error, options=SMALL, **changes):
+        with pytest.raises(error) as caught:
+            run(place, tmp_path, options, **changes)
+        assert not (tmp_path / "adapter").exists()
+        return str(caught.value)
+
+    assert "the prompt of row r" in refusal(InputError, replace(SMALL, max_prompt_length=8))
+    assert "reads 1024 tokens" in refusal(ModelError, replace(SMALL, max_completion_length=1020))
+    assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
+    assert "adapter artifact, not data" in refusal(ArtifactError, data=unbroken.out)
+    assert "no-such-model" in refusal(ModelError, model="no-such-model")
+    refusal(UsageError, replace(SMALL, reward=("wealth=1",)))
+    (tmp_path / "empty.jsonl").write_text("")
+    refusal(InputError, data=tmp_path / "empty.jsonl")
+    (tmp_path / "file").write_text("")
+    refusal(CountdownError, out=tmp_path / "file")
+    assert not (tmp_path / "log.csv").exists()
+
+
+def test_batch_sizes_that_do_not_divide_are_a_usage_error_before_torch_is_there():
+    code = (
+        "import sys; from countdown_rl.cli import main\n"
+        "sys.argv = ['countdown-rl', 'train', '--prompts', '3', '--generations', '3', '--micro-batch', '4']\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["2", "False"]
+    assert "--micro-batch 4 does not divide the 9 completions" in " ".join(done.stderr.split())
+
+
+def test_options_name_their_mistakes():
+    for changes in ({"loss_type": "ppo"}, {"scheduler": "sine"}, {"generations": 1}, {"precision": "int3"}):
+        with pytest.raises(UsageError):
+            replace(SMALL, **changes)
+
+
+def test_the_log_comes_back_as_it_was_written(tmp_path):
+    row = trainlog.StepRow(3, 0.25, 0.5, 1.0, 40.5, 0.0, 1 / 3, None, None, 0.1, 1e-5, 2.5, 1.5, 0.01, 0.9)
+    trainlog.write(tmp_path / "log.csv", [row])
+    assert trainlog.read(tmp_path / "log.csv") == [row]
+    (tmp_path / "log.csv").write_text("step,reward\n1,2\n")
+    with pytest.raises(InputError):
+        trainlog.read(tmp_path / "log.csv")
+
+
+def test_a_logged_row_is_the_mean_of_its_steps():
+    first = trainlog.StepRow(1, 0.0, 0, 0, 10, 0, 1, None, None, 0, 1e-4, 1, 1, 0, 0)
+    second = replace(first, step=2, reward=1.0, entropy=0.5)
+    both = trainlog.mean([first, second])
+    assert (both.step, both.reward, both.entropy, both.kl) == (2, 0.5, 0.5, None)
+    assert math.isclose(both.length, 10)
+
+
+def command(place, out, *more):
+    flags = "--steps 12 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 12 --checkpoint-every 2"
+    paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
+    paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "countdown_rl", "train", *paths, *flags.split(), *more],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(training.__file__).parents[1])},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_command_survives_being_stopped_and_says_nothing_needless(place, tmp_path, how):
+    whole = command(place, tmp_path / "whole", "--json")
+    out, err = whole.communicate()
+    assert whole.returncode == 0, err
+    assert json.loads(out)["resumed"] is None
+    said = re.sub(r"\d+(\.\d+)?", "#", err.replace(str(tmp_path), "")).split()
+    assert " ".join(said) == (
+        "step #/#: reward #, solved #%, # tokens Wrote /whole/adapter: "
+        "reward # at first, # at the end; #% of sampled completions solved their puzzle."
+    )
+
+    stopped = command(place, tmp_path / "stopped")
+    while not list((tmp_path / "stopped" / "checkpoints").glob("checkpoint-*/whole")):
+        assert stopped.poll() is None, stopped.communicate()
+    stopped.send_signal(how)
+    out, err = stopped.communicate()
+    assert out == ""
+    if how == signal.SIGINT:
+        assert stopped.returncode == 130
+        assert "The same command continues after step" in err
+    assert not (tmp_path / "stopped" / "adapter").exists()
+
+    again = command(place, tmp_path / "stopped", "--json")
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert json.loads(out)["resumed"] >= 2
+    assert files(tmp_path / "stopped" / "adapter") == files(tmp_path / "whole" / "adapter")
