@@ -1,14 +1,14 @@
 """Evaluations side by side on the same puzzles: paired differences, and the one table that everyone shows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts, evaluation
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import Result
-from countdown_rl.statistics import mcnemar, paired_difference
+from countdown_rl.statistics import mcnemar, paired_difference, paired_mean
 
 TABLE, NUMBERS = "comparison.md", "comparison.json"
 
@@ -46,28 +46,45 @@ def numbers(results: Mapping[str, Result]) -> dict[str, Any]:
     rows = []
     for index, name in enumerate(names):
         metrics = results[name].metrics
-        keys = ("accuracy", "n", "correct", "interval", "by_size", "by_needs", "format", "mean_tokens", "truncated")
-        row = {"name": name} | {key: metrics[key] for key in keys} | {"model": metrics["model"]}
+        keys = ("accuracy", "n", "correct", "interval", "pass_at", "by_size", "by_needs", "format", "mean_tokens")
+        kept = {key: metrics[key] for key in (*keys, "truncated", "model") if key in metrics}
+        row = {"name": name} | kept
         if index:
-            row["against_first"] = difference(first.samples, results[name].samples)
-            row["against_previous"] = difference(results[names[index - 1]].samples, results[name].samples)
+            row["against_first"] = difference(first, results[name])
+            row["against_previous"] = difference(results[names[index - 1]], results[name])
         rows.append(row)
     shared = {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")}
     return shared | {"results": rows}
 
 
-def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How far *second* is ahead of *first* on the same puzzles: share, 95% interval, McNemar's exact p."""
-    pairs = [(one["correct"], other["correct"]) for one, other in zip(first, second, strict=True)]
-    lost, won = pairs.count((True, False)), pairs.count((False, True))
-    share, (low, high) = paired_difference(pairs.count((True, True)), lost, won, pairs.count((False, False)))
+def difference(first: Result, second: Result) -> dict[str, Any]:
+    """How far *second* is ahead of *first* on the same puzzles: share, 95% interval, and how likely chance is.
+
+    One completion a puzzle: Newcombe's interval and McNemar's exact p. Several: those of the mean of
+    differences between puzzles' shares.
+    """
+    one, other = _shares(first), _shares(second)
+    pairs = list(zip(one, other, strict=True))
+    if len(first.samples) == first.metrics["n"]:
+        lost, won = pairs.count((1, 0)), pairs.count((0, 1))
+        share, (low, high) = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
+        p = mcnemar(lost, won)
+    else:
+        share, (low, high), p = paired_mean(one, other)
     return {
         "difference": round(share, 6),
         "interval": [round(low, 6), round(high, 6)],
-        "won": won,
-        "lost": lost,
-        "p": float(f"{mcnemar(lost, won):.3g}"),
+        "won": sum(before < after for before, after in pairs),
+        "lost": sum(before > after for before, after in pairs),
+        "p": float(f"{p:.3g}"),
     }
+
+
+def _shares(result: Result) -> list[float]:
+    """The share of each puzzle's completions that is right."""
+    right = [sample["correct"] for sample in result.samples]
+    each = len(right) // result.metrics["n"]
+    return [sum(right[at : at + each]) / each for at in range(0, len(right), each)]
 
 
 def table(values: Mapping[str, Any]) -> str:
@@ -89,6 +106,8 @@ def table(values: Mapping[str, Any]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     first, decoding = values["results"][0], values["decoding"]
     how = "greedy" if decoding["greedy"] else f"temperature {decoding['temperature']:g}, top-p {decoding['top_p']:g}"
+    if decoding.get("samples", 1) > 1:
+        how += f", {decoding['samples']} completions each"
     lines += [
         "",
         f"{first['n']:,} held-out puzzles ({', '.join(values['rules']) or values['task']}), {how}, at most "

@@ -1,6 +1,7 @@
 """Intervals and tests for shares of puzzles solved."""
 
-from math import sqrt
+from collections.abc import Sequence
+from math import erfc, sqrt
 
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
@@ -8,7 +9,7 @@ Z = 1.959963984540054
 Interval = tuple[float, float]
 
 
-def wilson(successes: int, n: int) -> Interval:
+def wilson(successes: float, n: float) -> Interval:
     """The 95% score interval of a proportion (Wilson 1927); (0, 1) when *n* is 0."""
     if n == 0:
         return 0.0, 1.0
@@ -17,6 +18,38 @@ def wilson(successes: int, n: int) -> Interval:
     half = Z * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
     scale = 1 + Z * Z / n
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def mean_interval(values: Sequence[float], each: int = 1) -> Interval:
+    """The 95% interval of the mean of *values* between 0 and 1, each found from *each* trials.
+
+    A mean over puzzles of shares is known better than one trial a puzzle would tell, and worse than
+    that many independent trials. Wilson's interval at the effective sample size, as Korn and Graubard
+    (1998) do for clustered data: p (1 - p) over the variance of the mean. For values of 0 and 1 it is
+    Wilson's own.
+    """
+    n = len(values)
+    if n == 0:
+        return wilson(0, 0)
+    mean = sum(values) / n
+    spread = sum((value - mean) ** 2 for value in values) / n
+    most = mean * (1 - mean)
+    effective = n if spread >= most else n * min(each, most / spread if spread else each)
+    return wilson(mean * effective, effective)
+
+
+def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
+    """The mean of *second* less that of *first*, pair by pair, with its 95% interval and two-sided p-value.
+
+    For shares of several completions a puzzle, where a puzzle is no longer right or wrong: the normal
+    interval of a mean of differences.
+    """
+    n = len(first)
+    changes = [after - before for before, after in zip(first, second, strict=True)]
+    mean = sum(changes) / n
+    error = sqrt(sum((change - mean) ** 2 for change in changes) / max(1, n - 1) / n)
+    p = erfc(abs(mean) / error / sqrt(2)) if error else float(mean == 0)
+    return mean, (max(-1.0, mean - Z * error), min(1.0, mean + Z * error)), p
 
 
 def paired_difference(both: int, first_only: int, second_only: int, neither: int) -> tuple[float, Interval]:

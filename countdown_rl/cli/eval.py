@@ -36,6 +36,10 @@ def eval_(
     top_p: Annotated[
         float, typer.Option(min=0.01, max=1, help="Sample from the likeliest part.", rich_help_panel=DECODING)
     ] = DEFAULT.top_p,
+    samples: Annotated[
+        int,
+        typer.Option(min=1, help="Completions of each puzzle; above 1 gives pass@k as well.", rich_help_panel=DECODING),
+    ] = DEFAULT.samples,
     seed: Annotated[int, typer.Option(min=0, help="Of the sampling.", rich_help_panel=DECODING)] = DEFAULT.seed,
     batch_size: Annotated[
         int, typer.Option(min=0, help="Puzzles at once; 0 fits the memory.", rich_help_panel=MACHINE)
@@ -64,6 +68,8 @@ def eval_(
     `countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl --out artifacts/eval/adapter`
 
     `countdown-rl eval --model countdown-tiny --n 200 --out artifacts/eval/base`
+
+    `countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = EvalOptions(**given)
@@ -91,9 +97,14 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
 
     def row(name: str, share: dict[str, Any], style: str = "") -> None:
         low, high = share["interval"]
-        table.add_row(name, f"{share['accuracy']:.1%}", f"{low:.1%} to {high:.1%}", f"{share['n']:,}", style=style)
+        solved = share.get("share", share.get("accuracy"))
+        table.add_row(
+            name, f"{solved:.1%}", f"{low:.1%} to {high:.1%}", f"{share.get('n', metrics['n']):,}", style=style
+        )
 
     row("all", metrics, "bold")
+    for k, share in metrics.get("pass_at", {}).items():
+        row(f"pass@{k}", share)
     for size, share in metrics["by_size"].items():
         row(f"{size} numbers", share)
     for needs, share in metrics["by_needs"].items():
