@@ -43,12 +43,14 @@ class Stop:
             *(end if isinstance(end, list) else [end]),
         }
         self.ids |= set(as_one) if len(as_one) == 1 else set()
-        self.ids.discard(None)
+        # Some checkpoints name an end that is not in their vocabulary: they cannot write it.
+        size = model.get_input_embeddings().num_embeddings
+        self.ids = {index for index in self.ids if index is not None and index < size}
         self._tokenizer = tokenizer
         #: (V,) whether a token can be the last one; only then is a completion looked at.
-        self.may_end = torch.zeros(model.get_input_embeddings().num_embeddings, dtype=torch.bool)
+        self.may_end = torch.zeros(size, dtype=torch.bool)
         last = [index for token, index in tokenizer.get_vocab().items() if text[-1] in token]
-        self.may_end[[*self.ids, *(index for index in last if index < len(self.may_end))]] = True
+        self.may_end[[*self.ids, *(index for index in last if index < size)]] = True
 
     def __call__(self, ids: Sequence[int]) -> bool:
         """Whether a completion is over with its last token."""

@@ -56,7 +56,10 @@ class Progress:
         try:
             rows, completions = json.loads(line)
             batch = [Completion(str(text), int(tokens), bool(ended)) for text, tokens, ended in completions]
-            self._batches[tuple(map(int, rows))] = batch
+            key = tuple(map(int, rows))
         except (ValueError, TypeError):
             return False
-        return len(batch) == len(rows)
+        if len(batch) != len(key):
+            return False
+        self._batches[key] = batch
+        return True
