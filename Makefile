@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# The stages are commands of this environment, whatever the shell outside knows.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: repro test lint bench clean
 

@@ -16,6 +16,7 @@ for _helper in (
     kernel.factor_sign,
     kernel.join_signs,
     kernel.classify,
+    kernel.value,
     kernel.hashes,
     kernel.is_new,
     kernel.record,

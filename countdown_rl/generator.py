@@ -231,7 +231,7 @@ def _draw(made: Plan, indices: Array, attempts: Sequence[int]) -> _Chunk:
         made.seed, SPLITS.index(made.split), indices, done, LIMIT, facts[0],
         np.array(wanted.values, dtype=np.int64), wanted.tiles, first, last, PARTS, wanted.low, wanted.high,
         made.cells[indices],
-        wanted.rule.every, wanted.rule.whole, *(sign in wanted.signs for sign in SIGNS),
+        wanted.rule.every, wanted.rule.whole, solver.joins(wanted.signs),
         nums, facts[1], facts[2], facts[3], text, facts[4],
         *tables(largest, wanted.high - wanted.low + 1), np.zeros(128, dtype=np.int64),
     )  # fmt: skip

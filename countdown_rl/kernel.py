@@ -21,12 +21,16 @@ are sums of few products of different numbers, and stay below 16 times the produ
 numbers was used keeps each from being counted twice.
 """
 
+#: A class is one integer, its tag: left and right, the classes it was joined from (a number: its index at
+#: right), 20 bits each; how they were joined; its kind; its flags; how many characters its brackets take.
+LEFT, RIGHT, JOIN, KIND, FLAGS, COST = 0, 20, 40, 43, 45, 50
+PART = (1 << 20) - 1
 LEAF, SUM, PRODUCT = 0, 1, 2
-#: Flags of a class: its negative can be written too; a product with nothing below the line; all its parts
-#: are positive integers; it is one itself and so are its parts; it needs no sign but + and -.
-FLIP, ABOVE, PARTS, WHOLE, ADDSUB = 1, 2, 4, 8, 16
-#: How a class was joined from two: left + right, |left - right|, left * right, left / right, right / left.
+#: left + right, |left - right|, left * right, left / right, right / left.
 ADD, TAKE, TIMES, OVER, UNDER = 0, 1, 2, 3, 4
+#: Its negative can be written too; a product with nothing below the line; all its parts are positive
+#: integers; it is one itself and so are its parts; it needs no sign but + and -.
+FLIP, ABOVE, PARTS, WHOLE, ADDSUB = 1 << 45, 1 << 46, 1 << 47, 1 << 48, 1 << 49
 
 _MASK = (1 << 61) - 1
 _PLUS, _MINUS, _ZERO, _FACTOR = 0x1B873593CC9E2D51, 0x0E6546B64A3C1F29, 0x0D35A2D97F4A7C15, 0x1656667B1E3779B9
@@ -50,8 +54,9 @@ def split_part(ordered, parts):
     return state % parts
 
 
-def term_hash(kind, first, second, minus):
+def term_hash(tag, first, second, minus):
     """Hash of a class as a term: plus it, or *minus* it."""
+    kind = tag >> KIND & 3
     if kind == PRODUCT:
         if second == 2:
             return mix(first + _ZERO)
@@ -61,16 +66,16 @@ def term_hash(kind, first, second, minus):
     return mix(first + _PLUS) if kind == LEAF else first
 
 
-def factor_hash(kind, flags, first, second):
+def factor_hash(tag, first, second):
     """Hash of a number or a sum as a factor, the same for both its orientations."""
-    if kind == SUM and flags & FLIP and second < first:
+    if tag >> KIND & 3 == SUM and tag & FLIP and second < first:
         return mix(second + _FACTOR)
     return mix(first + _FACTOR)
 
 
-def factor_sign(kind, flags, first, second):
+def factor_sign(tag, first, second):
     """Which orientation a factor has: 0 or 1, or 2 where the two are the same."""
-    if kind != SUM or not flags & FLIP:
+    if tag >> KIND & 3 != SUM or not tag & FLIP:
         return 0
     return 2 if first == second else 1 if second < first else 0
 
@@ -79,44 +84,59 @@ def join_signs(a, b):
     return 2 if a == 2 or b == 2 else a ^ b
 
 
-def classify(join, b_kind, b_flag, b_cost, r_kind, r_flag, r_cost, p, q):
-    """Kind, flags and cost (characters in brackets) of the class p/q that *join* makes; -1 for none."""
+def classify(join, left, right, p, q):
+    """The tag, but for its parts, of the class p/q that *join* makes of two tags; -1 where it makes none."""
+    left_kind, right_kind = left >> KIND & 3, right >> KIND & 3
+    cost = (left >> COST) + (right >> COST)
     if join < TIMES:
-        kind, cost = SUM, b_cost + r_cost
-        flag = FLIP if join == TAKE else (b_flag | r_flag) & FLIP
-        if b_kind == LEAF and r_kind != PRODUCT:
-            flag |= r_flag & ADDSUB
+        kind = SUM
+        flags = FLIP if join == TAKE else (left | right) & FLIP
+        if left_kind == LEAF and right_kind != PRODUCT:
+            flags |= right & ADDSUB
     else:
-        if q == 0 or (join == OVER and r_kind == PRODUCT and not r_flag & ABOVE):
-            return -1, 0, 0
-        kind, cost = PRODUCT, b_cost + r_cost + 2 * (b_kind == SUM) + 2 * (r_kind == SUM)
-        flag = (b_flag | r_flag) & FLIP
-        if join == TIMES and (r_kind != PRODUCT or r_flag & ABOVE):
-            flag |= ABOVE
-    if b_flag & WHOLE and r_flag & (PARTS if r_kind == kind else WHOLE):
-        flag |= PARTS
+        if q == 0 or (join == OVER and right_kind == PRODUCT and not right & ABOVE):
+            return -1
+        kind = PRODUCT
+        cost += 2 * (left_kind == SUM) + 2 * (right_kind == SUM)
+        flags = (left | right) & FLIP
+        if join == TIMES and (right_kind != PRODUCT or right & ABOVE):
+            flags |= ABOVE
+    if left & WHOLE and right & (PARTS if right_kind == kind else WHOLE):
+        flags |= PARTS
         if p > 0 and (kind == SUM or q == 1 or (p >= q and p % q == 0)):
-            flag |= WHOLE
-    return kind, flag, cost
+            flags |= WHOLE
+    return join << JOIN | kind << KIND | flags | cost << COST
 
 
-def hashes(join, swapped, b_kind, b_flag, b_first, b_second, r_kind, r_flag, r_first, r_second):
+def value(join, here, there, below, both):
+    """Numerator and denominator of what *join* makes, from the products of tops and bottoms."""
+    if join == ADD:
+        return here + there, below
+    if join == TAKE:
+        return (here - there if here >= there else there - here), below
+    if join == TIMES:
+        return both, below
+    return (here, there) if join == OVER else (there, here)
+
+
+def hashes(join, swapped, left, left_first, left_second, right, right_first, right_second):
     """The two hash words of a joined class: a sum's orientations, or a product's factors and its sign."""
     if join < TIMES:
-        b_minus = 1 if swapped else 0
-        r_minus = 1 if join == TAKE and not swapped else 0
-        first = term_hash(b_kind, b_first, b_second, b_minus) + term_hash(r_kind, r_first, r_second, r_minus)
-        second = term_hash(b_kind, b_first, b_second, 1 - b_minus)
-        second += term_hash(r_kind, r_first, r_second, 1 - r_minus)
+        left_minus = 1 if swapped else 0
+        right_minus = 1 if join == TAKE and not swapped else 0
+        first = term_hash(left, left_first, left_second, left_minus)
+        first += term_hash(right, right_first, right_second, right_minus)
+        second = term_hash(left, left_first, left_second, 1 - left_minus)
+        second += term_hash(right, right_first, right_second, 1 - right_minus)
         return first & _MASK, second & _MASK
-    first = factor_hash(b_kind, b_flag, b_first, b_second)
-    sign = factor_sign(b_kind, b_flag, b_first, b_second)
+    first = factor_hash(left, left_first, left_second)
+    sign = factor_sign(left, left_first, left_second)
     if join == UNDER:
         first = (first * _BELOW) & _MASK
-    more, other = r_first, r_second
-    if r_kind != PRODUCT:
-        more = factor_hash(r_kind, r_flag, r_first, r_second)
-        other = factor_sign(r_kind, r_flag, r_first, r_second)
+    more, other = right_first, right_second
+    if right >> KIND & 3 != PRODUCT:
+        more = factor_hash(right, right_first, right_second)
+        other = factor_sign(right, right_first, right_second)
     if join == OVER:
         more = (more * _BELOW) & _MASK
     return (first + more) & _MASK, join_signs(sign, other)
@@ -135,38 +155,35 @@ def is_new(key, seen):
     return True
 
 
-def record(t, target, left, right, join, kind, flag, cost, matched, counts, plain, ranks, best, found):
-    """Note a class that reaches *target*, the t-th."""
+def record(t, tag, length, matched, counts, plain, ranks, best, found):
+    """Note a class that reaches the t-th target."""
     counts[t] += 1
-    if flag & ADDSUB:
+    if tag & ADDSUB:
         plain[t] = 1
-    rank = cost * 2 + (0 if flag & ADDSUB else 1) + (0 if flag & WHOLE else 1000)
+    rank = (length + (tag >> COST)) * 2 + (0 if tag & ADDSUB else 1) + (0 if tag & WHOLE else 1000)
     if ranks[t] < 0 or rank < ranks[t]:
         ranks[t] = rank
-        best[4 * t], best[4 * t + 1], best[4 * t + 2], best[4 * t + 3] = left, right, join, kind
-    i = 5 * matched
-    if i < len(found):
-        found[i], found[i + 1], found[i + 2], found[i + 3], found[i + 4] = target, left, right, join, kind
+        best[t] = tag
+    if matched < len(found):
+        found[matched] = tag
     return matched + 1
 
 
 def search(
-    nums, low, high, every, whole, add, take, times, over, repeats,
-    tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
-    starts, ends, seen, counts, plain, ranks, best, found,
+    nums, low, high, every, whole, joins, repeats,
+    tops, bottoms, tags, firsts, seconds, starts, ends, seen, counts, plain, ranks, best, found,
 ):  # fmt: skip
     """Find every class whose value is a target in ``low..high``.
 
     Arguments, n being the count of *nums*:
-        every, whole: the rule. add, take, times, over: which signs may be used.
+        every, whole: the rule. joins: the joins that may be used, as bits.
         repeats: whether some number occurs twice. seen: zeros, a power of two above the matches there can be.
-        tops ... seconds: room for the classes of all subsets but the last.
+        tops ... seconds: room for the classes of all subsets but the last: values, tags and hashes.
         starts, ends: room for 2**n. They tell where the classes of a subset (as bits) lie.
 
     Results, per target t at t - low:
         counts: how many classes. plain: whether one needs only + and -. ranks: cost of the best, -1 for none.
-        best: four a target, that is left, right, join and kind of the best class; a lone number is at right.
-        found: as best, with the target before, for every class there is room for.
+        best: the tag of the best class. found: the tags of all, as far as there is room.
 
     Returns the number of classes matched.
     """
@@ -192,106 +209,84 @@ def search(
         other = mask ^ (1 << lowest)
         part = other
         if other == 0:
-            tops[size], bottoms[size], kinds[size], flags[size] = (
-                nums[lowest],
-                1,
-                LEAF,
-                PARTS | WHOLE | ADDSUB,
-            )
-            lefts[size], rights[size], joins[size], costs[size] = -1, lowest, ADD, 0
+            tops[size], bottoms[size] = nums[lowest], 1
+            tags[size] = lowest << RIGHT | LEAF << KIND | PARTS | WHOLE | ADDSUB
             firsts[size], seconds[size] = nums[lowest], 0
             size += 1
         while part:
             # The part with the lowest number, and the rest: every way to split the subset, once.
             block = mask ^ part
             for b in range(starts[block], ends[block]):
-                b_kind, b_flag, b_cost, b_top, b_bottom = kinds[b], flags[b], costs[b], tops[b], bottoms[b]
-                b_first, b_second = firsts[b], seconds[b]
-                sums, products = b_kind != SUM, b_kind != PRODUCT
+                b_tag, b_top, b_bottom = tags[b], tops[b], bottoms[b]
+                b_kind = b_tag >> KIND & 3
+                allowed = joins & (0b11100 if b_kind == SUM else 0b00011 if b_kind == PRODUCT else 0b11111)
                 for r in range(starts[part], ends[part]):
-                    r_top, r_bottom = tops[r], bottoms[r]
-                    here, there, below = b_top * r_bottom, r_top * b_bottom, b_bottom * r_bottom
+                    here, there = b_top * bottoms[r], tops[r] * b_bottom
+                    below, both = b_bottom * bottoms[r], b_top * tops[r]
                     if mask == full and not (
                         # Most pairs of the last subset miss with every join, and end here.
                         (low * below <= here + there)
                         & ((here + there <= high * below) | (abs(here - there) <= high * below))
-                        | (low * below <= b_top * r_top) & (b_top * r_top <= high * below)
+                        | (low * below <= both) & (both <= high * below)
                         | (low * there <= here) & (here <= high * there)
                         | (low * here <= there) & (there <= high * here)
                     ):
                         continue
-                    for join in range(ADD, UNDER + 1):
-                        if join == ADD:
-                            if not (sums and add):
-                                continue
-                            p, q = here + there, below
-                        elif join == TAKE:
-                            if not (sums and take):
-                                continue
-                            p, q = (here - there if here >= there else there - here), below
-                        elif join == TIMES:
-                            if not (products and times):
-                                continue
-                            p, q = b_top * r_top, below
-                        else:
-                            if not (products and over):
-                                continue
-                            p, q = (here, there) if join == OVER else (there, here)
+                    for join in range(5):
+                        if not allowed >> join & 1:
+                            continue
+                        p, q = value(join, here, there, below, both)
                         if mask == full and (p < low * q or p > high * q):
                             continue
-                        kind, flag, cost = classify(join, b_kind, b_flag, b_cost, kinds[r], flags[r], costs[r], p, q)
-                        if kind < 0 or (whole and not flag & PARTS):
+                        tag = classify(join, b_tag, tags[r], p, q)
+                        if tag < 0 or (whole and not tag & PARTS):
                             continue
+                        tag |= b << LEFT | r << RIGHT
                         first, second = 0, 0
                         if repeats:
                             first, second = hashes(
-                                join, join == TAKE and here < there, b_kind, b_flag, b_first, b_second,
-                                kinds[r], flags[r], firsts[r], seconds[r],
+                                join, join == TAKE and here < there,
+                                b_tag, firsts[b], seconds[b], tags[r], firsts[r], seconds[r],
                             )  # fmt: skip
                         if mask != full:
-                            tops[size], bottoms[size], kinds[size], flags[size] = p, q, kind, flag
-                            lefts[size], rights[size], joins[size], costs[size] = b, r, join, cost
-                            firsts[size], seconds[size] = first, second
+                            tops[size], bottoms[size], tags[size] = p, q, tag
+                            if repeats:
+                                firsts[size], seconds[size] = first, second
                             size += 1
-                        elif p % q == 0 and (flag & WHOLE or not whole):
+                        elif p % q == 0 and (tag & WHOLE or not whole):
                             t = p // q - low
-                            if not repeats or is_new(mix(term_hash(kind, first, second, 0) + t), seen):
-                                matched = record(
-                                    t, t + low, b, r, join, kind, flag, length + cost, matched,
-                                    counts, plain, ranks, best, found,
-                                )  # fmt: skip
+                            if not repeats or is_new(mix(term_hash(tag, first, second, 0) + t), seen):
+                                matched = record(t, tag, length, matched, counts, plain, ranks, best, found)
             part = (part - 1) & other
         ends[mask] = size
         if wanted:
             for e in range(starts[mask], size):
-                p, q, kind, flag = tops[e], bottoms[e], kinds[e], flags[e]
-                if p < low * q or p > high * q or p % q or (whole and not flag & WHOLE):
+                p, q, tag = tops[e], bottoms[e], tags[e]
+                if p < low * q or p > high * q or p % q or (whole and not tag & WHOLE):
                     continue
                 t = p // q - low
-                if not repeats or is_new(mix(term_hash(kind, firsts[e], seconds[e], 0) + t), seen):
-                    matched = record(
-                        t, t + low, lefts[e], rights[e], joins[e], kind, flag, length + costs[e], matched,
-                        counts, plain, ranks, best, found,
-                    )  # fmt: skip
+                if not repeats or is_new(mix(term_hash(tag, firsts[e], seconds[e], 0) + t), seen):
+                    matched = record(t, tag, length, matched, counts, plain, ranks, best, found)
     return matched
 
 
-def write(left, right, join, kind, nums, tops, bottoms, kinds, lefts, rights, joins, text, at, scratch):
-    """Write the class that *join* makes of *left* and *right* into *text*, from index *at*, as ASCII codes.
+def write(tag, nums, tops, bottoms, tags, text, scratch):
+    """Write the class of *tag* into *text* as ASCII codes.
 
     Terms are written plus before minus, factors above the line before those below, larger ones first, so
     that every result on the way is a positive integer where the class allows it; brackets stand only
-    around sums in products. *scratch*: room for 3 * 64 integers. Returns the index after the text.
+    around sums in products. *scratch*: room for 128 integers. Returns the length of the text.
     """
     # A work list instead of recursion. Codes: -1 ( ; -2 ) ; -3 to -6 the signs; else a class to write.
     # The class asked for itself has no index; it stands in the list as -10.
+    at = 0
     depth = 1
     scratch[0] = -10
     while depth > 0:
         depth -= 1
         item = scratch[depth]
         if item == -10:
-            this_kind, a, b, j = kind, left, right, join
+            this = tag
         elif item < 0:
             if item == -1:
                 text[at] = 40
@@ -310,8 +305,9 @@ def write(left, right, join, kind, nums, tops, bottoms, kinds, lefts, rights, jo
                 at += 3
             continue
         else:
-            this_kind, a, b, j = kinds[item], lefts[item], rights[item], joins[item]
-        if this_kind == LEAF:
+            this = tags[item]
+        kind, a, b, join = this >> KIND & 3, this & PART, this >> RIGHT & PART, this >> JOIN & 7
+        if kind == LEAF:
             number = nums[b]
             digits = 0
             rest = number
@@ -329,25 +325,26 @@ def write(left, right, join, kind, nums, tops, bottoms, kinds, lefts, rights, jo
         count = 0
         while True:
             side_l, side_r = 0, 0
-            if j == TAKE:
+            if join == TAKE:
                 if tops[a] * bottoms[b] >= tops[b] * bottoms[a]:
                     side_r = 1
                 else:
                     side_l = 1
-            elif j == OVER:
+            elif join == OVER:
                 side_r = 1
-            elif j == UNDER:
+            elif join == UNDER:
                 side_l = 1
             if count == 0:
                 turned = 0
             scratch[64 + count], scratch[96 + count] = a, side_l ^ turned
             count += 1
             turned ^= side_r
-            if kinds[b] != this_kind:
+            if tags[b] >> KIND & 3 != kind:
                 scratch[64 + count], scratch[96 + count] = b, turned
                 count += 1
                 break
-            a, b, j = lefts[b], rights[b], joins[b]
+            this = tags[b]
+            a, b, join = this & PART, this >> RIGHT & PART, this >> JOIN & 7
         # Insertion sort: plus and above first, then by value, larger first.
         for i in range(1, count):
             e, side = scratch[64 + i], scratch[96 + i]
@@ -364,7 +361,7 @@ def write(left, right, join, kind, nums, tops, bottoms, kinds, lefts, rights, jo
         for k in range(count):
             i = count - 1 - k
             e, side = scratch[64 + i], scratch[96 + i]
-            bracket = this_kind == PRODUCT and kinds[e] == SUM
+            bracket = kind == PRODUCT and tags[e] >> KIND & 3 == SUM
             if bracket:
                 scratch[depth] = -2
                 depth += 1
@@ -374,7 +371,7 @@ def write(left, right, join, kind, nums, tops, bottoms, kinds, lefts, rights, jo
                 scratch[depth] = -1
                 depth += 1
             if i > 0:
-                scratch[depth] = -3 - side - (2 if this_kind == PRODUCT else 0)
+                scratch[depth] = -3 - side - (2 if kind == PRODUCT else 0)
                 depth += 1
     return at
 
@@ -388,9 +385,9 @@ def kind_of(count, plain):
 
 def draw(
     seed, stream, indices, attempts, limit, sizes, values, tiles, part_from, part_to, parts, low, high, cells,
-    every, whole, add, take, times, over,
+    every, whole, joins,
     out_nums, out_target, out_count, out_plain, out_text, out_length,
-    tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+    tops, bottoms, tags, firsts, seconds,
     starts, ends, seen, counts, plain, ranks, best, found, scratch,
 ):  # fmt: skip
     """Draw the puzzles of some rows: row i by its own random numbers, tried until one is what it should be.
@@ -446,8 +443,8 @@ def draw(
             plain[:] = 0
             ranks[:] = -1
             search(
-                nums, low, high, every, whole, add, take, times, over, repeats,
-                tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+                nums, low, high, every, whole, joins, repeats,
+                tops, bottoms, tags, firsts, seconds,
                 starts, ends, seen, counts, plain, ranks, best, found,
             )  # fmt: skip
             fits, reached = 0, 0
@@ -465,17 +462,14 @@ def draw(
             out_target[row], out_count[row], out_plain[row] = low + t, counts[t], plain[t]
             out_length[row] = 0
             if counts[t] > 0:
-                out_length[row] = write(
-                    best[4 * t], best[4 * t + 1], best[4 * t + 2], best[4 * t + 3],
-                    nums, tops, bottoms, kinds, lefts, rights, joins, out_text[row], 0, scratch,
-                )  # fmt: skip
+                out_length[row] = write(best[t], nums, tops, bottoms, tags, out_text[row], scratch)
             attempts[row] = attempt
             break
 
 
 def census(
-    nums, distinct, copies, parts, low, high, steps, tally, listed, every, whole, add, take, times, over,
-    tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+    nums, distinct, copies, parts, low, high, steps, tally, listed, every, whole, joins,
+    tops, bottoms, tags, firsts, seconds,
     starts, ends, seen, counts, plain, ranks, best, found,
 ):  # fmt: skip
     """Count the puzzles there are, from the sorted set *nums* on (as indices into *distinct*, in order).
@@ -507,8 +501,8 @@ def census(
             plain[:] = 0
             ranks[:] = -1
             search(
-                ordered, low, high, every, whole, add, take, times, over, repeats,
-                tops, bottoms, kinds, flags, lefts, rights, joins, costs, firsts, seconds,
+                ordered, low, high, every, whole, joins, repeats,
+                tops, bottoms, tags, firsts, seconds,
                 starts, ends, seen, counts, plain, ranks, best, found,
             )  # fmt: skip
             for t in range(len(counts)):

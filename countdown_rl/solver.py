@@ -50,7 +50,7 @@ def solve(puzzle: Puzzle) -> Solved:
     if not work.matched:
         return Solved(0, None, None)
     needs = "add-sub" if work.plain[0] else "mul-div"
-    return Solved(int(work.counts[0]), work.text(work.best), needs)
+    return Solved(int(work.counts[0]), work.text(work.best[0]), needs)
 
 
 def solvable(puzzle: Puzzle) -> bool:
@@ -63,7 +63,7 @@ def solutions(puzzle: Puzzle) -> Iterator[str]:
     count = solve(puzzle).solutions
     work = _Work(puzzle, keep=count)
     for i in range(count):
-        yield work.text(work.found[5 * i + 1 : 5 * i + 5])
+        yield work.text(work.found[i])
 
 
 class _Work:
@@ -77,30 +77,28 @@ class _Work:
         self.fast = bound < 1 << 62 and _compiled_pays(n)
         repeats = len(set(self.nums)) < n
         room = ROOM[n] + 1
-        self.counts, self.plain, ranks, self.best = (self._zeros(size) for size in (1, 1, 1, 4))
+        self.counts, self.plain, ranks, self.best = (self._zeros(size) for size in (1, 1, 1, 1))
         ranks[0] = -1
-        self.found = self._zeros(5 * keep)
-        self.tables = [self._zeros(room) for _ in range(10)]
+        self.found = self._zeros(keep)
+        self.tables = [self._zeros(room) for _ in range(5)]
         if self.fast:
             import numpy as np
 
             self.nums = np.array(self.nums, dtype=np.int64)
         self.matched = self._kernel("search")(
             self.nums, puzzle.target, puzzle.target, puzzle.rule.every, puzzle.rule.whole,
-            *("+" in puzzle.signs, "-" in puzzle.signs, "*" in puzzle.signs, "/" in puzzle.signs), repeats,
+            joins(puzzle.signs), repeats,
             *self.tables, self._zeros(1 << n), self._zeros(1 << n), self._zeros(TABLE[n] if repeats else 2),
             self.counts, self.plain, ranks, self.best, self.found,
         )  # fmt: skip
         self.matched = self.counts[0]
 
-    def text(self, item: Any) -> str:
-        """The text of a class that the kernel named by left, right, join and kind."""
-        tops, bottoms, kinds, _, lefts, rights, joins, *_ = self.tables
-        text = [0] * kernel.TEXT if not self.fast else self._zeros(kernel.TEXT)
-        size = self._kernel("write")(
-            *item, self.nums, tops, bottoms, kinds, lefts, rights, joins, text, 0, self._zeros(128)
-        )
-        return bytes(text[:size]).decode("ascii") if not self.fast else bytes(list(text[:size])).decode("ascii")
+    def text(self, tag: int) -> str:
+        """The text of a class that the kernel found."""
+        tops, bottoms, tags, *_ = self.tables
+        text = self._zeros(kernel.TEXT)
+        size = self._kernel("write")(tag, self.nums, tops, bottoms, tags, text, self._zeros(128))
+        return "".join(map(chr, text[:size]))
 
     def _zeros(self, size: int) -> Any:
         if not self.fast:
@@ -115,6 +113,11 @@ class _Work:
         from countdown_rl import compiled
 
         return getattr(compiled, name)
+
+
+def joins(signs: str) -> int:
+    """The kernel's joins that *signs* allow, as bits."""
+    return sum(bits for sign, bits in (("+", 1), ("-", 2), ("*", 4), ("/", 24)) if sign in signs)
 
 
 def check(puzzle: Puzzle) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from countdown_rl import compiled
 from countdown_rl.distribution import Distribution, Exclusion
-from countdown_rl.puzzle import PARTS, SIGNS, SPLITS
-from countdown_rl.solver import ROOM, TABLE
+from countdown_rl.puzzle import PARTS, SPLITS
+from countdown_rl.solver import ROOM, TABLE, joins
 
 #: Sets of numbers looked at before it is taken for granted that there are enough, by size: about a second.
 _STEPS = (0, 1 << 30, 1 << 30, 1 << 19, 1 << 18, 1 << 14, 1 << 9)
@@ -21,14 +21,14 @@ _BATCH = 256
 def tables(size: int, targets: int) -> list[Any]:
     """The tables that the kernel's search works on, for up to *size* numbers and so many targets."""
     shapes = (
-        *[ROOM[size]] * 10,
+        *[ROOM[size]] * 5,
         1 << size,
         1 << size,
         TABLE[size],
         targets,
         targets,
         targets,
-        4 * targets,
+        targets,
         0,
     )
     return [np.zeros(shape, dtype=np.int64) for shape in shapes]
@@ -96,5 +96,5 @@ class Stock:
         work = tables(size, wanted.high - wanted.low + 1)
         return compiled.census(
             at, self._values, self._copies, PARTS, wanted.low, wanted.high, steps, tally, listed,
-            wanted.rule.every, wanted.rule.whole, *(sign in wanted.signs for sign in SIGNS), *work,
+            wanted.rule.every, wanted.rule.whole, joins(wanted.signs), *work,
         )  # fmt: skip

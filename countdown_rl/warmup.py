@@ -201,7 +201,7 @@ def _fit(
             train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             max_length=None,
-            logging_steps=_LOG_EVERY,
+            logging_steps=min(_LOG_EVERY, options.steps),
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,

@@ -27,8 +27,13 @@ def solve(
       countdown-rl solve 25 50 75 100 3 6 --target 952 --rule television --all
     """
     from countdown_rl import puzzle, solver
+    from countdown_rl.errors import InputError, UsageError
 
-    posed = puzzle.Puzzle(tuple(numbers), target, puzzle.rule(rule), puzzle.signs(operators.replace(" ", "")))
+    try:
+        signs = puzzle.signs(operators.replace(" ", ""))
+        posed = puzzle.Puzzle(tuple(numbers), target, puzzle.rule(rule), signs)
+    except InputError as error:
+        raise UsageError(str(error)) from None
     found = solver.solve(posed)
     result = {
         "numbers": numbers,

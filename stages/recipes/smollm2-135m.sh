@@ -17,13 +17,14 @@
 set -euo pipefail
 
 usage="usage: $0 MODEL.gguf OUT [--quick]"
-gguf=$(realpath -e "${1:?$usage}")
+gguf=$(realpath "${1:?$usage}")
 out=${2:?$usage}
+[ -f "$gguf" ] || { echo "$gguf is no file; the head of this script says where to find one." >&2; exit 1; }
 
 data=(--n 50000)
 warmup=(--steps 1000 --batch-size 32)
 train=(--steps 400 --prompts 16 --generations 16 --micro-batch 32)
-eval=()
+eval=(--max-new-tokens 256)
 case "${3:-}" in
   "") ;;
   --quick)
@@ -35,13 +36,15 @@ case "${3:-}" in
   *) echo "$usage" >&2; exit 2 ;;
 esac
 
-# From here on every path is inside OUT, so that the manifests name each other the same way anywhere.
+# From here on every path is inside OUT, so that no manifest says where on this machine anything lies.
 mkdir -p "$out"
 cd "$out"
+model=${gguf##*/}
+[ "$gguf" -ef "$model" ] || ln -sf "$gguf" "$model"
 
 countdown-rl gen-data --out data --seed 42 "${data[@]}"
 
-countdown-rl warmup --model "$gguf" --data data --out warm \
+countdown-rl warmup --model "$model" --data data --out warm \
   --optimizer adamw --learning-rate 3e-4 "${warmup[@]}"
 countdown-rl eval --model warm --data data/test.jsonl --out eval/base "${eval[@]}"
 

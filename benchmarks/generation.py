@@ -1,0 +1,107 @@
+"""Generation: rows a second against generate-and-depth-first-search, and against reasoning-gym's countdown.
+
+    python -m benchmarks.generation [--largest 1000000]
+
+reasoning-gym is measured where it is installed (``pip install reasoning-gym``).
+"""
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import bench
+from countdown_rl import datamaking
+from countdown_rl.options import DataOptions
+
+
+def depth_first(values, target):
+    """A solution as text, found by combining any two numbers in turn; whole results only."""
+    if len(values) == 1:
+        return values[0][1] if values[0][0] == target else None
+    for i, (x, left) in enumerate(values):
+        for j, (y, right) in enumerate(values):
+            if i == j:
+                continue
+            rest = [values[k] for k in range(len(values)) if k not in (i, j)]
+            steps = [(x - y, f"({left}-{right})")]
+            if i < j:
+                steps += [(x + y, f"({left}+{right})"), (x * y, f"({left}*{right})")]
+            if y and x % y == 0:
+                steps.append((x // y, f"({left}/{right})"))
+            for step in steps:
+                found = depth_first([*rest, step], target)
+                if found is not None:
+                    return found
+    return None
+
+
+def by_search(n, rng):
+    """Rows as the third system of the field makes them: draw, search, keep what is solvable, no row twice."""
+    rows, seen = [], set()
+    while len(rows) < n:
+        nums = [rng.randint(1, 99) for _ in range(rng.choice([3, 4]))]
+        target = rng.randint(10, 100)
+        key = (*sorted(nums), target)
+        if key in seen:
+            continue
+        solution = depth_first([(number, str(number)) for number in nums], target)
+        if solution is not None:
+            seen.add(key)
+            rows.append({"nums": nums, "target": target, "solution": solution})
+    return rows
+
+
+def ours(n, workers=1):
+    """Seconds of processor time and of the clock for ``gen-data`` with its default options, files and all."""
+    with tempfile.TemporaryDirectory() as folder:
+        cpu, clock = time.process_time(), time.perf_counter()
+        datamaking.make(DataOptions(n=n, workers=workers), Path(folder) / "data")
+        return time.process_time() - cpu, time.perf_counter() - clock
+
+
+def by_reasoning_gym(n):
+    """Rows of reasoning-gym over the same numbers and targets; None where it is not installed."""
+    try:
+        import reasoning_gym
+    except ImportError:
+        return None
+    data = reasoning_gym.create_dataset(
+        "countdown", size=n, seed=0, min_numbers=3, max_numbers=4, min_value=1, max_value=99, min_target=10,
+        max_target=100,
+    )  # fmt: skip
+    return [data[i] for i in range(n)]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--largest", type=int, default=1_000_000)
+    largest = parser.parse_args().largest
+    first = ours(100)[1]
+    rng = random.Random(0)
+    works = {
+        "ours": lambda: (ours(50_000), 50_000)[1],
+        "depth_first_search": lambda: len(by_search(60, rng)),
+    }
+    if by_reasoning_gym(2) is not None:
+        works["reasoning_gym"] = lambda: len(by_reasoning_gym(60))
+    speed = bench.rates(works, rounds=3)
+    sizes = [n for n in (10_000, 100_000, 300_000, 1_000_000) if n <= largest]
+    flat = {f"{n:,}": round(1e6 * ours(n)[0] / n, 2) for n in sizes}
+    cores = bench.machine()["cores"]
+    both = 50_000 / ours(50_000, workers=cores)[1]
+    bench.save(
+        "generation",
+        {
+            "rows_a_second": {name: round(rate, 1) for name, rate in speed.items()},
+            "times": {name: round(speed["ours"] / rate, 1) for name, rate in speed.items() if name != "ours"},
+            "microseconds_a_row_by_n": flat,
+            f"rows_a_second_by_the_clock_on_{cores}_cores": round(both),
+            "first_call_seconds": round(first, 2),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

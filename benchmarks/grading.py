@@ -1,0 +1,236 @@
+"""Grading: completions a second against the regex-and-eval grader that nearly every project copies, and
+100,000 hostile strings against an independent oracle.
+
+    python -m benchmarks.grading
+"""
+
+import random
+import re
+import time
+from fractions import Fraction
+
+from benchmarks import bench
+from countdown_rl.tasks import countdown
+
+ANSWER = re.compile(r"<answer>(.*?)<\/answer>", re.DOTALL)
+FORMAT = re.compile(r"^<think>([^<]*(?:<(?!/?think>)[^<]*)*)<\/think>\n<answer>([\s\S]*?)<\/answer>$")
+
+
+def copied_equation(completion, row):
+    """The copied grader, from its description: keep some characters, compare digits, call eval."""
+    found = ANSWER.search(completion)
+    if found is None:
+        return 0.0
+    equation = found.group(1).strip()
+    if sorted(int(number) for number in re.findall(r"\d+", equation)) != sorted(row["nums"]):
+        return 0.0
+    if not re.match(r"^[\d+\-*/().\s]+$", equation):
+        return 0.0
+    try:
+        value = eval(equation, {"__builtins__": None}, {})
+    except Exception:
+        return 0.0
+    return 1.0 if abs(float(value) - float(row["target"])) < 1e-5 else 0.0
+
+
+def copied_both(completion, row):
+    """The copied format reward and the copied equation reward, as projects run them together."""
+    form = 1.0 if FORMAT.search("<think>" + completion) else 0.0
+    return form + copied_equation(completion, row)
+
+
+def realistic(rng, count):
+    """Completions of about 300 characters: right, wrong in value, wrong in numbers, off the format."""
+    made = []
+    while len(made) < count:
+        nums = [rng.randint(1, 99) for _ in range(rng.choice([3, 4]))]
+        text = str(nums[0])
+        for number in nums[1:]:
+            text = f"{text} {rng.choice('+-+-*/')} {number}"
+            if rng.random() < 0.3:
+                text = f"({text})"
+        value, _ = countdown.judge(text, {"nums": nums, "target": 1})
+        right = value is not None and "/" not in value and int(value) > 0
+        row = {
+            "nums": rng.sample(nums, len(nums)),
+            "target": int(value) if right and rng.random() < 0.6 else 50,
+        }
+        thinking = []
+        while sum(map(len, thinking)) < 230:
+            a, b = rng.randint(1, 99), rng.randint(1, 99)
+            thinking.append(f"{a} + {b} = {a + b}, which is not {row['target']}.")
+        between = "\n" if rng.random() < 0.8 else " "
+        if rng.random() < 0.1:
+            text = text.replace(str(nums[0]), str(nums[0] + 1), 1)
+        made.append((" ".join(thinking) + f"\n</think>{between}<answer> {text} </answer>", row))
+    return made
+
+
+# --- The oracle: another way to read the same language. ---------------------------------------------------
+
+CLASSES = str.maketrans(dict.fromkeys("x×X·⋅∗", "*") | dict.fromkeys("÷∕", "/") | dict.fromkeys("−–", "-"))
+
+
+def oracle(text, nums, target):
+    """Whether *text* is right under the usual rule: by rewriting parentheses from the inside out."""
+    text = text.strip()
+    if len(text) > 4_096:
+        return False
+    first, *claims = text.split("=")
+    found = _value(first)
+    if found is None:
+        return False
+    value, used = found
+    for claim in claims:
+        signed = re.fullmatch(r"\s*([-+−–]?)\s*([0-9]{1,15})\s*", claim)
+        side = _value(claim)
+        if signed:
+            said = Fraction(int(signed[2])) * (-1 if signed[1] in "-−–" and signed[1] else 1)
+        elif side is None:
+            return False
+        else:
+            said = side[0]
+        if said != value:
+            return False
+    return sorted(used) == sorted(nums) and value == target
+
+
+def _value(text):
+    """The value of one side and the numbers in it, or None where it is no expression."""
+    if len(re.findall(r"[0-9]+", text)) > 64:
+        return None
+    used = []
+    values = []
+
+    def number(match):
+        used.append(int(match[0]))
+        values.append(Fraction(used[-1]))
+        return f"#{len(values) - 1};"
+
+    if re.search(r"[0-9]{16}|(?<![0-9])0[0-9]|[#;]", text):
+        return None
+    text = re.sub(r"[0-9]+", number, text.translate(CLASSES))
+    if re.search(r"\*\*|//", text):
+        return None
+    text = "".join(text.split())
+    while True:
+        inner = re.search(r"\(([^()]*)\)", text)
+        part = inner[1] if inner else text
+        if not re.fullmatch(r"#\d+;([-+*/]#\d+;)*", part):
+            return None
+        terms = [[]]
+        for sign, index in re.findall(r"([-+*/]?)#(\d+);", part):
+            if sign in ("+", "-"):
+                terms.append([])
+            terms[-1].append((sign, values[int(index)]))
+        total = Fraction(0)
+        for term in terms:
+            product = Fraction(1)
+            for sign, factor in term:
+                if sign == "/":
+                    if factor == 0:
+                        return None
+                    product /= factor
+                else:
+                    product *= -factor if sign == "-" else factor
+            total += product
+        values.append(total)
+        if inner is None:
+            return total, used
+        text = f"{text[: inner.start()]}#{len(values) - 1};{text[inner.end() :]}"
+
+
+def hostile(rng):
+    """A string made to confuse a grader, with the puzzle it claims to solve."""
+    nums = [rng.randint(1, 12) for _ in range(rng.choice([2, 3, 4]))]
+    text = _grammar(rng, rng.sample(nums, len(nums)))
+    found = _value(text)
+    target = int(found[0]) if found and found[0].denominator == 1 else rng.randint(1, 30)
+    kind = rng.randrange(10)
+    if kind < 4:
+        for _ in range(rng.randint(0, 3)):
+            at = rng.randrange(len(text) + 1)
+            noise = rng.choice("0123456789+-*/()=xX×÷−·.,_^e%! \n٣²=½") * rng.randint(1, 2)
+            text = text[:at] + (noise if rng.random() < 0.7 else "") + text[at + rng.randint(0, 1) :]
+    elif kind == 4:
+        depth = rng.choice([10, 100, 1_000])
+        text = "(" * depth + text + ")" * (depth - rng.choice([0, 0, 1]))
+    elif kind == 5:
+        text = f"{text} = {target + rng.choice([0, 0, 1, -1])}"
+    elif kind == 6:
+        text = text.replace("(", rng.choice(["2(", "((", "-("])).replace("+", rng.choice(["+", "++", "+-", "−"]))
+    return text, nums, target
+
+
+def _grammar(rng, nums):
+    if len(nums) == 1:
+        return str(nums[0])
+    cut = rng.randrange(1, len(nums))
+    left, right = _grammar(rng, nums[:cut]), _grammar(rng, nums[cut:])
+    sides = [f"({side})" if rng.random() < 0.5 else side for side in (left, right)]
+    gap = rng.choice(["", " ", "\n"])
+    return sides[0] + gap + rng.choice("+-*/x×÷−·") + gap + sides[1]
+
+
+GIANTS = [
+    "(" * 10_000 + "1 + 2" + ")" * 10_000,
+    "1+" * 500_000 + "1",
+    "9" * 1_000_000,
+    "99**98**97",
+    "9**" * 300_000 + "9",
+    "-" * 1_000_000,
+    "1 + 2" + " " * 1_000_000,
+    "x" * 1_000_000,
+    "(" * 1_000_000,
+    "1=" * 500_000 + "1",
+]
+
+
+def main():
+    rng = random.Random(0)
+    completions = realistic(rng, 20_000)
+
+    def run(grader):
+        def work():
+            for completion, row in completions:
+                grader(completion, row)
+            return len(completions)
+
+        return work
+
+    speed = bench.rates(
+        {
+            "ours_everything": run(countdown.grade),
+            "copied_equation_only": run(copied_equation),
+            "copied_format_and_equation": run(copied_both),
+        }
+    )
+    wrong, slowest, right = [], 0.0, 0
+    for i in range(100_000):
+        text, nums, target = (GIANTS[i // 10_000], [1, 2], 3) if i % 10_000 == 0 else hostile(rng)
+        started = time.process_time()
+        grade = countdown.grade(f"</think>\n<answer>{text}</answer>", {"nums": nums, "target": target})
+        slowest = max(slowest, time.process_time() - started)
+        right += grade.correct
+        if grade.correct != oracle(text, nums, target):
+            wrong.append(text[:80])
+    bench.save(
+        "grading",
+        {
+            "characters_mean": sum(len(completion) for completion, _ in completions) / len(completions),
+            "completions_a_second": {name: round(rate) for name, rate in speed.items()},
+            "times_the_copied_equation_reward": round(speed["ours_everything"] / speed["copied_equation_only"], 2),
+            "times_the_copied_rewards": round(speed["ours_everything"] / speed["copied_format_and_equation"], 2),
+            "hostile": {
+                "strings": 100_000,
+                "right": right,
+                "verdicts_unlike_the_oracle": len(wrong),
+                "slowest_seconds": round(slowest, 4),
+                "examples": wrong[:5],
+            },
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
