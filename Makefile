@@ -7,13 +7,17 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test lint bench clean
+.PHONY: repro test test-slow lint clean
 
 repro: $(READY)
 	$(BIN)/dvc repro
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+# A real language model through every stage, and runs that are killed for real: about ten minutes.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -114,6 +114,7 @@ def rows(made: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
     """
     seen: set[str] = set()
     taken = dict.fromkeys(made.listed, 0)
+    work = _work(made)
     for first, chunk in _chunks(made, workers):
         for k, row in enumerate(chunk.rows()):
             i = first + k
@@ -123,7 +124,7 @@ def rows(made: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
                 taken[kind] += 1
                 continue
             while row is not None and (row["id"] in seen or (made.exclude and _key(row) in made.exclude)):
-                again = _draw(made, np.array([i]), chunk.attempts[k : k + 1])
+                again = _draw(made, np.array([i]), chunk.attempts[k : k + 1], work)
                 chunk.attempts[k] = again.attempts[0]
                 row = next(again.rows())
             if row is None:
@@ -213,8 +214,11 @@ class _Chunk:
             at += kernel.TEXT
 
 
-def _draw(made: Plan, indices: Array, attempts: Sequence[int]) -> _Chunk:
-    """The rows at *indices*, each from its own attempt on; those that come from a list are left out."""
+def _draw(made: Plan, indices: Array, attempts: Sequence[int], work: list[Array]) -> _Chunk:
+    """The rows at *indices*, each from its own attempt on; those that come from a list are left out.
+
+    *work* is what :func:`_work` returns, for one thread at a time.
+    """
     wanted = made.wanted
     largest = max(wanted.sizes)
     count = len(indices)
@@ -233,9 +237,15 @@ def _draw(made: Plan, indices: Array, attempts: Sequence[int]) -> _Chunk:
         made.cells[indices],
         wanted.rule.every, wanted.rule.whole, solver.joins(wanted.signs),
         nums, facts[1], facts[2], facts[3], text, facts[4],
-        *tables(largest, wanted.high - wanted.low + 1), np.zeros(128, dtype=np.int64),
+        *work,
     )  # fmt: skip
     return _Chunk(wanted, done.tolist(), nums.tolist(), facts.T.tolist(), text.tobytes().decode("ascii"))
+
+
+def _work(made: Plan) -> list[Array]:
+    """What the kernel works on."""
+    targets = made.wanted.high - made.wanted.low + 1
+    return [*tables(max(made.wanted.sizes), targets), np.zeros(128, dtype=np.int64)]
 
 
 def _chunks(made: Plan, workers: int) -> Iterator[tuple[int, _Chunk]]:
@@ -243,7 +253,7 @@ def _chunks(made: Plan, workers: int) -> Iterator[tuple[int, _Chunk]]:
 
     def work(first: int) -> _Chunk:
         indices = np.arange(first, min(first + CHUNK, len(made.sizes)), dtype=np.int64)
-        return _draw(made, indices, [0] * len(indices))
+        return _draw(made, indices, [0] * len(indices), _work(made))
 
     waiting = iter(range(0, len(made.sizes), CHUNK))
     with ThreadPoolExecutor(workers) as pool:

@@ -7,7 +7,6 @@ way to permute equal numbers.
 
 import itertools
 import random
-from fractions import Fraction
 
 PRIME = (1 << 61) - 1
 
@@ -27,35 +26,34 @@ def count(numbers, target, *, every=True, whole=False, signs="+-*/"):
         found = trees[mask] = {}
         members = [i for i in range(len(numbers)) if mask >> i & 1]
         if len(members) == 1:
-            found[tuple(point[members[0]] for point in points)] = Fraction(numbers[members[0]])
+            found[tuple(point[members[0]] for point in points)] = numbers[members[0]], 1
             continue
         part = (mask - 1) & mask
         while part:
-            for a, x in trees[part].items():
-                for b, y in trees[mask ^ part].items():
+            for b, (r, s) in trees[mask ^ part].items():
+                inverse = [pow(y, -1, PRIME) for y in b] if "/" in signs else []
+                for a, (p, q) in trees[part].items():
                     for sign in signs:
-                        value = _apply(sign, x, y)
-                        if value is None or (whole and (value <= 0 or value.denominator > 1)):
+                        if sign == "+":
+                            top, bottom = p * s + r * q, q * s
+                        elif sign == "-":
+                            top, bottom = p * s - r * q, q * s
+                        elif sign == "*":
+                            top, bottom = p * r, q * s
+                        elif r:
+                            top, bottom = p * s, q * r
+                        else:
                             continue
-                        found[tuple(_field(sign, p, q) for p, q in zip(a, b, strict=True))] = value
+                        if whole and (top * bottom <= 0 or top % bottom):
+                            continue
+                        if sign == "+":
+                            key = tuple([(x + y) % PRIME for x, y in zip(a, b, strict=True)])
+                        elif sign == "-":
+                            key = tuple([(x - y) % PRIME for x, y in zip(a, b, strict=True)])
+                        else:
+                            other = b if sign == "*" else inverse
+                            key = tuple([x * y % PRIME for x, y in zip(a, other, strict=True)])
+                        found[key] = top, bottom
             part = (part - 1) & mask
     masks = [full] if every else range(1, full + 1)
-    return len({tuple(sorted(key)) for mask in masks for key, value in trees[mask].items() if value == target})
-
-
-def _apply(sign, x, y):
-    if sign == "+":
-        return x + y
-    if sign == "-":
-        return x - y
-    if sign == "*":
-        return x * y
-    return x / y if y else None
-
-
-def _field(sign, p, q):
-    if sign == "+":
-        return (p + q) % PRIME
-    if sign == "-":
-        return (p - q) % PRIME
-    return p * (q if sign == "*" else pow(q, -1, PRIME)) % PRIME
+    return len({tuple(sorted(key)) for mask in masks for key, (p, q) in trees[mask].items() if p == target * q})

@@ -17,7 +17,8 @@ def tokenizer():
 def model(request):
     import peft
 
-    base = tiny_llama.model().float().eval()
+    # With tied embeddings a random model says its last token again and again.
+    base = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2).float().eval()
     if request.param == "plain":
         return base
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
@@ -38,7 +39,7 @@ def test_greedy_tokens_are_the_models_own_likeliest(model, tokenizer):
     for prompt, ids in zip(given, Decoder(model).decode(given, max_new_tokens=24, stop=stop), strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
-        assert ids
+        assert len(set(ids)) > 3
         torch.testing.assert_close(logits.gather(1, torch.tensor(ids)[:, None])[:, 0], logits.max(-1).values)
 
 

@@ -1,5 +1,6 @@
 """Evaluations: what they measure, that they repeat to the byte, go on after a kill, and refuse in one sentence."""
 
+import errno
 import json
 import os
 import signal
@@ -34,7 +35,8 @@ def write(path: Path, rows) -> Path:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("eval")
-    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024)
+    # With tied embeddings a random model says its last token again and again.
+    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024, tie_word_embeddings=False)
     write(path / "puzzles.jsonl", ROWS)
     return path
 
@@ -103,6 +105,7 @@ def test_an_evaluation_says_what_was_solved_of_which_data_and_how(place, unbroke
     assert [sample["id"] for sample in result.samples] == [row["id"] for row in ROWS]
     assert all(0 < sample["tokens"] <= 8 for sample in result.samples)
     assert all(sample["truncated"] == (sample["tokens"] == 8) or sample["tokens"] == 8 for sample in result.samples)
+    assert len({sample["completion"] for sample in result.samples}) > 4
     assert str(place) not in unbroken["metrics.json"].decode()
 
 
@@ -177,6 +180,18 @@ def test_what_a_model_writes_comes_back_whatever_it_is(place, tmp_path, saying):
     result = run(place, tmp_path / "eval")
     assert evaluation.read(tmp_path / "eval").samples == result.samples
     assert result.samples[0]["completion"] == odd
+
+
+def test_it_sees_for_itself_what_it_is_given(place, unbroken, tmp_path):
+    adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model")
+    result = run(place, tmp_path / "eval", model=str(adapter))
+    assert result.metrics["model"]["kind"] == "adapter"
+    base = evaluation.read(place / "unbroken")
+    assert base.metrics["model"]["kind"] == "directory"
+    assert base.metrics["data"] == result.metrics["data"]
+    assert [one["completion"] for one in base.samples] != [one["completion"] for one in result.samples]
+    rounded = run(place, tmp_path / "nf4", replace(SMALL, precision="nf4"))
+    assert (rounded.metrics["precision"], rounded.metrics["path"]) == ("nf4", "dequantized-nf4")
 
 
 # The same bytes
@@ -374,6 +389,26 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, cap
     assert {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))} == before
 
 
+def test_a_full_disk_is_one_sentence_and_what_was_finished_is_kept(here, monkeypatch, capsys, written):
+    add = Progress.add
+
+    def full(self, rows, completions):
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device", "out")
+        add(self, rows, completions)
+
+    monkeypatch.setattr(Progress, "add", full)
+    assert command(monkeypatch, *GOOD, "--batch-size", "4") == 1
+    said = capsys.readouterr().err
+    assert "no space left on the disk" in said
+    assert "Traceback" not in said
+    assert not Path("out").exists()
+    monkeypatch.setattr(Progress, "add", add)
+    written.clear()
+    assert command(monkeypatch, *GOOD, "--batch-size", "4") == 0
+    assert written == [2, 3]
+
+
 def test_a_result_stands_until_a_new_one_is_whole(here, monkeypatch, capsys):
     assert command(monkeypatch, *GOOD) == 0
     before = files(Path("out"))
@@ -401,7 +436,12 @@ def test_a_damaged_evaluation_is_refused(here, monkeypatch, capsys):
 
 
 def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys, saying):
-    answers = ["</think>\n<answer>2+3+5</answer>", "<answer>2 + 9</answer>", "", "</think><answer>[b]1[/b]</answer>"]
+    answers = [
+        "</think>\n<answer>2+3+5</answer>",
+        "<answer>2 + 9</answer>",
+        "",
+        "</think><answer>[b]\x1b[31m1[/b]</answer>",
+    ]
     saying(lambda index: answers[index])
     run(place, Path("eval"), data=write(Path("four.jsonl"), ROWS[:1] * 4))
     capsys.readouterr()
@@ -422,7 +462,8 @@ def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys
     text = capsys.readouterr().out
     assert "✓ 2+3+5 = 10" in text
     assert "✗ number-not-given (2 + 9 = 11)" in text
-    assert "[b]1[/b]" in text
+    assert "[b]\ufffd[31m1[/b]" in text  # no markup, and nothing that a terminal would obey
+    assert "\x1b" not in text
     assert "4 of 4 completions" in text
 
 
