@@ -72,7 +72,7 @@ class Generator:
         self._loaded = loaded
         self._decoding = decoding
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        self._decoder = Decoder(loaded.model) if supports(loaded.model) else None
+        self._decoder = Decoder(loaded.model, loaded.model.dtype) if supports(loaded.model) else None
         # A checkpoint's own ways (penalties, beams, top-k) are not what was asked for.
         ends = loaded.model.generation_config.eos_token_id
         loaded.model.generation_config = GenerationConfig(eos_token_id=ends)
