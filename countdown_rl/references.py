@@ -48,11 +48,18 @@ class ModelRef:
     manifest: Manifest | None = None
 
     @property
-    def reference(self) -> str:
-        """The source as it may be written down: never an absolute path of this machine."""
+    def location(self) -> str:
+        """Where this machine finds it again from the directory it is in now: never an absolute path."""
         if self.kind == "shipped" or self.revision or not os.path.isabs(os.path.expanduser(self.source)):
             return self.source
         return Path(os.path.relpath(os.path.expanduser(self.source))).as_posix()
+
+    @property
+    def reference(self) -> str:
+        """The source as it may be written down and published: of a path that leads out of the directory it
+        was given in, the last name alone."""
+        location = Path(self.location)
+        return location.resolve().name if ".." in location.parts else self.location
 
     @cached_property
     def digest(self) -> str:
@@ -183,7 +190,7 @@ def _base(source: str, path: Path, recorded: dict[str, Any]) -> ModelRef:
         raise ArtifactError(
             f"{path / 'adapter_config.json'} is missing or damaged; train the adapter again."
         ) from error
-    name = recorded.get("source") or config.get("base_model_name_or_path")
+    name = config.get("base_model_name_or_path")
     if not name:
         raise ModelError(f"{source} does not say which model it adapts; set base_model_name_or_path in its config.")
     revision = recorded.get("revision") or config.get("revision")

@@ -115,7 +115,7 @@ def train(
     ) as draft:
         base = ref.base or ref
         policy = trainer.accelerator.unwrap_model(trainer.model)
-        adapters.save(policy, draft.path, base=base.reference, revision=base.revision)
+        adapters.save(policy, draft.path, base=base.location, revision=base.revision)
         loaded.tokenizer.save_pretrained(draft.path)
         draft.facts.update(facts)
     store.clear()

@@ -104,6 +104,15 @@ def test_an_absolute_path_is_not_written_down(base, monkeypatch):
     assert resolve("./base").as_input()["source"] == "./base"
 
 
+def test_of_a_path_from_elsewhere_only_the_name_is_written_down(base, tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    shutil.copytree(base, tmp_path / "base")
+    for source in (str(tmp_path / "base"), "../base"):
+        assert resolve(source).as_input()["source"] == "base"
+        assert resolve(source).location == "../base"
+
+
 def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
     from safetensors.torch import load_file
 
