@@ -115,14 +115,14 @@ class WarmupOptions:
 
     model: str | None = None
     revision: str | None = None
-    steps: int = 3_000
+    steps: int = 3_600
     batch_size: int = 32
     optimizer: str = "muon"
-    learning_rate: float = 8e-3
+    learning_rate: float = 3e-3
     weight_decay: float = 0.05
-    hit_rate: float = 0.4
+    hit_rate: float = 0.3
     give_up: float = 0.0
-    max_lines: int = 8
+    max_lines: int = 10
     seed: int = 42
     vocab_size: int = 512
     hidden_size: int = 256

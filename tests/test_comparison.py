@@ -127,7 +127,7 @@ def test_what_is_no_evaluation_is_refused_and_nothing_is_overwritten(three):
         comparison.compare({"base": Path("base")}, Path("out"))
     with pytest.raises(ArtifactError, match="nowhere does not exist; `countdown-rl eval` makes it"):
         comparison.compare({"base": Path("base"), "nowhere": Path("nowhere")}, Path("out"))
-    with pytest.raises(ArtifactError, match="out is a comparison artifact, not eval"):
+    with pytest.raises(ArtifactError, match="out is a comparison artifact, not an eval artifact"):
         comparison.compare({"base": Path("base"), "out": Path("out")}, Path("new"))
     with pytest.raises(ArtifactError, match="eval artifact; give --out another"):
         comparison.compare(three, Path("base"))
