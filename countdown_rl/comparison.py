@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, evaluation
+from countdown_rl import artifacts, bounds, evaluation
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import Result
 from countdown_rl.statistics import mcnemar, paired_difference, paired_mean
@@ -21,7 +21,7 @@ def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
         first and from the one before it.
 
     Raises:
-        InputError: fewer than two results, or results on other puzzles or with other decoding.
+        InputError: fewer than two results or none of a model, or results on other puzzles or with other decoding.
         ArtifactError: one of them is missing or damaged, or *out* cannot be written.
     """
     artifacts.check_writable(out, "comparison")
@@ -38,20 +38,24 @@ def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
 
 
 def numbers(results: Mapping[str, Result]) -> dict[str, Any]:
-    """The figures of *results*, in their order, with paired differences."""
-    names = list(results)
-    first = results[names[0]]
-    for name in names[1:]:
-        _same_terms(names[0], first, name, results[name])
+    """The figures of *results*, in their order, with paired differences between models.
+
+    A floor or a ceiling has figures only.
+    """
+    models = [name for name, result in results.items() if not bounds.is_bound(result.metrics)]
+    if not models:
+        raise InputError("give an evaluation of a model beside its floor and ceiling.")
+    first = results[models[0]]
+    for name, result in results.items():
+        _same_terms(models[0], first, name, result)
     rows = []
-    for index, name in enumerate(names):
-        metrics = results[name].metrics
+    for name, result in results.items():
         keys = ("accuracy", "n", "correct", "interval", "pass_at", "by_size", "by_needs", "format", "mean_tokens")
-        kept = {key: metrics[key] for key in (*keys, "truncated", "model") if key in metrics}
+        kept = {key: result.metrics[key] for key in (*keys, "truncated", "model") if key in result.metrics}
         row = {"name": name} | kept
-        if index:
-            row["against_first"] = difference(first, results[name])
-            row["against_previous"] = difference(results[names[index - 1]], results[name])
+        if name in models[1:]:
+            row["against_first"] = difference(first, result)
+            row["against_previous"] = difference(results[models[models.index(name) - 1]], result)
         rows.append(row)
     shared = {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")}
     return shared | {"results": rows}
@@ -99,8 +103,7 @@ def table(values: Mapping[str, Any]) -> str:
             percent(row["accuracy"]),
             f"{percent(low)} to {percent(high)}",
             *(percent(row["by_size"][size]["accuracy"]) if size in row["by_size"] else "" for size in sizes),
-            percent(row["format"]),
-            f"{row['mean_tokens']:.0f}",
+            *(("", "") if bounds.is_bound(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
             points(row["against_previous"]) if "against_previous" in row else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -132,5 +135,8 @@ def _same_terms(first_name: str, first: Result, name: str, other: Result) -> Non
         raise InputError(
             f"{name} and {first_name} were scored on different puzzles; give both the same --data and --n."
         )
-    if first.metrics["decoding"] != other.metrics["decoding"]:
+    one, another = first.metrics["decoding"], other.metrics["decoding"]
+    if bounds.is_bound(other.metrics):  # nothing is decoded, but there may be several answers a puzzle
+        one, another = one.get("samples", 1), another["samples"]
+    if one != another:
         raise InputError(f"{name} and {first_name} were decoded differently; evaluate both with the same options.")

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, dataset, generation, models, tasks
-from countdown_rl.errors import InputError, ModelError
+from countdown_rl import artifacts, bounds, dataset, generation, models, tasks
+from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.measures import Sample, measure
 from countdown_rl.options import EvalOptions
 from countdown_rl.progress import Progress
@@ -51,6 +51,7 @@ def evaluate(
     """Put the puzzles at *data* to *model* and write an ``eval`` artifact at *out*.
 
     Args:
+        model: a model reference, or ``random`` or ``solver`` for a floor and a ceiling.
         data: a JSONL file, or a data artifact, whose test split is used.
         on_batch: called with (done, all, solved so far): once with what an earlier run had finished, then
             after every batch.
@@ -68,9 +69,14 @@ def evaluate(
     if options.n is not None and options.n > len(rows):
         raise InputError(f"{data} has {len(rows)} rows, fewer than --n {options.n}.")
     rows = rows[: options.n]
+    settings = {key: value for key, value in asdict(options).items() if key not in _SPEED}
+    if model in bounds.KINDS:
+        if revision is not None:
+            raise UsageError(f"--revision is for models on the Hub, and {model} is not one; leave it out.")
+        inputs = {"model": {"source": model, "kind": bounds.KINDS[model]}, "data": artifacts.file_input(data)}
+        return _bound(model, rows, options, settings, inputs, out)
     ref = models.resolve(model, revision=revision)
     inputs = {"model": ref.as_input(), "data": artifacts.file_input(data)}
-    settings = {key: value for key, value in asdict(options).items() if key not in _SPEED}
 
     models.quiet()
     import torch
@@ -102,9 +108,7 @@ def evaluate(
         "precision": loaded.precision,
         "path": loaded.path,
     }
-    with artifacts.writing(out, "eval", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
-        (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
-        dataset.write_rows(draft.path / SAMPLES, samples)
+    _write(out, settings, inputs, LIBRARIES, metrics, samples)
     progress.clear()
     return Result(metrics, samples, loaded.note)
 
@@ -120,6 +124,47 @@ def read(path: Path) -> Result:
     # Bytes, because a text's lines also end at characters that a model may have written.
     lines = (path / SAMPLES).read_bytes().splitlines()
     return Result(json.loads((path / METRICS).read_bytes()), [json.loads(line) for line in lines])
+
+
+def _bound(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    options: EvalOptions,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    out: Path,
+) -> Result:
+    """The evaluation of a floor or a ceiling; of all that says how to decode, samples and seed count."""
+    each = options.samples
+    samples = [
+        _sample(
+            row,
+            {"sample": turn} if each > 1 else {},
+            generation.Completion(bounds.complete(name, row, f"{options.seed} {at} {turn}"), 0, True),
+        )
+        for at, row in enumerate(rows)
+        for turn in range(each)
+    ]
+    metrics = measure(samples, rows) | {
+        "decoding": {"samples": each, "seed": options.seed},
+        "data": inputs["data"],
+        "model": inputs["model"],
+    }
+    _write(out, settings, inputs, (), metrics, samples)
+    return Result(metrics, samples)
+
+
+def _write(
+    out: Path,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    libraries: Sequence[str],
+    metrics: Mapping[str, Any],
+    samples: Sequence[Sample],
+) -> None:
+    with artifacts.writing(out, "eval", options=settings, inputs=inputs, libraries=libraries) as draft:
+        (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
+        dataset.write_rows(draft.path / SAMPLES, samples)
 
 
 def _prompts(loaded: models.Loaded, rows: Sequence[Mapping[str, Any]], options: EvalOptions) -> list[list[int]]:

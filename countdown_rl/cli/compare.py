@@ -18,7 +18,8 @@ def compare(
     """Compare evaluations on the same puzzles.
 
     Each is held against the first and against the one before it, puzzle by puzzle: the paired difference
-    with its 95% interval, and McNemar's exact test.
+    with its 95% interval, and McNemar's exact test. A floor and a ceiling (`eval --model random` and
+    `--model solver`) stand in the table and are held against nothing.
 
     **Example**
 
@@ -45,7 +46,7 @@ def _view(values: dict[str, Any]) -> Table:
     for row in values["results"]:
         low, high = row["interval"]
         cells = [row["name"], percent(row["accuracy"]), f"{percent(low)} to {percent(high)}"]
-        if row is not first:
+        if "against_first" in row:
             previous = row["against_previous"]
             cells += [points(row["against_first"]), points(previous), f"{previous['p']:.2g}"]
         table.add_row(*cells)

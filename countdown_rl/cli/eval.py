@@ -18,7 +18,8 @@ def eval_(
     model: Annotated[
         str,
         typer.Option(
-            help="The shipped model's name, an adapter, merged or quantized directory, a GGUF file, a Hub id."
+            help="The shipped model's name, an adapter, merged or quantized directory, a GGUF file, a Hub id; "
+            "random or solver for a floor and a ceiling."
         ),
     ] = "artifacts/adapter",
     revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = None,
@@ -69,6 +70,8 @@ def eval_(
 
     `countdown-rl eval --model countdown-tiny --n 200 --out artifacts/eval/base`
 
+    `countdown-rl eval --model random --out artifacts/eval/random`
+
     `countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
@@ -110,6 +113,8 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
     for needs, share in metrics["by_needs"].items():
         row({"add-sub": "+ - suffice", "mul-div": "needs * or /"}.get(needs, needs), share)
     table.add_section()
+    if "precision" not in metrics:  # a floor or a ceiling: nothing was written in tokens
+        return table
     table.caption = (
         f"format {metrics['format']:.1%}, {metrics['mean_tokens']:.0f} tokens a completion, "
         f"{metrics['truncated']:.1%} cut short"
