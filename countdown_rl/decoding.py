@@ -7,7 +7,7 @@ each prompt is read once however many completions it gets, the cache is written 
 when they are done. The arithmetic is that of ``LlamaForCausalLM`` (a test compares the logits).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,7 @@ class Decoder:
         temperature: float = 0.0,
         top_p: float = 1.0,
         generator: torch.Generator | None = None,
+        on_token: Callable[[int], None] | None = None,
     ) -> list[list[int]]:
         """Continue each of *prompts* (token ids); equal ones are read once.
 
@@ -137,6 +138,7 @@ class Decoder:
             stop: when a completion is over before *max_new_tokens*.
             temperature: 0 takes the likeliest token.
             generator: None takes torch's own.
+            on_token: called with each token as it comes, in the order of the rows.
 
         Returns:
             The token ids of each completion, the token that ended it included.
@@ -153,6 +155,8 @@ class Decoder:
             finished = stop.may_end[tokens] & alive
             for row, token in zip(rows[alive].tolist(), tokens[alive].tolist(), strict=True):
                 done[row].append(token)
+                if on_token is not None:
+                    on_token(token)
             for index in finished.nonzero()[:, 0].tolist():
                 alive[index] = not stop(done[int(rows[index])])
             count = int(alive.sum())
