@@ -176,6 +176,7 @@ class EvalOptions:
     max_new_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
+    samples: int = 1
     seed: int = 42
     batch_size: int = 0
     precision: str = "auto"
@@ -184,9 +185,36 @@ class EvalOptions:
 
     def __post_init__(self) -> None:
         check_choices(self, EVAL_CHOICES)
+        if self.samples > 1 and self.temperature == 0:
+            raise UsageError("--samples draws the same completion each time without a --temperature above 0.")
 
 
 EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto", "cpu", "cuda", "mps")}
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """``ask``: the rules of one puzzle, and how its completion is drawn."""
+
+    rule: str = "exactly-once"
+    operators: str = "+-*/"
+    style: str = "begun"
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 42
+    precision: str = "auto"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_choices(self, ASK_CHOICES)
+
+
+ASK_CHOICES = {
+    "rule": ("exactly-once", "at-most-once", "television"),
+    "style": ("begun", "own"),
+    **EVAL_CHOICES,
+}
 
 
 @dataclass(frozen=True)
