@@ -1,7 +1,7 @@
 """Evaluations side by side on the same puzzles: paired differences, and the one table that everyone shows."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,20 @@ def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
         (draft.path / TABLE).write_text(table(values), "utf-8")
         dataset.write_rows(draft.path / CHANGES, changes(read))
     return values
+
+
+def named(paths: Sequence[Path]) -> dict[str, Path]:
+    """Evaluations by their directory's name, or by their whole path where two have one name.
+
+    Raises:
+        InputError: one is given twice.
+    """
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
+        names = [path.as_posix() for path in paths]
+    if len(set(names)) < len(names):
+        raise InputError("an evaluation is given twice; give each once.")
+    return dict(zip(names, paths, strict=True))
 
 
 def numbers(results: Mapping[str, Result]) -> dict[str, Any]:
@@ -154,16 +168,20 @@ def table(values: Mapping[str, Any]) -> str:
             points(row["against_previous"]) if "against_previous" in row else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", terms(values)]
+    return "\n".join(lines) + "\n"
+
+
+def terms(values: Mapping[str, Any]) -> str:
+    """On which puzzles, how decoded, and which intervals, in one sentence."""
     first, decoding = values["results"][0], values["decoding"]
     how = "greedy" if decoding["greedy"] else f"temperature {decoding['temperature']:g}, top-p {decoding['top_p']:g}"
     if decoding.get("samples", 1) > 1:
         how += f", {decoding['samples']} completions each"
-    lines += [
-        "",
+    return (
         f"{first['n']:,} held-out puzzles ({', '.join(values['rules']) or values['task']}), {how}, at most "
-        f"{decoding['max_new_tokens']} tokens; intervals are 95% (Wilson; Newcombe for paired differences).",
-    ]
-    return "\n".join(lines) + "\n"
+        f"{decoding['max_new_tokens']} tokens; intervals are 95% (Wilson; Newcombe for paired differences)."
+    )
 
 
 def percent(share: float) -> str:

@@ -193,6 +193,13 @@ EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto",
 
 
 @dataclass(frozen=True)
+class ReportOptions:
+    """``report``: how much there is to read."""
+
+    transcripts: int = 24
+
+
+@dataclass(frozen=True)
 class AskOptions:
     """``ask``: the rules of one puzzle, and how its completion is drawn."""
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.errors import UsageError
+from countdown_rl.errors import InputError, UsageError
 
 
 def compare(
@@ -32,14 +32,13 @@ def compare(
 
     `countdown-rl compare artifacts/eval/merged artifacts/eval/quantized --changed 5`
     """
-    names = [path.name for path in results]
-    if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
-        names = [path.as_posix() for path in results]
-    if len(set(names)) < len(names):
-        raise UsageError("an evaluation is given twice; give each once.")
     from countdown_rl import comparison
 
-    values = comparison.compare(dict(zip(names, results, strict=True)), out)
+    try:
+        named = comparison.named(results)
+    except InputError as error:
+        raise UsageError(str(error)) from None
+    values = comparison.compare(named, out)
     view: RenderableType = _view(values)
     if changed:
         changes = comparison.read_changes(out)

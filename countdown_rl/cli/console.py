@@ -11,6 +11,10 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from countdown_rl.text import plain
+
+__all__ = ["busy", "data", "failure", "note", "people", "plain", "result", "solving", "steps", "stream", "warn"]
+
 #: Seconds between two lines where there is no terminal.
 QUIET = 60.0
 
@@ -34,11 +38,6 @@ def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | N
 def stream(text: str) -> None:
     """A piece of what a model is writing, to stdout at once."""
     _out.print(Text(plain(text), style="dim"), end="")
-
-
-def plain(text: str) -> str:
-    """*text* without what a terminal would obey; a model may write anything."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)
 
 
 @contextmanager
