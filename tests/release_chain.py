@@ -5,7 +5,9 @@ The weights are real tiny checkpoints; the training and the figures are made up.
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from countdown_rl import artifacts, references
 from countdown_rl.options import DataOptions, MergeOptions, TrainOptions
@@ -14,12 +16,17 @@ from tests import tiny_llama
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 
 
+def chain_data(path: Path, options: dict[str, Any]) -> Path:
+    """A data artifact of one puzzle, with these options beside the usual ones."""
+    with artifacts.writing(path, "data", options=asdict(DataOptions(n=10)) | options) as draft:
+        (draft.path / "test.jsonl").write_text('{"id": "a", "nums": [1, 2], "target": 3}\n')
+        draft.facts["splits"] = {"test": {"rows": 1}}
+    return path
+
+
 def chain(root: Path, *, seed: int = 0) -> Path:
     """``data``, ``base``, ``adapter``, ``merged``, ``eval/merged`` and ``eval/comparison`` under *root*."""
-    from dataclasses import asdict
-
-    with artifacts.writing(root / "data", "data", options=asdict(DataOptions(n=10))) as draft:
-        (draft.path / "test.jsonl").write_text('{"id": "a", "nums": [1, 2], "target": 3}\n')
+    chain_data(root / "data", {})
     data = artifacts.read(root / "data", "data")
     with artifacts.writing(root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}) as draft:
         tiny_llama.checkpoint(draft.path, seed=seed)
