@@ -1,20 +1,27 @@
 """Evaluations side by side on the same puzzles: paired differences, and the one table that everyone shows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, bounds, evaluation
+from countdown_rl import artifacts, bounds, dataset, evaluation
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import Result
 from countdown_rl.statistics import mcnemar, paired_difference, paired_mean
 
-TABLE, NUMBERS = "comparison.md", "comparison.json"
+TABLE, NUMBERS, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
+
+#: What a change keeps of its puzzle, and of each completion.
+_PUZZLE = ("id", "nums", "target", "needs", "question", "gold")
+_SAID = ("correct", "completion", "answer", "value", "reason")
 
 
 def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
     """Compare the evaluations in *results* (name to path) and write a ``comparison`` artifact at *out*.
+
+    ``changes.jsonl`` in it holds the puzzles that changed side, as :func:`changes` gives them.
 
     Returns:
         What ``comparison.json`` holds: each result's metrics, and each one's paired difference from the
@@ -34,6 +41,7 @@ def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
     with artifacts.writing(out, "comparison", options={"names": list(results)}, inputs=inputs) as draft:
         (draft.path / NUMBERS).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         (draft.path / TABLE).write_text(table(values), "utf-8")
+        dataset.write_rows(draft.path / CHANGES, changes(read))
     return values
 
 
@@ -98,11 +106,50 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     }
 
 
+def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """The puzzles that changed side, from the first model to each other one and from each to the next.
+
+    Of several completions of a puzzle the side is how many are right, and those shown are the first wrong
+    and the first right one that tell.
+    """
+    names = [name for name, result in results.items() if not bounds.is_bound(result.metrics)]
+    pairs = dict.fromkeys([*((names[0], name) for name in names[1:]), *pairwise(names)])
+    return [change for first, second in pairs for change in _changes(first, second, results)]
+
+
+def read_changes(path: Path) -> list[dict[str, Any]]:
+    """What :func:`changes` gave for the comparison at *path*."""
+    # Bytes, because a text's lines also end at characters that a model may have written.
+    return [json.loads(line) for line in (Path(path) / CHANGES).read_bytes().splitlines()]
+
+
+def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
+    sides = [_by_puzzle(results[name]) for name in (first, second)]
+    for before, after in zip(*sides, strict=True):
+        was, now = (sum(sample["correct"] for sample in side) for side in (before, after))
+        if was == now:
+            continue
+        won = now > was
+        shown = {
+            when: next(sample for sample in side if sample["correct"] is right)
+            for when, side, right in (("before", before, not won), ("after", after, won))
+        }
+        yield (
+            {"from": first, "to": second, "side": "won" if won else "lost"}
+            | {key: before[0][key] for key in _PUZZLE if key in before[0]}
+            | ({"right_before": was, "right_after": now, "completions": len(before)} if len(before) > 1 else {})
+            | {when: {key: sample.get(key) for key in _SAID} for when, sample in shown.items()}
+        )
+
+
+def _by_puzzle(result: Result) -> list[list[dict[str, Any]]]:
+    each = len(result.samples) // result.metrics["n"]
+    return [result.samples[at : at + each] for at in range(0, len(result.samples), each)]
+
+
 def _shares(result: Result) -> list[float]:
     """The share of each puzzle's completions that is right."""
-    right = [sample["correct"] for sample in result.samples]
-    each = len(right) // result.metrics["n"]
-    return [sum(right[at : at + each]) / each for at in range(0, len(right), each)]
+    return [sum(sample["correct"] for sample in some) / len(some) for some in _by_puzzle(result)]
 
 
 def table(values: Mapping[str, Any]) -> str:

@@ -6,6 +6,9 @@ from math import erfc, sqrt
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
 
+#: Resamples of a bootstrap; the fewest values that it is made from, and the fewest puzzles' worth of either side.
+DRAWS, FEWEST, RAREST = 4_000, 20, 5
+
 Interval = tuple[float, float]
 
 
@@ -36,6 +39,35 @@ def mean_interval(values: Sequence[float], each: int = 1) -> Interval:
     most = mean * (1 - mean)
     effective = n if spread >= most else n * min(each, most / spread if spread else each)
     return wilson(mean * effective, effective)
+
+
+def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
+    """The 95% interval of the mean of *values* between 0 and 1, from resampling them.
+
+    The bootstrap-t of the mean's log-odds (Efron and Tibshirani 1993, "An Introduction to the Bootstrap",
+    chapter 12): it stays between 0 and 1, and covers where resampled means alone do not. The same for the
+    same values. Where there are few values, or nearly all are 0 or 1, resampling tells too little: then it
+    is Wilson's.
+    """
+    import numpy as np
+
+    distinct, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+    n = int(counts.sum())
+    total = float(counts @ distinct)
+    if len(distinct) < 2 or n < FEWEST or min(total, n - total) < RAREST:
+        return wilson(total, n)
+    # Equal values are exchangeable, so a resample is how often it has each of them; the last is the sample.
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=DRAWS)
+    drawn = np.concatenate((drawn, counts[None]))
+    means = drawn @ distinct / n
+    spread = np.maximum(drawn @ distinct**2 / n - means**2, 0)
+    known = (spread > 1e-12) & (means > 0) & (means < 1)
+    means, spread = means[known], spread[known]
+    odds = np.log(means / (1 - means))
+    errors = np.sqrt(spread / n) / (means * (1 - means))
+    below, above = np.quantile((odds[:-1] - odds[-1]) / errors[:-1], (0.025, 0.975))
+    low, high = 1 / (1 + np.exp(-(odds[-1] - np.array((above, below)) * errors[-1])))
+    return float(low), float(high)
 
 
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:

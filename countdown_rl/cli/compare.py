@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.errors import InputError, UsageError
@@ -13,6 +15,9 @@ from countdown_rl.errors import InputError, UsageError
 def compare(
     results: Annotated[list[Path], typer.Argument(help="What eval wrote, two or more, in order.")],
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/eval/comparison"),
+    changed: Annotated[
+        int, typer.Option(min=0, help="Show so many puzzles that changed side, with what was said before and after.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Compare evaluations on the same puzzles.
@@ -21,9 +26,11 @@ def compare(
     with its 95% interval, and McNemar's exact test. A floor and a ceiling (`eval --model random` and
     `--model solver`) stand in the table and are held against nothing.
 
-    **Example**
+    **Examples**
 
     `countdown-rl compare artifacts/eval/base artifacts/eval/adapter artifacts/eval/merged`
+
+    `countdown-rl compare artifacts/eval/merged artifacts/eval/quantized --changed 5`
     """
     from countdown_rl import comparison
 
@@ -32,7 +39,13 @@ def compare(
     except InputError as error:
         raise UsageError(str(error)) from None
     values = comparison.compare(named, out)
-    console.result({"out": str(out)} | values, as_json=as_json, view=_view(values))
+    view: RenderableType = _view(values)
+    if changed:
+        changes = comparison.read_changes(out)
+        values["changes"] = changes[:changed]
+        count = Text(f"\n{len(values['changes'])} of {len(changes):,} that changed side", style="dim")
+        view = Group(view, *map(_change, values["changes"]), count)
+    console.result({"out": str(out)} | values, as_json=as_json, view=view)
 
 
 def _view(values: dict[str, Any]) -> Table:
@@ -50,3 +63,15 @@ def _view(values: dict[str, Any]) -> Table:
             cells += [points(row["against_first"]), points(previous), f"{previous['p']:.2g}"]
         table.add_row(*cells)
     return table
+
+
+def _change(change: dict[str, Any]) -> Text:
+    puzzle = f"{' '.join(map(str, change['nums']))} → {change['target']}" if "nums" in change else change["question"]
+    text = Text(f"\n{console.plain(puzzle)}", style="bold")
+    text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
+    for name, when in ((change["from"], "before"), (change["to"], "after")):
+        said = change[when]
+        text.append(f"{'✓' if said['correct'] else '✗'} {name}", style="green" if said["correct"] else "red")
+        text.append(f"  {said['reason']}\n" if said["reason"] else "\n", style="dim")
+        text.append(console.plain(said["completion"].strip("\n")) + "\n", style="default")
+    return text
