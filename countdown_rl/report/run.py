@@ -54,14 +54,14 @@ Group = Mapping[str, Scored]
 def view(scored: Group, log: Sequence[StepRow], puzzles: int) -> dict[str, Any]:
     """All that the page about *scored* and the training *log* shows, with *puzzles* to read.
 
-    Models come in the order in which they are made from each other, then the floor, then the ceiling.
-    Results on other puzzles, or decoded in another way, are in groups of their own; the largest is first,
-    and the page's main one.
+    Models come in the order in which they are made from each other, else as given; then the floor, then the
+    ceiling. Results on other puzzles, or decoded in another way, are in groups of their own; the largest is
+    first, and the page's main one.
 
     Raises:
         InputError: no evaluation is of a model.
     """
-    groups = _groups(dict(sorted(scored.items(), key=_place)))
+    groups = _groups(dict(sorted(scored.items(), key=lambda item: _place(item[1]))))
     main = groups[0]
     names = [name for name, one in main.items() if not one.bound]
     first, last = main[names[0]], main[names[-1]]
@@ -91,11 +91,9 @@ def view(scored: Group, log: Sequence[StepRow], puzzles: int) -> dict[str, Any]:
     }
 
 
-def _place(item: tuple[str, Scored]) -> tuple[int, int, str]:
-    name, one = item
+def _place(one: Scored) -> tuple[int, int]:
     kinds = ("floor", "ceiling")
-    kind = one.result.metrics["model"]["kind"]
-    return kinds.index(kind) + 1 if one.bound else 0, len(one.chain), name
+    return kinds.index(one.result.metrics["model"]["kind"]) + 1 if one.bound else 0, len(one.chain)
 
 
 def _groups(scored: Group) -> list[dict[str, Scored]]:
@@ -189,7 +187,8 @@ def _told(link: Link) -> str:
     """What tells this link from others of its kind, in a few words."""
     options, facts = link.options, link.facts
     if link.kind == "data":
-        return f"{options['n']:,} {options.get('task', 'countdown')} rows, seed {options['seed']}"
+        rows = sum(split["rows"] for split in facts.get("splits", {}).values())
+        return f"{rows:,} rows, seed {options['seed']}" if rows and "seed" in options else ""
     if link.kind in ("model", "shipped", "adapter") and "steps" in options:
         return f"{facts.get('steps', options['steps']):,} steps"
     return str(options.get("format", ""))
