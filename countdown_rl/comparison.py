@@ -176,11 +176,13 @@ def terms(values: Mapping[str, Any]) -> str:
     """On which puzzles, how decoded, and which intervals, in one sentence."""
     first, decoding = values["results"][0], values["decoding"]
     how = "greedy" if decoding["greedy"] else f"temperature {decoding['temperature']:g}, top-p {decoding['top_p']:g}"
+    intervals = "Wilson; Newcombe for paired differences"
     if decoding.get("samples", 1) > 1:
         how += f", {decoding['samples']} completions each"
+        intervals = "Wilson at the effective sample size; normal for paired differences"
     return (
         f"{first['n']:,} held-out puzzles ({', '.join(values['rules']) or values['task']}), {how}, at most "
-        f"{decoding['max_new_tokens']} tokens; intervals are 95% (Wilson; Newcombe for paired differences)."
+        f"{decoding['max_new_tokens']} tokens; intervals are 95% ({intervals})."
     )
 
 

@@ -65,7 +65,7 @@ def made(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) ->
         completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
         grade = vars(tasks.of_row(row).grade(completion, row))
         kept.append(row | {"completion": completion} | grade | {"tokens": 9, "truncated": mark == "."})
-        assert kept[-1]["correct"] == (mark == "+")
+        assert "impossible" in completion or kept[-1]["correct"] == (mark == "+")
     entry = chained(*CHAINS.get(path.name, ("model",)))
     model = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
     metrics = evaluation.measure(kept, rows[: len(marks) // samples]) | {
@@ -196,6 +196,32 @@ def test_figures_are_those_of_the_metrics(run):
         metrics = json.loads((run / "eval" / name / "metrics.json").read_text())
         counts = {reason: int(re.findall(r'<data value="(\d+)"', cells)[at]) for reason, cells in reasons.items()}
         assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
+
+
+def test_what_else_is_measured_is_shown_as_it_is(tmp_path):
+    rows = [row | {"solutions": at % 6} for at, row in enumerate(ROWS)]
+    no_way = [row for row in rows if not row["solutions"]]
+    assert len(no_way) == 2
+    text = "</think>\n<answer>impossible</answer>"
+    made(tmp_path / "eval" / "base", "+-" * 12, samples=2, rows=rows, text=text)
+    metrics = json.loads((tmp_path / "eval" / "base" / "metrics.json").read_text())
+    shown = page(tmp_path)
+
+    def values(pattern: str) -> list[float]:
+        return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, shown, re.S)[1])]
+
+    passes = [metrics["pass_at"][k]["share"] for k in ("1", "2")]
+    assert values(r'<tr data-pass="base">(.*?)</tr>') == [*passes, metrics["majority"]["share"]]
+    tokens = metrics["tokens"]
+    kept = [tokens[key] for key in ("median", "p95", "mean_right", "mean_wrong", "per_right_answer")]
+    assert values(r'<tr data-tokens="base">(.*?)</tr>') == [metrics["mean_tokens"], *kept, metrics["truncated"]]
+    kinds = dict(re.findall(r'data-kind="([^"]*)">.*?<data value="([^"]*)"', shown, re.S))
+    for kind, share in {"1 solution": "1", "2-4 solutions": "2-4", "5-9 solutions": "5-9"}.items():
+        assert json.loads(kinds[kind]) == metrics["by_solutions"][share]["accuracy"]
+    assert json.loads(kinds["impossible puzzles, and it says so"]) == metrics["impossible"]["accuracy"]
+    refusals = kinds["puzzles that have a way, and it says impossible"]
+    assert json.loads(refusals) == metrics["wrong_refusals"]["share"] > 0
+    assert "normal for paired differences" in shown
 
 
 def test_paired_differences_are_those_of_a_comparison(run):

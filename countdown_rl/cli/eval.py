@@ -137,12 +137,13 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
 
 
 def _aside(metrics: dict[str, Any]) -> list[str]:
-    tokens = metrics["tokens"]
-    lines = [
-        f"format {metrics['format']:.1%}, {metrics['truncated']:.1%} cut short",
-        f"{metrics['mean_tokens']:.0f} tokens a completion, 19 of 20 within {tokens['p95']:,}",
-    ]
-    if tokens["per_right_answer"] is not None:
+    lines, tokens = [], metrics["tokens"]
+    if "precision" in metrics:  # a floor or a ceiling writes nothing in tokens
+        lines = [
+            f"format {metrics['format']:.1%}, {metrics['truncated']:.1%} cut short",
+            f"{metrics['mean_tokens']:.0f} tokens a completion, 19 of 20 within {tokens['p95']:,}",
+        ]
+    if lines and tokens["per_right_answer"] is not None:
         lines[-1] += f", {tokens['per_right_answer']:,.0f} for each right answer"
     if "draws" in metrics:
         draws = metrics["draws"]

@@ -14,12 +14,21 @@ from countdown_rl.report import curves, transcripts
 from countdown_rl.trainlog import StepRow
 from countdown_rl.verdicts import REASONS
 
-#: Titles of the kinds of puzzle that metrics are broken down by, and of each kind.
+#: Titles of what metrics are broken down by, and of each kind of puzzle.
 BREAKDOWNS = {
     "by_size": ("Count of numbers", "{} numbers"),
     "by_needs": ("Operators that are needed", "{}"),
+    "by_solutions": ("Number of solutions", "{} solutions"),
 }
-NEEDS = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}
+KINDS = {
+    "add-sub": "+ and − suffice",
+    "mul-div": "× or ÷ is needed",
+    "1 solutions": "1 solution",
+}
+REFUSALS = {
+    "impossible": "impossible puzzles, and it says so",
+    "wrong_refusals": "puzzles that have a way, and it says impossible",
+}
 
 
 @dataclass(frozen=True)
@@ -45,14 +54,14 @@ Group = Mapping[str, Scored]
 def view(scored: Group, log: Sequence[StepRow], puzzles: int) -> dict[str, Any]:
     """All that the page about *scored* and the training *log* shows, with *puzzles* to read.
 
-    Models come in the order in which they are made from each other, then the floor, then the ceiling.
-    Results on other puzzles, or decoded in another way, are in groups of their own; the largest is first,
-    and the page's main one.
+    Models come in the order in which they are made from each other, else as given; then the floor, then the
+    ceiling. Results on other puzzles, or decoded in another way, are in groups of their own; the largest is
+    first, and the page's main one.
 
     Raises:
         InputError: no evaluation is of a model.
     """
-    groups = _groups(dict(sorted(scored.items(), key=_place)))
+    groups = _groups(dict(sorted(scored.items(), key=lambda item: _place(item[1]))))
     main = groups[0]
     names = [name for name, one in main.items() if not one.bound]
     first, last = main[names[0]], main[names[-1]]
@@ -82,11 +91,9 @@ def view(scored: Group, log: Sequence[StepRow], puzzles: int) -> dict[str, Any]:
     }
 
 
-def _place(item: tuple[str, Scored]) -> tuple[int, int, str]:
-    name, one = item
+def _place(one: Scored) -> tuple[int, int]:
     kinds = ("floor", "ceiling")
-    kind = one.result.metrics["model"]["kind"]
-    return kinds.index(kind) + 1 if one.bound else 0, len(one.chain), name
+    return kinds.index(one.result.metrics["model"]["kind"]) + 1 if one.bound else 0, len(one.chain)
 
 
 def _groups(scored: Group) -> list[dict[str, Scored]]:
@@ -114,28 +121,40 @@ def _held(model: Result, bound: Result) -> bool:
 def _table(group: Group) -> dict[str, Any]:
     """One comparison: its rows, the kinds of puzzle, and why answers were refused."""
     values = comparison.numbers({name: one.result for name, one in group.items()})
-    rows = values["results"]
-    models = [name for name, one in group.items() if not one.bound]
-    for row in rows:
-        one = group[row["name"]]
-        row["bound"] = one.bound
-        row["about"] = _about(one)
-        row["sums"] = None if one.bound else transcripts.sums(one.result.samples)
+    rows = [row | _more(group[row["name"]]) for row in values["results"]]
+    models = [row for row in rows if not row["bound"]]
     reasons: dict[str, dict[str, int]] = {}
-    for name in models:
-        for reason, count in group[name].result.metrics["reasons"].items():
-            reasons.setdefault(reason, {})[name] = count
+    for row in models:
+        for reason, count in row["metrics"]["reasons"].items():
+            reasons.setdefault(reason, {})[row["name"]] = count
     return {
         "rows": rows,
+        "models": models,
         "n": rows[0]["n"],
+        "each": models[0]["completions"] // rows[0]["n"],
         "data": values["data"],
         "terms": comparison.terms(values),
-        "models": models,
-        "breakdowns": {title: kinds for key in BREAKDOWNS for title, kinds in _breakdown(rows, key)},
+        "breakdowns": _breakdowns(rows),
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
-        "completions": {name: len(group[name].result.samples) for name in models},
-        "pass_at": [row for row in rows if "pass_at" in row],
+        "passes": _passes(models[0]["metrics"].get("pass_at", {})),
     }
+
+
+def _more(one: Scored) -> dict[str, Any]:
+    """What the row of *one* tells beside its comparison."""
+    samples = one.result.samples
+    return {
+        "bound": one.bound,
+        "about": _about(one),
+        "metrics": one.result.metrics,
+        "completions": len(samples),
+        "sums": None if one.bound else transcripts.sums(samples),
+    }
+
+
+def _passes(found: Mapping[str, Any]) -> list[str]:
+    """The k of pass@k that a table has room for: powers of two, and the last."""
+    return [k for k in found if int(k).bit_count() == 1 or int(k) == len(found)]
 
 
 def _about(one: Scored) -> str:
@@ -145,21 +164,31 @@ def _about(one: Scored) -> str:
     return f"{model['source']}, held as {one.result.metrics['precision']}"
 
 
-def _breakdown(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[str, dict[str, list[Any]]]]:
-    """The title and, for each kind of puzzle, each row's name, its share, and whether it is a bound."""
-    title, name = BREAKDOWNS[key]
-    kinds: dict[str, list[Any]] = {}
+def _breakdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """By title and kind of puzzle: each row's name, its share, and whether it is a bound."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    refused = any("impossible" in row["metrics"] or "not-impossible" in row["metrics"]["reasons"] for row in rows)
     for row in rows:
-        for kind, share in row[key].items():
-            kinds.setdefault(name.format(NEEDS.get(kind, kind)), []).append((row["name"], share, row["bound"]))
-    return [(title, kinds)] if kinds else []
+        metrics = row["metrics"]
+        shares = [
+            (title, KINDS.get(kind, name.format(kind)), share)
+            for key, (title, name) in BREAKDOWNS.items()
+            for kind, share in metrics.get(key, {}).items()
+        ]
+        if refused:
+            shares += [("Saying impossible", REFUSALS[key], metrics[key]) for key in REFUSALS if key in metrics]
+        for title, kind, share in shares:
+            kinds = found.setdefault(title, {}).setdefault(KINDS.get(kind, kind), [])
+            kinds.append((row["name"], {"accuracy": share.get("share")} | share, row["bound"]))
+    return found
 
 
 def _told(link: Link) -> str:
     """What tells this link from others of its kind, in a few words."""
     options, facts = link.options, link.facts
     if link.kind == "data":
-        return f"{options['n']:,} {options.get('task', 'countdown')} rows, seed {options['seed']}"
+        rows = sum(split["rows"] for split in facts.get("splits", {}).values())
+        return f"{rows:,} rows, seed {options['seed']}" if rows and "seed" in options else ""
     if link.kind in ("model", "shipped", "adapter") and "steps" in options:
         return f"{facts.get('steps', options['steps']):,} steps"
     return str(options.get("format", ""))
