@@ -7,17 +7,13 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-slow lint clean
+.PHONY: repro test lint clean
 
 repro: $(READY)
 	$(BIN)/dvc repro
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
-
-# A real language model through every stage, and runs that are killed for real: about ten minutes.
-test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -105,10 +105,13 @@ def writing(
     """
     out = Path(out)
     check_writable(out, kind)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for stale in out.parent.glob(f".{out.name}.partial-*"):  # a killed run left it; nothing else makes these
-        shutil.rmtree(stale, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for stale in out.parent.glob(f".{out.name}.partial-*"):  # a killed run left it; nothing else makes these
+            shutil.rmtree(stale, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    except (FileNotFoundError, PermissionError) as error:  # as under /proc, whatever the permission bits say
+        raise _refused(out.parent) from error
     try:
         partial.chmod(0o755)
         draft = Draft(partial, {}, dict(inputs or {}))
@@ -136,6 +139,8 @@ def check_writable(out: Path, kind: str) -> None:
         ArtifactError: *out* is a file, holds something else than *kind*, or cannot be written.
     """
     out = Path(out)
+    if out.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise ArtifactError(f"{out} is the directory you are in, or holds it; give --out a directory of its own.")
     _recover(out)
     if out.exists():
         if not out.is_dir():
@@ -143,13 +148,13 @@ def check_writable(out: Path, kind: str) -> None:
         if any(out.iterdir()):
             found = _kind_of(out)
             if found != kind:
-                what = f"holds a {found} artifact" if found else "holds files that countdown-rl did not write"
+                what = f"holds {_named(found)}" if found else "holds files that countdown-rl did not write"
                 raise ArtifactError(f"{out} {what}; give --out another directory, or remove it first.")
     parent = out.parent
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ArtifactError(f"{parent} cannot be written to; give --out a directory that can.")
+        raise _refused(parent)
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
@@ -173,7 +178,8 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     except (ValueError, TypeError) as error:
         raise ArtifactError(f"{file} is damaged; make it again with {make}.") from error
     if manifest.kind not in kinds:
-        raise ArtifactError(f"{path} is a {manifest.kind} artifact, not {' or '.join(kinds)}; {make} makes one.")
+        wanted = " or ".join(map(_named, kinds))
+        raise ArtifactError(f"{path} is {_named(manifest.kind)}, not {wanted}; {make} makes one.")
     for name, entry in manifest.files.items():
         target = path / name
         if not target.is_file():
@@ -197,6 +203,14 @@ def _kind_of(path: Path) -> str | None:
     return kind if kind in MADE_BY else None
 
 
+def _refused(parent: Path) -> ArtifactError:
+    return ArtifactError(f"{parent} cannot be written to; give --out a directory that can.")
+
+
+def _named(kind: str) -> str:
+    return f"{'an' if kind[0] in 'ae' else 'a'} {kind} artifact"
+
+
 def _listing(root: Path) -> dict[str, dict[str, Any]]:
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     return {name: {"sha256": file_sha256(root / name), "size": (root / name).stat().st_size} for name in names}
@@ -218,7 +232,7 @@ def _flush(root: Path) -> None:
 
 
 def _aside(out: Path) -> Path:
-    return out.with_name(f".{out.name}.previous")
+    return out.parent / f".{out.name}.previous"
 
 
 def _replace(new: Path, out: Path) -> None:

@@ -127,6 +127,11 @@ def parse(text: str) -> Expression:
     return answer._replace(agrees=agrees)
 
 
+def words(text: str) -> list[str]:
+    """The numbers, signs and parentheses of *text*, each sign in its plain form."""
+    return [_SIGNS.get(word, word) for word in _TOKENS(text)]
+
+
 def _expression(text: str) -> Expression:
     numbers: list[int] = []
     signs: set[str] = set()

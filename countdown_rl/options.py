@@ -115,14 +115,14 @@ class WarmupOptions:
 
     model: str | None = None
     revision: str | None = None
-    steps: int = 3_000
+    steps: int = 3_600
     batch_size: int = 32
     optimizer: str = "muon"
-    learning_rate: float = 8e-3
+    learning_rate: float = 3e-3
     weight_decay: float = 0.05
-    hit_rate: float = 0.4
+    hit_rate: float = 0.3
     give_up: float = 0.0
-    max_lines: int = 8
+    max_lines: int = 10
     seed: int = 42
     vocab_size: int = 512
     hidden_size: int = 256
@@ -176,6 +176,7 @@ class EvalOptions:
     max_new_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
+    samples: int = 1
     seed: int = 42
     batch_size: int = 0
     precision: str = "auto"
@@ -184,9 +185,43 @@ class EvalOptions:
 
     def __post_init__(self) -> None:
         check_choices(self, EVAL_CHOICES)
+        if self.samples > 1 and self.temperature == 0:
+            raise UsageError("--samples draws the same completion each time without a --temperature above 0.")
 
 
 EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto", "cpu", "cuda", "mps")}
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """``report``: how much there is to read."""
+
+    transcripts: int = 24
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """``ask``: the rules of one puzzle, and how its completion is drawn."""
+
+    rule: str = "exactly-once"
+    operators: str = "+-*/"
+    style: str = "begun"
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 42
+    precision: str = "auto"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_choices(self, ASK_CHOICES)
+
+
+ASK_CHOICES = {
+    "rule": ("exactly-once", "at-most-once", "television"),
+    "style": ("begun", "own"),
+    **EVAL_CHOICES,
+}
 
 
 @dataclass(frozen=True)

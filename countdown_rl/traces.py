@@ -1,4 +1,4 @@
-"""Search traces: what a patient solver would write while it looks for a way to the target.
+"""Search traces: what a solver with an eye for numbers would write while it looks for a way to the target.
 
 An attempt is one line. It combines two numbers at a time until one is left; the last step is always the
 one that comes nearest to the target, so a line fails only if its earlier steps were wrong::
@@ -6,9 +6,12 @@ one that comes nearest to the target, so a line fails only if its earlier steps 
     36 + 55 = 91, 91 - 7 = 84, 84 + 19 = 103 no
     36 - 19 = 17, 55 - 7 = 48, 48 + 17 = 65 yes
 
-Lines before the last are steps that do not lead to the target; no line is written twice. The last line
-is one of the solutions, and the answer is that line put together again, unless the solver lost patience.
-Every value on the way is a positive whole number.
+Lines before the last do not reach the target; no line is written twice. The last line is one of the
+solutions, one of those with the fewest products and quotients, and the answer is that line put together
+again, unless the solver lost patience. Every value on the way is a positive whole number.
+
+What a failed line tried is nothing to imitate: there only its results and its verdict are lessons. So
+what a model learns to try is a solution, each time, given what has failed already.
 """
 
 import random
@@ -48,9 +51,17 @@ class Step:
 Line = tuple[Step, ...]
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a trace; ``lesson`` says whether a model is to learn to write it."""
+
+    text: str
+    lesson: bool = True
+
+
 def trace(
     row: Mapping[str, Any], rng: random.Random, *, hit_rate: float, give_up: float = 0.0, max_lines: int
-) -> str | None:
+) -> list[Piece] | None:
     """A completion for *row* that continues the open ``<think>`` and ends with its answer.
 
     *hit_rate* is the chance that a line is a solution, up to *max_lines* lines, of which the last one is
@@ -59,7 +70,7 @@ def trace(
     """
     table = tuple(Value(number, str(number)) for number in row["nums"])
     # Equal numbers give equal lines; a line is known by what is written.
-    attempts = {_written(line): line for line in lines(table, row["target"])}
+    attempts = {", ".join(map(str, line)): line for line in lines(table, row["target"])}
     hits = [line for line in attempts.values() if line[-1].result.number == row["target"]]
     misses = [line for line in attempts.values() if line[-1].result.number != row["target"]]
     if not hits:
@@ -69,19 +80,30 @@ def trace(
     while patient and count < min(max_lines - 1, len(misses)) and rng.random() >= hit_rate:
         count += 1
         patient = rng.random() >= give_up
-    tried = "\n" + "".join(f"{_written(line)} no\n" for line in _spread(misses, count, rng))
+    pieces = [Piece("\n")]
+    for line in _likely(misses, hits, row["target"], count, rng):
+        pieces += _failed(line)
     if not patient:
-        return f"{tried}</think>\n<answer>impossible</answer>"
-    hit = rng.choice(hits)
-    return f"{tried}{_written(hit)} yes\n</think>\n<answer>{hit[-1].result.text}</answer>"
+        return [*pieces, Piece("</think>\n<answer>impossible</answer>")]
+    fewest = min(map(_products, hits))
+    hit = rng.choice([line for line in hits if _products(line) == fewest])
+    written = ", ".join(map(str, hit))
+    return [*pieces, Piece(f"{written} yes\n</think>\n<answer>{hit[-1].result.text}</answer>")]
 
 
-def _written(line: Line) -> str:
-    return ", ".join(map(str, line))
+def _failed(line: Line) -> Iterator[Piece]:
+    for number, step in enumerate(line):
+        yield Piece(f"{', ' if number else ''}{step.left.number} {step.sign} {step.right.number}", lesson=False)
+        yield Piece(f" = {step.result.number}")
+    yield Piece(" no\n")
 
 
 def lines(table: tuple[Value, ...], target: int) -> Iterator[Line]:
-    """Every attempt from *table*: all earlier steps in every order, the last step nearest to *target*."""
+    """Every attempt from *table*, the last step nearest to *target*.
+
+    Of two steps that do not need each other only one order is an attempt: the one whose first number is
+    the larger comes first.
+    """
     if len(table) == 2:
         steps = sorted(_steps(*table), key=lambda step: abs(step.result.number - target))
         if steps:
@@ -92,7 +114,8 @@ def lines(table: tuple[Value, ...], target: int) -> Iterator[Line]:
             rest = table[:i] + table[i + 1 : j] + table[j + 1 :]
             for step in _steps(left, table[j]):
                 for more in lines((*rest, step.result), target):
-                    yield (step, *more)
+                    if step.result in (more[0].left, more[0].right) or more[0].left.number <= step.left.number:
+                        yield (step, *more)
 
 
 def _steps(a: Value, b: Value) -> Iterator[Step]:
@@ -107,17 +130,23 @@ def _steps(a: Value, b: Value) -> Iterator[Step]:
             yield Step(high, sign, low, Value(number, text, compound=True))
 
 
-def _spread(misses: Sequence[Line], count: int, rng: random.Random) -> list[Line]:
-    # Lines with the same first step crowd together under large products; choosing the first step first
-    # gives every beginning the same chance.
-    by_first: dict[str, list[Line]] = {}
-    for line in misses:
-        by_first.setdefault(str(line[0]), []).append(line)
-    chosen: list[Line] = []
-    while len(chosen) < count:
-        first = rng.choice(list(by_first))
-        pool = by_first[first]
-        chosen.append(pool.pop(rng.randrange(len(pool))))
-        if not pool:
-            del by_first[first]
-    return chosen
+def _products(line: Line) -> int:
+    return sum(step.sign in "*/" for step in line)
+
+
+def _likely(misses: Sequence[Line], hits: Sequence[Line], target: int, count: int, rng: random.Random) -> list[Line]:
+    """*count* of *misses*, rather those that one would really try: few products, small numbers, a begin that
+    leads to a solution, an end near the target."""
+    beginnings = {str(line[0]) for line in hits}
+
+    def weight(line: Line) -> float:
+        likely = 0.3 ** _products(line)
+        if any(step.result.number > 999 for step in line):
+            likely *= 0.1
+        if str(line[0]) in beginnings or abs(line[-1].result.number - target) <= 5:
+            likely *= 4
+        return likely
+
+    # Efraimidis and Spirakis (2006): the largest of these keys are a weighted sample without replacement.
+    keys = {line: rng.random() ** (1 / weight(line)) for line in misses}
+    return sorted(misses, key=keys.__getitem__, reverse=True)[:count]

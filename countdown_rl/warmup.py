@@ -95,11 +95,11 @@ def _corpus(rows: Sequence[Mapping[str, Any]], options: WarmupOptions) -> list[s
     texts = []
     for index, row in enumerate(rows[:CORPUS]):
         texts += [turn["content"] for turn in countdown.messages(row)]
-        texts += filter(None, [_trace(row, index, options)])
+        texts += ["".join(piece.text for piece in _trace(row, index, options) or ())]
     return texts
 
 
-def _trace(row: Mapping[str, Any], index: int, options: WarmupOptions) -> str | None:
+def _trace(row: Mapping[str, Any], index: int, options: WarmupOptions) -> list[traces.Piece] | None:
     rng = random.Random(f"{options.seed}:{index}")
     return traces.trace(row, rng, hit_rate=options.hit_rate, give_up=options.give_up, max_lines=options.max_lines)
 
@@ -124,23 +124,34 @@ def _small_llama(options: WarmupOptions, tokens: Any) -> Any:
 
 
 def _examples(rows: Sequence[Mapping[str, Any]], options: WarmupOptions, tokens: Any) -> dict[str, Any]:
-    """Token ids of prompt and trace, (T,) each, and labels that leave the prompt out (-100)."""
+    """Token ids of prompt and trace, (T,) each, and labels that leave out (-100) all but the lessons."""
     examples: dict[str, Any] = {"input_ids": [], "labels": []}
     wanted = options.steps * options.batch_size
     for index, row in enumerate(rows):
         if len(examples["input_ids"]) == wanted:
             break
-        text = _trace(row, index, options)
-        if text is None:
+        pieces = _trace(row, index, options)
+        if pieces is None:
             continue
         prompt = models.render(tokens, countdown.messages(row))
         head = tokens(prompt, add_special_tokens=False)["input_ids"]
-        tail = [*tokens(text, add_special_tokens=False)["input_ids"], tokens.eos_token_id]
+        tail, labels = _tokenized(pieces, tokens)
         examples["input_ids"].append(head + tail)
-        examples["labels"].append([-100] * len(head) + tail)
+        examples["labels"].append([-100] * len(head) + labels)
     if not examples["input_ids"]:
         raise InputError("no row has a solution in positive whole numbers; make data with `countdown-rl gen-data`.")
     return examples
+
+
+def _tokenized(pieces: Sequence[traces.Piece], tokens: Any) -> tuple[list[int], list[int]]:
+    """Ids (T,) of *pieces* as one text and its end, and labels (T,): -100 where a token begins in no lesson."""
+    encoded = tokens("".join(piece.text for piece in pieces), add_special_tokens=False, return_offsets_mapping=True)
+    lessons = [piece.lesson for piece in pieces for _ in piece.text]
+    ids = encoded["input_ids"]
+    labels = [
+        token if lessons[start] else -100 for token, (start, _) in zip(ids, encoded["offset_mapping"], strict=True)
+    ]
+    return [*ids, tokens.eos_token_id], [*labels, tokens.eos_token_id]
 
 
 def _arranged(examples: dict[str, Any], options: WarmupOptions) -> dict[str, Any]:
@@ -201,6 +212,7 @@ def _fit(
             train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             max_length=None,
+            pad_to_multiple_of=16,  # oneDNN keeps what it made for every shape: few shapes, little memory
             logging_steps=min(_LOG_EVERY, options.steps),
             save_strategy="no",
             report_to="none",

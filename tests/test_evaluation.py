@@ -429,7 +429,7 @@ def test_a_damaged_evaluation_is_refused(here, monkeypatch, capsys):
     assert command(monkeypatch, "samples", "out") == 1
     assert "out/samples.jsonl is damaged" in capsys.readouterr().err
     assert command(monkeypatch, "samples", "data") == 1
-    assert "data is a data artifact, not eval" in capsys.readouterr().err
+    assert "data is a data artifact, not an eval artifact" in capsys.readouterr().err
 
 
 # Reading completions

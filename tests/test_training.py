@@ -204,7 +204,7 @@ def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, l
     trainer = Trainer(
         model=loaded.model,
         reward_funcs=[lambda **_: []],
-        args=training._config(options, loaded, [1.0], store),
+        args=training.config(options, loaded, [1.0], store),
         train_dataset=datasets.Dataset.from_list([{"prompt": "a", "row": {}}]),
         processing_class=loaded.tokenizer,
         peft_config=peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
@@ -284,7 +284,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, 
     assert "the prompt of row r" in refusal(InputError, replace(SMALL, max_prompt_length=8))
     assert "reads 1024 tokens" in refusal(ModelError, replace(SMALL, max_completion_length=1020))
     assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
-    assert "adapter artifact, not data" in refusal(ArtifactError, data=unbroken.out)
+    assert "an adapter artifact, not a data artifact" in refusal(ArtifactError, data=unbroken.out)
     assert "no-such-model" in refusal(ModelError, model="no-such-model")
     refusal(UsageError, replace(SMALL, reward=("wealth=1",)))
     (tmp_path / "empty.jsonl").write_text("")

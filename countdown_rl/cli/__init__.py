@@ -12,6 +12,7 @@ import typer
 
 from countdown_rl import __version__
 from countdown_rl.cli import (
+    ask,
     compare,
     console,
     eval,
@@ -20,6 +21,7 @@ from countdown_rl.cli import (
     merge,
     publish,
     quantize,
+    report,
     samples,
     solve,
     train,
@@ -62,6 +64,8 @@ app.command("merge", rich_help_panel=STAGES)(merge.merge)
 app.command("quantize", rich_help_panel=STAGES)(quantize.quantize)
 app.command("publish", rich_help_panel=STAGES)(publish.publish)
 app.command("compare", rich_help_panel=BESIDE)(compare.compare)
+app.command("report", rich_help_panel=BESIDE)(report.report)
+app.command("ask", rich_help_panel=BESIDE)(ask.ask)
 app.command("samples", rich_help_panel=BESIDE)(samples.samples)
 app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
 app.command("solve", rich_help_panel=BESIDE)(solve.solve)

@@ -45,15 +45,10 @@ def samples(
 
 def _view(sample: dict[str, Any]) -> Text:
     puzzle = f"{' '.join(map(str, sample['nums']))} → {sample['target']}" if "nums" in sample else sample["question"]
-    text = Text(_plain(puzzle), style="bold").append("\n")
-    text.append(_plain(sample["completion"].strip("\n")), style="default").append("\n")
+    text = Text(console.plain(puzzle), style="bold").append("\n")
+    text.append(console.plain(sample["completion"].strip("\n")), style="default").append("\n")
     answer, value = sample["answer"], sample["value"]
-    said = _plain(f"{answer} = {value}" if value not in (None, answer) else answer or "")
+    said = console.plain(f"{answer} = {value}" if value not in (None, answer) else answer or "")
     if sample["correct"]:
         return text.append(f"✓ {said}", style="green")
     return text.append(f"✗ {sample['reason']}" + (f" ({said})" if said else ""), style="red")
-
-
-def _plain(text: str) -> str:
-    """*text* without what a terminal would obey; a model may write anything."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)

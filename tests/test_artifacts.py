@@ -1,0 +1,116 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.errors import ArtifactError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def make(out: Path, text: str = "rows", kind: str = "data", **about) -> artifacts.Manifest:
+    with artifacts.writing(out, kind, options={"n": 1}, **about) as draft:
+        (draft.path / "rows.jsonl").write_text(text)
+        draft.facts["rows"] = 1
+    return artifacts.read(out, kind)
+
+
+def test_what_is_written_is_read_back_with_its_files_and_facts():
+    manifest = make(Path("data"))
+    assert (manifest.kind, manifest.options, manifest.facts) == ("data", {"n": 1}, {"rows": 1})
+    assert manifest.files["rows.jsonl"]["size"] == 4
+    assert manifest.files["rows.jsonl"]["sha256"] == artifacts.file_sha256(Path("data/rows.jsonl"))
+
+
+def test_the_same_inputs_and_options_give_the_same_bytes():
+    make(Path("one"))
+    make(Path("deep/two"))
+    assert Path("one/manifest.json").read_bytes() == Path("deep/two/manifest.json").read_bytes()
+
+
+def test_a_manifest_names_its_inputs_whole():
+    data = make(Path("data"))
+    made = make(Path("eval"), kind="eval", inputs={"data": data.as_input()})
+    assert made.inputs["data"]["digest"] == data.digest
+    assert artifacts.Manifest(**made.inputs["data"]["manifest"]).digest == data.digest
+
+
+def test_a_failed_run_leaves_the_artifact_that_was_there_and_nothing_else():
+    make(Path("data"), "old")
+    with pytest.raises(TypeError):
+        make(Path("data"), text=b"not text")
+    assert Path("data/rows.jsonl").read_text() == "old"
+    assert os.listdir() == ["data"]
+
+
+def test_what_a_killed_run_left_is_swept_away_by_the_next():
+    Path(".data.partial-dead").mkdir()
+    Path(".data.partial-dead/rows.jsonl").write_text("half")
+    make(Path("data"))
+    assert os.listdir() == ["data"]
+
+
+def test_a_run_killed_between_its_two_renames_is_put_right():
+    make(Path("data"), "old")
+    Path("data").rename(".data.previous")
+    assert artifacts.read(Path("data"), "data").files["rows.jsonl"]["size"] == 3
+    assert os.listdir() == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (lambda: Path("data/rows.jsonl").unlink(), "data/rows.jsonl is missing; make data again"),
+        (lambda: Path("data/rows.jsonl").write_text("ROWS"), "data/rows.jsonl is damaged; make data again"),
+        (lambda: Path("data/rows.jsonl").write_text("longer"), "data/rows.jsonl is damaged; make data again"),
+        (lambda: Path("data/manifest.json").write_text("{"), "data/manifest.json is damaged; make it again"),
+        (lambda: Path("data/manifest.json").write_text("[]"), "data/manifest.json is damaged; make it again"),
+        (lambda: Path("data/manifest.json").unlink(), "data has no manifest.json"),
+        (lambda: Path("data").rename("gone"), "data does not exist; `countdown-rl gen-data` makes it"),
+    ],
+)
+def test_damage_is_named_with_the_command_that_makes_it_again(harm, sentence):
+    make(Path("data"))
+    harm()
+    with pytest.raises(ArtifactError, match=sentence) as caught:
+        artifacts.read(Path("data"), "data")
+    assert "gen-data" in str(caught.value)
+
+
+def test_another_kind_is_refused_by_name():
+    make(Path("data"))
+    with pytest.raises(ArtifactError, match="data is a data artifact, not an eval artifact; `countdown-rl eval`"):
+        artifacts.read(Path("data"), "eval")
+
+
+def test_nothing_that_this_tool_did_not_write_is_overwritten():
+    make(Path("data"))
+    Path("file").write_text("mine")
+    Path("folder").mkdir()
+    Path("folder/thesis.txt").write_text("mine")
+    Path("here").mkdir()
+    for out, kind, sentence in (
+        ("data", "eval", "data holds a data artifact"),
+        ("file", "data", "file is a file"),
+        ("folder", "data", "folder holds files that countdown-rl did not write"),
+        (".", "data", "is the directory you are in"),
+        ("..", "data", "is the directory you are in"),
+        ("file/data", "data", "file cannot be written to"),
+    ):
+        with pytest.raises(ArtifactError, match=sentence):
+            make(Path(out), kind=kind)
+    assert Path("folder/thesis.txt").read_text() == "mine"
+    assert Path("file").read_text() == "mine"
+    assert make(Path("here")).facts == {"rows": 1}
+
+
+def test_only_an_artifact_has_a_kind():
+    make(Path("data"))
+    Path("other").mkdir()
+    Path("other/manifest.json").write_text(json.dumps({"kind": "webapp"}))
+    assert [artifacts.peek(Path(name)) for name in ("data", "other", "nowhere")] == ["data", None, None]

@@ -1,0 +1,62 @@
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+from countdown_rl import artifacts, traces, warmup
+from countdown_rl.cli import app
+from countdown_rl.options import DataOptions, WarmupOptions
+from countdown_rl.references import SHIPPED
+
+SMALL = ["--steps", "2", "--batch-size", "4", "--layers", "1", "--hidden-size", "64", "--intermediate-size", "64"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("warmup") / "data"
+    done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def test_labels_keep_the_lessons_alone():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    pieces = [traces.Piece("\n"), traces.Piece("7 + 5", lesson=False), traces.Piece(" = 12"), traces.Piece(" no\n")]
+    ids, labels = warmup._tokenized(pieces, tokens)
+    assert tokens.decode(ids) == "\n7 + 5 = 12 no\n" + tokens.eos_token
+    assert tokens.decode([label for label in labels if label != -100]) == "\n = 12 no\n" + tokens.eos_token
+    assert len(ids) == len(labels)
+
+
+def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path):
+    outs = [tmp_path / name for name in ("one", "two")]
+    for out in outs:
+        done = CliRunner().invoke(app, ["warmup", "--data", str(data), "--out", str(out), *SMALL, "--json"])
+        assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    manifest = artifacts.read(outs[0], "model")
+    assert manifest.options["steps"] == 2
+    assert manifest.inputs["data"]["digest"] == artifacts.read(data, "data").digest
+    assert facts["parameters"] == manifest.facts["parameters"] > 10_000
+    assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
+
+    further = tmp_path / "further"
+    done = CliRunner().invoke(
+        app, ["warmup", "--model", str(outs[0]), "--data", str(data), "--out", str(further), *SMALL[:4]]
+    )
+    assert done.exit_code == 0, done.output
+    after = artifacts.read(further, "model")
+    assert after.inputs["model"]["digest"] == manifest.digest
+    assert "hidden_size" not in after.options
+    assert after.files["model.safetensors"]["sha256"] != manifest.files["model.safetensors"]["sha256"]
+
+
+def test_the_shipped_model_is_the_size_that_was_promised_and_says_how_it_was_made():
+    manifest = artifacts.read(SHIPPED["countdown-tiny"], "model")
+    assert manifest.facts["parameters"] <= 5_000_000
+    assert sum(file["size"] for file in manifest.files.values()) <= 12_000_000
+    assert WarmupOptions(**{**manifest.options, "model": None}).steps == manifest.options["steps"]
+    made = manifest.inputs["data"]["manifest"]["options"]
+    assert DataOptions(**{key: made[key] for key in ("n", "seed", "valid", "test")}).n == made["n"]
