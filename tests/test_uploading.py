@@ -12,6 +12,7 @@ import pytest
 from countdown_rl import artifacts, publishing, references, uploading
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.options import PublishOptions
+from countdown_rl.sources import Sources
 from tests import release_chain
 from tests.hub import EXPIRED, READ, STRANGER, WRITE, Blob
 
@@ -22,7 +23,9 @@ NAME = "me/tiny"
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     root = release_chain.chain(tmp_path_factory.mktemp("chain"))
-    publishing.build(str(root / "merged"), root / "release", PublishOptions(), measured=root / "eval" / "merged")
+    publishing.build(
+        Sources(str(root / "merged"), measured=(root / "eval" / "merged",)), root / "release", PublishOptions()
+    )
     return root
 
 
@@ -37,7 +40,9 @@ def other_release(built: Path, tmp_path: Path) -> Path:
     shutil.rmtree(root / "release")
     release_chain.again(root, "merged", seed=9)
     release_chain.evaluate(root, "merged", accuracy=0.7)
-    publishing.build(str(root / "merged"), root / "release", PublishOptions(), measured=root / "eval" / "merged")
+    publishing.build(
+        Sources(str(root / "merged"), measured=(root / "eval" / "merged",)), root / "release", PublishOptions()
+    )
     return root / "release"
 
 
@@ -88,7 +93,7 @@ def test_four_bit_weights_load_back_as_four_bit(hub, built, tmp_path):
 
     merged = references.resolve(str(built / "merged"))
     quantization.quantize(merged, tmp_path / "quantized", QuantizeOptions())
-    publishing.build(str(tmp_path / "quantized"), tmp_path / "release", PublishOptions())
+    publishing.build(Sources(str(tmp_path / "quantized")), tmp_path / "release", PublishOptions())
     uploading.push(tmp_path / "release", NAME)
     code = (
         "import torch; from transformers import AutoModelForCausalLM;"
