@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,18 @@ def from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _PACKED:
-        suffixes.pop()
+    packed = suffixes.pop() if suffixes and suffixes[-1] in _PACKED else ""
     if not path.is_file():
         raise InputError(f"{path} does not exist or is no file.")
-    if not suffixes or suffixes[-1] not in _FORMATS:
-        raise InputError(f"{path}: give a .jsonl, .json, .csv or .parquet file, plain or compressed.")
-    from datasets import load_dataset
+    if not suffixes or suffixes[-1] not in _FORMATS or (packed and suffixes[-1] == ".parquet"):
+        raise InputError(
+            f"{path}: give a .jsonl, .json or .csv file, plain or packed ({' '.join(_PACKED)}), or a .parquet file."
+        )
+    if packed == ".zst" and find_spec("zstandard") is None:
+        raise InputError(f"{path}: `pip install zstandard` to read this, or unpack it first.")
+    from datasets import load_dataset, logging
 
+    logging.set_verbosity(logging.CRITICAL)  # what goes wrong is told once, below
     with _told(str(path)):
         rows = load_dataset(_FORMATS[suffixes[-1]], data_files=str(path), split="train", streaming=True)
         for row in rows:

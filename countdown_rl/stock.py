@@ -59,7 +59,8 @@ class Stock:
         part, bits = SPLITS.index(split), [cell for cell in range(7) if cells >> cell & 1]
         out = len(self.exclude.puzzles) + len(self.exclude.hands) * (self.wanted.high - self.wanted.low + 1)
         while self._tallies[size][part, bits].sum() - out < enough and not self._ends[size]:
-            if self._seen[size] >= _STEPS[size]:
+            # Drawing as many rows would take longer than to look at as many sets.
+            if self._seen[size] >= max(_STEPS[size], enough):
                 return None
             self._count(size)
         if self._tallies[size][part, bits].sum() - out >= enough:

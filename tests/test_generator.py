@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl import generator, puzzle, solver
+from countdown_rl import generator, puzzle, solver, stock
 from countdown_rl.distribution import PRESETS, Distribution, Exclusion
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle import RULES, SPLITS, Puzzle
@@ -147,6 +147,16 @@ def test_all_puzzles_there_are_can_be_had_and_not_one_more():
     assert {(tuple(sorted(row["nums"])), row["target"]) for row in rows} == every
     with pytest.raises(InputError, match=f"Only {len(every):,} of the {len(every) + 1:,} "):
         make(TINY, n=len(every) + 1)
+
+
+def test_as_many_sets_are_looked_at_as_rows_are_wanted_before_it_is_taken_for_granted_that_there_are_enough(
+    monkeypatch,
+):
+    monkeypatch.setattr(stock, "_STEPS", (1,) * 7)
+    monkeypatch.setattr(stock, "_BATCH", 8)
+    every = _brute_puzzles(TINY, "train")
+    with pytest.raises(InputError, match=f"Only {len(every):,} of"):
+        make(TINY, n=1_000)
 
 
 def test_tiles_are_drawn_without_putting_back():

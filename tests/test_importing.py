@@ -1,13 +1,19 @@
 """Published data sets from the Hub, read from one that the tests run themselves."""
 
+import bz2
+import gzip
 import json
+import lzma
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts, dataset
+from countdown_rl import artifacts, dataset, importing
+from countdown_rl.distribution import Exclusion
+from countdown_rl.errors import InputError
+from countdown_rl.puzzle import RULES
 
 ROOT = Path(__file__).parent.parent
 COUNTDOWN = "Jiayi-Pan/Countdown-Tasks-3to4"
@@ -99,3 +105,31 @@ def test_what_the_hub_does_not_have_is_told_in_one_sentence(hub, tmp_path, argum
     assert err.startswith("error: ")
     assert complaint in err
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("rows.parquet.gz", "or a .parquet file"), ("rows.txt", "give a .jsonl"), ("rows", "give a")],
+)
+def test_a_format_that_is_not_read_is_told(tmp_path, name, complaint):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=complaint):
+        list(importing.from_file(tmp_path / name))
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
+@pytest.mark.parametrize("kind", ["csv", "json", "jsonl"])
+def test_packed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
+    text = {
+        "csv": 'nums,target\n"[3, 7, 50]",46\n',
+        "json": json.dumps(PUZZLES[:1]),
+        "jsonl": json.dumps(PUZZLES[0]) + "\n",
+    }[kind]
+    path = tmp_path / f"rows.{kind}.{ending}"
+    path.write_bytes(pack.compress(text.encode()))
+    rows = [row for _, row in importing.from_file(path)]
+    made = importing.countdown(
+        [("", row) for row in rows], 1, rule=RULES["exactly-once"], signs="+-*/", exclude=Exclusion(), limits={},
+        impossible=False,
+    )  # fmt: skip
+    assert [row["id"] for split in made.splits.values() for row in split] == ["3-7-50=46"]

@@ -1,6 +1,7 @@
 """The solver against an independent brute force."""
 
 import random
+import sys
 
 import oracle
 import pytest
@@ -108,3 +109,10 @@ def test_six_numbers_of_the_television_game():
 def test_puzzles_out_of_range_are_refused(numbers):
     with pytest.raises(InputError):
         solver.solve(Puzzle(numbers, 5))
+
+
+def test_the_compiled_kernel_is_loaded_only_where_there_is_work_for_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "countdown_rl.compiled")
+    monkeypatch.setattr(solver, "_done", 0)
+    assert not solver._Work(Puzzle((25, 50, 75, 100, 3, 6), 952), keep=0).fast  # one puzzle is quicker without
+    assert [solver._compiled_pays(6) for _ in range(2)] == [False, True]
