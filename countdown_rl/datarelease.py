@@ -161,7 +161,7 @@ def _counts(manifest: Manifest, splits: Mapping[str, str]) -> str:
 
 
 def _usage(splits: Mapping[str, str]) -> str:
-    last = list(splits.values())[-1]
+    first, *_, last = [*splits.values(), *splits.values()]
     return f"""## How to use it
 
 ```python
@@ -170,7 +170,7 @@ from datasets import load_dataset
 puzzles = load_dataset("NAME/DATASET")  # this repository's id
 ```
 
-`countdown-rl train --data DIRECTORY` and `countdown-rl eval --data {last}` read the files of a copy as they are."""
+`countdown-rl train --data {first}` and `countdown-rl eval --data {last}` read the files of a copy as they are."""
 
 
 def _making(manifest: Manifest) -> str:

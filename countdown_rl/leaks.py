@@ -19,7 +19,8 @@ _SPACED = re.compile(r"(?:~|file://)?/(?:[\w.@+ -]+/)+[\w.@+ -]+")
 _WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:[\\/]+[\w.-]+[\\/].*")
 _UPWARDS = re.compile(r"(?:^|.*[\\/])\.\.(?:[\\/].*|$)", re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?://|#)([^)\s]+)\)|\bsrc=\"(?!https?://)([^\"]+)\"")
-_FROM = re.compile(r"^FROM\s+(\./\S+)", re.MULTILINE)
+#: What a Modelfile of Ollama's is made from: a file beside it, or a name that Ollama knows.
+_FROM = re.compile(r"^(?:FROM|ADAPTER)\s+(.+?)\s*$", re.MULTILINE)
 
 
 def check(folder: Path, page: str, inputs: Mapping[str, Any]) -> None:
@@ -29,11 +30,6 @@ def check(folder: Path, page: str, inputs: Mapping[str, Any]) -> None:
     Raises:
         ArtifactError: the text names the first thing found, and where.
     """
-    for name in promised(folder, page):
-        if name != MANIFEST and not (folder / name).exists():  # the manifest is written last
-            raise ArtifactError(
-                f"the card names {name}, which is not in the release; take it out of what it came from."
-            )
     for place, text in _told(folder, inputs):
         if is_path(text):
             raise ArtifactError(
@@ -44,6 +40,11 @@ def check(folder: Path, page: str, inputs: Mapping[str, Any]) -> None:
             raise ArtifactError(f"{place} holds what looks like a token for the Hub; take it out first.")
     for found in _paths_in(page):
         raise ArtifactError(f"the card names {found}, a path of this machine; take it out of what it came from.")
+    for name in promised(folder, page):
+        if name != MANIFEST and not (folder / name).exists():  # the manifest is written last
+            raise ArtifactError(
+                f"the card names {name}, which is not in the release; take it out of what it came from."
+            )
     for file in texts(folder):
         if TOKEN.search(file.read_text("utf-8", errors="replace")):
             raise ArtifactError(f"{file.name} holds what looks like a token for the Hub; take it out first.")
@@ -54,7 +55,7 @@ def promised(folder: Path, page: str) -> list[str]:
     names = [one or other for one, other in _LINK.findall(page)]
     for file in sorted(folder.rglob("Modelfile")):
         at = file.parent.relative_to(folder)
-        names += [(at / name).as_posix() for name in _FROM.findall(file.read_text("utf-8"))]
+        names += [(at / name).as_posix() for name in _FROM.findall(file.read_text("utf-8")) if name.startswith("./")]
     return names
 
 
@@ -90,6 +91,8 @@ def _told(folder: Path, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for file in sorted(folder.rglob("*.json")):
         if file.name.endswith("config.json"):
             yield from ((file.name, text) for text in _strings(json.loads(file.read_bytes())))
+    for file in sorted(folder.rglob("Modelfile")):
+        yield from ((file.name, text) for text in _FROM.findall(file.read_text("utf-8")))
     for file in sorted(folder.rglob("*.safetensors")):
         yield from ((file.name, text) for text in _strings(_safetensors_metadata(file)))
     for file in sorted(folder.rglob("*.gguf")):

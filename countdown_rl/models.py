@@ -20,7 +20,7 @@ __all__ = ["Loaded", "ModelRef", "load", "load_tokenizer", "quiet", "render", "r
 
 PRECISIONS = ("auto", "nf4", "bf16", "fp32")
 
-#: Up to this many parameters a CPU computes in fp32; above it, in bf16 where the CPU can (see `_dtype`).
+#: Up to this many parameters a CPU computes in fp32; above it, in bf16 where the CPU can (see `compute_dtype`).
 FP32_UP_TO = 20_000_000
 
 
@@ -119,7 +119,7 @@ def load(
 
     if precision not in PRECISIONS:
         raise UsageError(f"--precision {precision} is none of: {', '.join(PRECISIONS)}.")
-    target = torch.device(_device(device))
+    target = torch.device(device_name(device))
     try:
         if ref.base is not None:
             return _adapter(ref, ref.base, precision, target, trust_remote_code, trainable, plain)
@@ -135,7 +135,12 @@ def load(
         raise ModelError(f"{ref.source} cannot be loaded: {_first_line(error)}") from error
 
 
-def _device(name: str) -> str:
+def device_name(name: str) -> str:
+    """The device that *name* means here; "auto" takes a GPU where there is one.
+
+    Raises:
+        ModelError: this machine has no such device.
+    """
     import torch
 
     if name in ("auto", "cuda") and torch.cuda.is_available():
@@ -176,7 +181,7 @@ def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remo
     from countdown_rl import nf4
 
     path = files(ref)
-    quantized = path.is_dir() and _is_4bit(path, ref)
+    quantized = path.is_dir() and is_4bit(path, ref)
     cuda, note = device.type == "cuda", ""
     if device.type == "mps" and (precision == "nf4" or (quantized and precision == "auto")):
         note = "4-bit weights are not to be had on an Apple GPU; going on in bf16."
@@ -216,7 +221,7 @@ def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remo
     if missing:
         raise ModelError(f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing.")
 
-    dtype = _dtype(precision, device, model)
+    dtype = compute_dtype(precision, device, model)
     if native:
         if path.is_file():
             nf4.to_bitsandbytes(model, device)
@@ -235,7 +240,12 @@ def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remo
     return Loaded(model, tokenizer, ref, settled, str(device), held, note)
 
 
-def _is_4bit(path: Path, ref: ModelRef) -> bool:
+def is_4bit(path: Path, ref: ModelRef) -> bool:
+    """Whether the checkpoint at *path* is a bitsandbytes 4-bit one.
+
+    Raises:
+        ModelError: it is quantized in another way.
+    """
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(path, local_files_only=True)
@@ -251,7 +261,7 @@ def _is_4bit(path: Path, ref: ModelRef) -> bool:
     return True
 
 
-def _dtype(precision: str, device: Any, model: Any) -> Any:
+def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     """The type to compute in; on a CPU fp32 for small models, where it is exact and fast."""
     import torch
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,17 @@ def files(ref: ModelRef) -> Path:
     return ref.path if ref.path is not None else _snapshot(ref.source, ref.revision)
 
 
+def described(ref: ModelRef) -> ModelRef:
+    """*ref* with all of its files here but the weights, which are not fetched: enough for its tokenizer.
+
+    Raises:
+        ModelError: the Hub cannot be reached, or does not give the files.
+    """
+    base = described(ref.base) if ref.base is not None else None
+    path = ref.path if ref.path is not None else _snapshot(ref.source, ref.revision, [*_UNWANTED, "*.safetensors"])
+    return replace(ref, path=path, base=base)
+
+
 def _looks_local(source: str) -> bool:
     # "artifacts/adapter" has the shape of a Hub id too. A path whose folder is here was meant as a path.
     path = Path(source)
@@ -245,12 +256,12 @@ def _cached(source: str, revision: str | None) -> ModelRef:
     return ModelRef(source, "hub", path, revision=path.name)
 
 
-def _snapshot(source: str, revision: str | None) -> Path:
+def _snapshot(source: str, revision: str | None, unwanted: list[str] = _UNWANTED) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_WANTED, ignore_patterns=unwanted))
     except HfHubHTTPError as error:
         raise ModelError(_refusal(source, revision, error)) from error
     except (OSError, ValueError, HTTPError) as error:

@@ -70,7 +70,7 @@ def train(
     note = on_note or (lambda _: None)
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
-    rows, data_input = _read(data)
+    rows, data_input = read(data)
     ref = models.resolve(model, revision=revision)
     inputs = {"model": ref.as_input(), "data": data_input}
     identity = {
@@ -95,7 +95,7 @@ def train(
     )
     if loaded.note:
         note(loaded.note)
-    _check_prompts(loaded, rows, options)
+    check_prompts(loaded, rows, options)
 
     if not resume:
         store.begin()
@@ -130,8 +130,8 @@ def how_to_continue(checkpoints: Path) -> str:
     return f"The same command continues after step {step_of(latest)}; add --restart to begin again."
 
 
-def _read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The training rows at *data*, and how they are written down as an input."""
+def read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The training rows at *data* (a data artifact or one JSONL file), and how they are written down as an input."""
     data = Path(data)
     if data.is_file():
         return dataset.read_rows(data), artifacts.file_input(data)
@@ -139,8 +139,11 @@ def _read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return dataset.read_rows(data / "train.jsonl"), manifest.as_input()
 
 
-def _check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOptions) -> None:
+def check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOptions) -> int:
     """Refuse what the run would draw and could not train on, before any time is spent.
+
+    Returns:
+        The tokens of the longest prompt that the run would draw.
 
     Raises:
         InputError: a prompt is longer than its budget; the row is named.
@@ -165,6 +168,7 @@ def _check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOpt
             f"the model reads {room} tokens, but the longest prompt ({longest}) and --max-completion-length "
             f"({options.max_completion_length}) need {longest + options.max_completion_length}."
         )
+    return longest
 
 
 def _prompt(tokenizer: Any, row: Row) -> str:
@@ -245,7 +249,7 @@ def _trainer(
     trainer = Trainer(
         model=loaded.model,
         reward_funcs=[grading.function(name, rewards.reward(name)) for name in weights],
-        args=_config(options, loaded, list(weights.values()), store),
+        args=config(options, loaded, list(weights.values()), store),
         train_dataset=datasets.IterableDataset.from_generator(prompts),
         processing_class=tokenizer,
         callbacks=[recorder],
@@ -258,7 +262,8 @@ def _trainer(
     return trainer
 
 
-def _config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
+def config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
+    """What TRL is told of a run."""
     from trl import GRPOConfig
 
     accumulation = options.prompts * options.generations // options.micro_batch

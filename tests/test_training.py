@@ -204,7 +204,7 @@ def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, l
     trainer = Trainer(
         model=loaded.model,
         reward_funcs=[lambda **_: []],
-        args=training._config(options, loaded, [1.0], store),
+        args=training.config(options, loaded, [1.0], store),
         train_dataset=datasets.Dataset.from_list([{"prompt": "a", "row": {}}]),
         processing_class=loaded.tokenizer,
         peft_config=peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -245,6 +246,8 @@ def test_a_fault_that_passes_loses_nothing(hub, release, fault):
         ({"match": "POST .*/commit/", "cut": "before"}, "connection broke"),
         ({"match": "POST .*/commit/", "status": 412}, "changed by someone else"),
         ({"match": "GET", "status": 429, "headers": {"Retry-After": "3600"}}, "asks to wait 3600 s"),
+        ({"match": "GET", "status": 429, "headers": {"Retry-After": "Fri, 01 Jan 2999 00:00:00 GMT"}}, "asks to wait"),
+        ({"match": "GET", "status": 429, "headers": {"RateLimit": '"api";r=0;t=900'}}, "asks to wait 900 s"),
         ({"match": "POST .*/preupload", "status": 403}, "may not write"),
         ({"match": "POST .*/validate-yaml", "status": 400}, "does not accept"),
     ],
@@ -339,3 +342,21 @@ def test_the_command_says_what_is_missing(hub, built, tmp_path):
     assert done.returncode == 1
     assert done.stderr.count("error:") == 1
     assert "hf auth login" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:00:30 GMT"}, 2),
+        ({"RateLimit": '"api";r=0;t=55'}, 55),
+        ({"RateLimit": '"api";r=3;t=55'}, 2),
+        ({}, 2),
+    ],
+)
+def test_it_waits_as_long_as_the_hub_asks(hub, release, monkeypatch, headers, seconds):
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    hub.fail("GET .*/whoami", status=429, headers=headers)
+    uploading.push(release, NAME)
+    assert waited == [seconds]

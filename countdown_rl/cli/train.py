@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from countdown_rl.cli import console, live
+from countdown_rl.cli import check_view, console, live
 from countdown_rl.options import TRAIN_CHOICES, TrainOptions
 
 DEFAULT = TrainOptions()
@@ -127,6 +127,12 @@ def train(
         bool,
         typer.Option("--restart", help="Begin again, whatever there is to continue.", rich_help_panel=RUN),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Only see whether it can begin, and how much memory it needs.", rich_help_panel=RUN
+        ),
+    ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option(help="Run code that comes with a model.", rich_help_panel=LORA)
     ] = False,
@@ -146,6 +152,20 @@ def train(
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = TrainOptions(**given | {"reward": tuple(reward)})
+    if check:
+        from countdown_rl import checking
+
+        checked = checking.check(
+            options,
+            model=model,
+            revision=revision,
+            data=data,
+            out=out,
+            checkpoints=checkpoints,
+            trust_remote_code=trust_remote_code,
+        )
+        check_view.show(checked, as_json=as_json)
+        return
     from countdown_rl import training
 
     with live.watching(steps) as watch:

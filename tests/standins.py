@@ -1,0 +1,159 @@
+"""Two-layer random models of the architectures that the recipes are for, with tokenizers made to their templates.
+
+The chat templates are the real ones, which TRL carries; special tokens, pre-tokenizers, pad and end tokens are
+set as each family sets them. The vocabulary is a few hundred words. Weights are drawn wide enough that a step
+of training changes something.
+"""
+
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+#: How Llama 3 and Qwen cut text before merging it, but for the digits: three at once, or one.
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEXT = [
+    "You are a careful solver of number puzzles. First reason inside <think> and </think>, then give the answer.",
+    "Numbers: 3 7 50 Target: 46 Reach the target with + - * / and parentheses, using each number exactly once.",
+    "Let me work through this step by step. <think> </think> <answer> </answer> <thinking> </thinking>",
+    "You solve word problems in arithmetic. Put each tag on a line of its own. How many apples are left?",
+]
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one family of models sets its own way. ``end`` holds the end tokens of its generation config."""
+
+    architecture: str
+    template: str
+    special: tuple[str, ...]
+    eos: str
+    pad: str | None
+    bos: str | None = None
+    end: tuple[str, ...] = ()
+    digits: str = ""
+    added: tuple[str, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+FAMILIES = {
+    # Llama 3.1 has no pad token, begins every text with one of its own, and says end of turn otherwise than end.
+    "llama-3.1": Family(
+        "Llama",
+        "llama3_1",
+        special=(
+            *("<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+            *("<|start_header_id|>", "<|end_header_id|>", "<|finetune_right_pad_id|>", "<|python_tag|>"),
+        ),
+        bos="<|begin_of_text|>",
+        eos="<|eot_id|>",
+        pad=None,
+        end=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+        digits="{1,3}",
+        config={
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500_000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8_192,
+            },
+            "max_position_embeddings": 131_072,
+            "tie_word_embeddings": False,
+        },
+    ),
+    # Qwen3 has <think> and </think> as tokens that are not special, norms its queries and keys, and is tied.
+    "qwen3": Family(
+        "Qwen3",
+        "qwen3",
+        special=CHATML,
+        eos="<|im_end|>",
+        pad="<|endoftext|>",
+        end=("<|im_end|>", "<|endoftext|>"),
+        added=("<think>", "</think>"),
+        config={"head_dim": 32, "max_position_embeddings": 40_960, "tie_word_embeddings": True},
+    ),
+    # Qwen 2.5 has biases on q, k and v.
+    "qwen2.5": Family(
+        "Qwen2",
+        "qwen2_5",
+        special=CHATML,
+        eos="<|im_end|>",
+        pad="<|endoftext|>",
+        end=("<|im_end|>", "<|endoftext|>"),
+        config={"max_position_embeddings": 32_768, "tie_word_embeddings": True},
+    ),
+}
+
+
+def tokenizer(family: Family) -> Any:
+    """A byte-level BPE tokenizer of *family*, as ``AutoTokenizer`` would load it."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    cut = pre_tokenizers.Split(Regex(SPLIT.format(digits=family.digits)), behavior="isolated")
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500 - len(family.special) - len(family.added),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(TEXT, trainer)
+    core.add_special_tokens(list(family.special))
+    core.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.added])
+    if family.bos:
+        core.post_processor = processors.TemplateProcessing(
+            single=f"{family.bos} $A", special_tokens=[(family.bos, core.token_to_id(family.bos))]
+        )
+    template = files("trl").joinpath("chat_templates", f"{family.template}.jinja").read_text()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token=family.bos,
+        eos_token=family.eos,
+        pad_token=family.pad,
+        chat_template=template,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def config(family: Family, words: Any, **changes: Any) -> Any:
+    """The configuration of a two-layer model of *family* over the tokenizer *words*."""
+    import transformers
+
+    settings = {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.1,
+        "bos_token_id": words.bos_token_id,
+        "eos_token_id": words.eos_token_id,
+        "pad_token_id": words.pad_token_id,
+    }
+    return getattr(transformers, f"{family.architecture}Config")(**settings | family.config | changes)
+
+
+def checkpoint(path: Path, name: str, *, seed: int = 0, **changes: Any) -> Path:
+    """A whole checkpoint of the family called *name* at *path*, in bf16."""
+    import torch
+    import transformers
+
+    family = FAMILIES[name]
+    words = tokenizer(family)
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{family.architecture}ForCausalLM")(config(family, words, **changes))
+    model.generation_config.eos_token_id = [words.convert_tokens_to_ids(token) for token in family.end]
+    model.to(torch.bfloat16).save_pretrained(path)
+    words.save_pretrained(path)
+    return path
