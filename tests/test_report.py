@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from countdown_rl import artifacts, cli, evaluation, report, tasks, trainlog
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.report import curves
+from countdown_rl.report import charts
 from countdown_rl.report.run import _spans
 from countdown_rl.trainlog import StepRow
 
@@ -41,7 +41,7 @@ def chained(*kinds: str) -> dict:
     options = {"n": 50_000, "seed": 42, "steps": 3, "format": "nf4", "deep": {"a": {"b": 1}}, "none": None}
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
-        facts = {"steps": 3} if kind == "adapter" else {}
+        facts = {"steps": 3, "reward_first": 0.5, "reward_best": 0.5} if kind == "adapter" else {}
         entry = {"model": Manifest(kind, options, entry, facts).as_input() | {"source": f"artifacts/{kind}"}}
     return entry["model"]
 
@@ -327,7 +327,7 @@ def test_a_log_of_another_run_and_a_changed_manifest_are_said(run):
         (draft.path / "metrics.json").write_text(json.dumps(metrics))
         (draft.path / "samples.jsonl").write_text(samples)
     text = page(results=[run / "eval" / "base", run / "eval" / "z"])
-    assert "This log is not of the run that made these weights" in text
+    assert "This log is not of the run that made z," in text
     assert "<b>The manifest of artifacts/adapter is not the one that was recorded.</b>" in text
 
 
@@ -389,26 +389,26 @@ def test_the_command_says_what_it_wrote(run, monkeypatch, capsys):
 
 
 def test_a_quantity_that_was_not_measured_has_no_chart():
-    drawn = curves.curves(steps(5))
+    drawn = charts.curves(steps(5))
     assert "KL to the start" not in [curve.title for curve in drawn]
-    assert [curve.title for curve in curves.curves(steps(5, kl=0.1))].count("KL to the start") == 1
+    assert [curve.title for curve in charts.curves(steps(5, kl=0.1))].count("KL to the start") == 1
     assert drawn[0].title == "Share solved"
-    assert len(curves.curves(steps(1))[0].svg) > 0
+    assert len(charts.curves(steps(1))[0].svg) > 0
 
 
 def test_a_long_log_is_thinned_and_every_point_is_in_the_picture():
-    (curve, *_) = curves.curves(steps(5_000))
+    (curve, *_) = charts.curves(steps(5_000))
     points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw" d="([^"]*)"', curve.svg)[1])
-    assert 100 < len(points) <= curves.POINTS
-    assert all(curves.LEFT <= float(x) <= curves.WIDTH - curves.RIGHT for x, _ in points)
-    assert all(curves.TOP <= float(y) <= curves.HEIGHT - curves.BOTTOM for _, y in points)
-    assert curve.svg.count('class="stop"') <= curves.STOPS
-    assert points[-1] == (f"{curves.WIDTH - curves.RIGHT:.1f}", f"{curves.TOP:.1f}")
+    assert 100 < len(points) <= charts.POINTS
+    assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
+    assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)
+    assert curve.svg.count('class="stop"') <= charts.STOPS
+    assert points[-1] == (f"{charts.WIDTH - charts.RIGHT:.1f}", f"{charts.TOP:.1f}")
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
 def test_ticks_are_even_and_hold_every_value(low, span):
-    marks = curves.ticks(low, low + span)
+    marks = charts.ticks(low, low + span)
     gaps = [after - before for before, after in pairwise(marks)]
     assert marks[0] <= low + 1e-6 * span
     assert marks[-1] >= low + span - 1e-6 * span
@@ -419,7 +419,7 @@ def test_ticks_are_even_and_hold_every_value(low, span):
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=200))
 def test_a_smoothed_line_keeps_its_steps_and_its_bounds(values):
     series = list(enumerate(values, 1))
-    smooth = curves.smoothed(series)
+    smooth = charts.smoothed(series)
     assert [step for step, _ in smooth] == [step for step, _ in series]
     assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for _, value in smooth)
 

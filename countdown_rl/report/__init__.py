@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, comparison, evaluation, trainlog
+from countdown_rl import artifacts, comparison, evaluation, markdown
 from countdown_rl.artifacts import MADE_BY
 from countdown_rl.errors import ArtifactError
 from countdown_rl.report.run import Scored, view
@@ -89,8 +89,7 @@ def text(sources: Sources, *, transcripts: int) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= _FILTERS
-    log = trainlog.read(sources.log) if sources.log else []
-    return MARK + environment.get_template("page.html.jinja").render(view(scored, log, transcripts))
+    return MARK + environment.get_template("page.html.jinja").render(view(scored, sources.log, transcripts))
 
 
 def _ours(path: Path) -> bool:
@@ -98,18 +97,14 @@ def _ours(path: Path) -> bool:
         return stream.read(len(MARK)) == MARK.encode()
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_value, value)) or "none"
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+def _value(what: Any) -> str:
+    return f"{what:,}" if isinstance(what, int) and not isinstance(what, bool) else markdown.value(what)
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value in *values* that there is, however deep, with the words that lead to it."""
     for key, value in values.items():
-        name = f"{path} {key.replace('_', '-')}".strip()
+        name = f"{path} {markdown.flag(key)}".strip()
         if isinstance(value, Mapping):
             yield from _leaves(value, name)
         elif value is not None:
@@ -132,12 +127,13 @@ def _duration(seconds: float) -> str:
 
 
 _FILTERS = {
-    "percent": comparison.percent,
+    "percent": markdown.percent,
+    "interval": markdown.interval,
     "points": comparison.points,
     "plain": plain,
     "leaves": _leaves,
     "value": _value,
-    "short": lambda digest: digest[:12],
+    "short": markdown.short,
     "size": _size,
     "duration": _duration,
 }

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from countdown_rl import __version__, bounds, comparison, lineage
+from countdown_rl import __version__, bounds, comparison, evidence, lineage, trainlog
 from countdown_rl.artifacts import MADE_BY, Manifest
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import Result
 from countdown_rl.lineage import Link
-from countdown_rl.report import curves, transcripts
+from countdown_rl.report import charts, transcripts
 from countdown_rl.trainlog import StepRow
 from countdown_rl.verdicts import REASONS
 
@@ -51,16 +52,17 @@ class Scored:
 Group = Mapping[str, Scored]
 
 
-def view(scored: Group, log: Sequence[StepRow], puzzles: int) -> dict[str, Any]:
-    """All that the page about *scored* and the training *log* shows, with *puzzles* to read.
+def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
+    """All that the page about *scored* and the *training* log shows, with *puzzles* to read.
 
     Models come in the order in which they are made from each other, else as given; then the floor, then the
     ceiling. Results on other puzzles, or decoded in another way, are in groups of their own; the largest is
     first, and the page's main one.
 
     Raises:
-        InputError: no evaluation is of a model.
+        InputError: no evaluation is of a model, or *training* is no training log.
     """
+    log = trainlog.read(training) if training else []
     groups = _groups(dict(sorted(scored.items(), key=lambda item: _place(item[1]))))
     main = groups[0]
     names = [name for name, one in main.items() if not one.bound]
@@ -75,15 +77,15 @@ def view(scored: Group, log: Sequence[StepRow], puzzles: int) -> dict[str, Any]:
         "first": rows[names[0]],
         "last": rows[names[-1]],
         "log": log,
-        "curves": curves.curves(log) if log else [],
-        "window": curves.window(log) if log else 0,
-        "every": curves.every(log) if log else 0,
+        "curves": charts.curves(log) if log else [],
+        "window": charts.window(log) if log else 0,
+        "every": charts.every(log) if log else 0,
         "seconds": sum(row.seconds * steps for row, steps in _spans(log)),
         "puzzles": min(puzzles, first.result.metrics["n"]),
         "transcripts": {name: transcripts.leading(main[name].result, puzzles) for name in names},
         "changed": transcripts.changed(first.result, last.result) if len(names) > 1 else None,
         "chain": [(link, _told(link)) for link in last.chain],
-        "other_log": _other(log, last.chain),
+        "other_log": training is not None and not evidence.of_run(training, last.chain),
         "broken": lineage.changed(last.manifest.inputs["model"]),
         "made_by": MADE_BY,
         "versions": last.manifest.versions,
@@ -192,12 +194,6 @@ def _told(link: Link) -> str:
     if link.kind in ("model", "shipped", "adapter") and "steps" in options:
         return f"{facts.get('steps', options['steps']):,} steps"
     return str(options.get("format", ""))
-
-
-def _other(log: Sequence[StepRow], chain: Sequence[Link]) -> bool:
-    """Whether *log* is seen to be of another run than the one that made the last adapter of *chain*."""
-    made = [link.facts["steps"] for link in chain if link.kind == "adapter" and "steps" in link.facts]
-    return bool(log and made) and log[-1].step != made[-1]
 
 
 def _spans(log: Sequence[StepRow]) -> list[tuple[StepRow, int]]:
