@@ -79,6 +79,12 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         writer(stream).write_all(rows)
 
 
+def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write *rows* at the end of the JSONL file *path*."""
+    with Path(path).open("a", encoding="utf-8", newline="\n") as stream:
+        writer(stream).write_all(rows)
+
+
 def writer(stream: IO[str]) -> jsonlines.Writer:
     """What writes rows to *stream*, one by one."""
     return jsonlines.Writer(stream, dumps=_encoded)

@@ -22,9 +22,6 @@ LIBRARIES = ("peft", "torch", "transformers")
 #: Options that change how fast a result comes, and not what it is.
 _SPEED = ("threads", "device")
 
-#: What a sample keeps of its row: enough to read it, and to grade it again.
-_SHOWN = ("id", "task", "nums", "target", "needs", "operators", "rule", "style", "question", "gold")
-
 
 @dataclass(frozen=True)
 class Result:
@@ -223,7 +220,7 @@ def _samples(
 def _sample(row: Mapping[str, Any], turn: dict[str, int], completion: generation.Completion) -> Sample:
     grade = tasks.of_row(row).grade(completion.text, row)
     return (
-        {key: row[key] for key in _SHOWN if key in row}
+        {key: row[key] for key in tasks.SHOWN if key in row}
         | turn
         | {"completion": completion.text}
         | asdict(grade)

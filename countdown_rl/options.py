@@ -76,6 +76,8 @@ class TrainOptions:
     epsilon: float = 0.2
     epsilon_high: float = 0.28
     mask_truncated: bool = False
+    curriculum: bool = False
+    trl: tuple[str, ...] = ()
 
     lora_r: int = 16
     lora_alpha: int = 32
@@ -86,7 +88,11 @@ class TrainOptions:
     seed: int = 42
     threads: int = 0
     checkpoint_every: int = 25
+    save_minutes: float = 0.0
     log_every: int = 1
+    sample_every: int = 10
+    sample_size: int = 4
+    report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         completions = self.prompts * self.generations
@@ -97,9 +103,16 @@ class TrainOptions:
                 f"--micro-batch {self.micro_batch} does not divide the {completions} completions of a step "
                 f"({self.prompts} prompts x {self.generations} generations)."
             )
+        for one in self.trl:
+            if not one.partition("=")[1] or not one.partition("=")[0].isidentifier():
+                raise UsageError(f"--trl {one} is not of the form key=value.")
+        for name in self.report_to:
+            if name not in TRACKERS:
+                raise UsageError(f"--report-to {name} is none of: {', '.join(TRACKERS)}.")
         check_choices(self, TRAIN_CHOICES)
 
 
+TRACKERS = ("tensorboard", "wandb", "trackio")
 TRAIN_CHOICES = {
     "scheduler": ("constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"),
     "loss_type": ("dapo", "grpo", "dr_grpo", "bnpo"),
