@@ -7,10 +7,13 @@
 import random
 import re
 import time
+from collections import Counter
 from fractions import Fraction
 
 from benchmarks import bench
+from countdown_rl.puzzle import RULES
 from countdown_rl.tasks import countdown
+from tests import oracle as brute_force
 
 ANSWER = re.compile(r"<answer>(.*?)<\/answer>", re.DOTALL)
 FORMAT = re.compile(r"^<think>([^<]*(?:<(?!/?think>)[^<]*)*)<\/think>\n<answer>([\s\S]*?)<\/answer>$")
@@ -71,16 +74,18 @@ def realistic(rng, count):
 CLASSES = str.maketrans(dict.fromkeys("x×X·⋅∗", "*") | dict.fromkeys("÷∕", "/") | dict.fromkeys("−–", "-"))
 
 
-def oracle(text, nums, target):
-    """Whether *text* is right under the usual rule: by rewriting parentheses from the inside out."""
+def oracle(text, nums, target, rule):
+    """Whether *text* is right: by rewriting parentheses from the inside out, or by brute force."""
     text = text.strip()
+    if text.lower().rstrip(".!") == "impossible":
+        return brute_force.count(nums, target, every=RULES[rule].every, whole=RULES[rule].whole) == 0
     if len(text) > 4_096:
         return False
     first, *claims = text.split("=")
     found = _value(first)
     if found is None:
         return False
-    value, used = found
+    value, used, whole = found
     for claim in claims:
         signed = re.fullmatch(r"\s*([-+−–]?)\s*([0-9]{1,15})\s*", claim)
         side = _value(claim)
@@ -92,15 +97,21 @@ def oracle(text, nums, target):
             said = side[0]
         if said != value:
             return False
-    return sorted(used) == sorted(nums) and value == target
+    given = Counter(nums)
+    legal = Counter(used) == given if rule == "exactly-once" else Counter(used) <= given
+    return legal and value == target and (whole or rule != "television")
 
 
 def _value(text):
-    """The value of one side and the numbers in it, or None where it is no expression."""
+    """The value of one side, the numbers in it, and whether all results on the way are positive integers.
+
+    None where it is no expression.
+    """
     if len(re.findall(r"[0-9]+", text)) > 64:
         return None
     used = []
     values = []
+    whole = True
 
     def number(match):
         used.append(int(match[0]))
@@ -119,6 +130,7 @@ def _value(text):
         if not re.fullmatch(r"#\d+;([-+*/]#\d+;)*", part):
             return None
         terms = [[]]
+        totals = []
         for sign, index in re.findall(r"([-+*/]?)#(\d+);", part):
             if sign in ("+", "-"):
                 terms.append([])
@@ -133,19 +145,26 @@ def _value(text):
                     product /= factor
                 else:
                     product *= -factor if sign == "-" else factor
+                totals.append(abs(product))
             total += product
+            totals.append(total)
+        if len(totals) > 2:  # more than a number in brackets
+            whole = whole and all(result > 0 and result.denominator == 1 for result in totals)
         values.append(total)
         if inner is None:
-            return total, used
+            return total, used, whole
         text = f"{text[: inner.start()]}#{len(values) - 1};{text[inner.end() :]}"
 
 
 def hostile(rng):
-    """A string made to confuse a grader, with the puzzle it claims to solve."""
+    """A string made to confuse a grader, with the puzzle it claims to solve and its rule."""
     nums = [rng.randint(1, 12) for _ in range(rng.choice([2, 3, 4]))]
     text = _grammar(rng, rng.sample(nums, len(nums)))
     found = _value(text)
     target = int(found[0]) if found and found[0].denominator == 1 else rng.randint(1, 30)
+    rule = rng.choice(list(RULES))
+    if rng.random() < 0.05:
+        nums.append(rng.randint(1, 12))  # left out
     kind = rng.randrange(10)
     if kind < 4:
         for _ in range(rng.randint(0, 3)):
@@ -159,7 +178,9 @@ def hostile(rng):
         text = f"{text} = {target + rng.choice([0, 0, 1, -1])}"
     elif kind == 6:
         text = text.replace("(", rng.choice(["2(", "((", "-("])).replace("+", rng.choice(["+", "++", "+-", "−"]))
-    return text, nums, target
+    elif kind == 7 and len(nums) < 4 and rng.random() < 0.3:
+        text, target = rng.choice(["impossible", "Impossible.", "IMPOSSIBLE!", "impossible?"]), rng.randint(1, 99)
+    return text, nums, target, rule
 
 
 def _grammar(rng, nums):
@@ -205,15 +226,17 @@ def main():
             "copied_format_and_equation": run(copied_both),
         }
     )
-    wrong, slowest, right = [], 0.0, 0
+    wrong, slowest, right = [], 0.0, Counter()
     for i in range(100_000):
-        text, nums, target = (GIANTS[i // 10_000], [1, 2], 3) if i % 10_000 == 0 else hostile(rng)
+        text, nums, target, rule = hostile(rng)
+        if i % 10_000 == 0:
+            text, nums, target = GIANTS[i // 10_000], [1, 2], 3
         started = time.process_time()
-        grade = countdown.grade(f"</think>\n<answer>{text}</answer>", {"nums": nums, "target": target})
+        grade = countdown.grade(f"</think>\n<answer>{text}</answer>", {"nums": nums, "target": target, "rule": rule})
         slowest = max(slowest, time.process_time() - started)
-        right += grade.correct
-        if grade.correct != oracle(text, nums, target):
-            wrong.append(text[:80])
+        right[rule] += grade.correct
+        if grade.correct != oracle(text, nums, target, rule):
+            wrong.append([text[:80], nums, target, rule])
     bench.save(
         "grading",
         {
@@ -223,7 +246,7 @@ def main():
             "times_the_copied_rewards": round(speed["ours_everything"] / speed["copied_format_and_equation"], 2),
             "hostile": {
                 "strings": 100_000,
-                "right": right,
+                "right_by_rule": dict(right),
                 "verdicts_unlike_the_oracle": len(wrong),
                 "slowest_seconds": round(slowest, 4),
                 "examples": wrong[:5],

@@ -465,12 +465,16 @@ def draw(
                 tops, bottoms, tags, firsts, seconds,
                 starts, ends, seen, counts, plain, ranks, best, found,
             )  # fmt: skip
-            fits, reached = 0, 0
+            reached = 0
             for t in range(len(counts)):
-                fits += cells[row] >> kind_of(counts[t], plain[t]) & 1
                 reached += counts[t] > 0
             state = mix(state + 0x1E3779B97F4A7C15)
-            if fits == 0 or (cells[row] != 1 and state % len(counts) >= 4 * reached):
+            if cells[row] != 1 and state % len(counts) >= 4 * reached:
+                continue
+            fits = 0
+            for t in range(len(counts)):
+                fits += cells[row] >> kind_of(counts[t], plain[t]) & 1
+            if fits == 0:
                 continue
             left = mix(state + 0x1E3779B97F4A7C15) % fits
             for t in range(len(counts)):
