@@ -9,6 +9,7 @@ when they are done. The arithmetic is that of ``LlamaForCausalLM`` (a test compa
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -17,6 +18,12 @@ from torch.nn import functional as F  # noqa: N812 - what everyone calls it
 
 #: Rows that are done leave once they are this share of the batch; compacting copies the cache.
 _SLACK = 0.125
+
+#: Tokens that all prompts of a batch must begin with for them to be read once, apart.
+_WORTH_SHARING = 32
+
+#: Numbers that a layer's inner width comes to, over the prompts that are read at once.
+_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -27,9 +34,12 @@ class _Linear:
     bias: Tensor | None
     lora: tuple[Tensor, Tensor] | None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        out = F.linear(x.to(self.weight.dtype), self.weight, self.bias).float()
-        return out if self.lora is None else out + F.linear(F.linear(x, self.lora[0]), self.lora[1])
+    def __call__(self, x: Tensor, *, keep: bool = False) -> Tensor:
+        """The product in fp32; with *keep* in the type of the weights, where there is no LoRA to add."""
+        out = F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+        if self.lora is not None:
+            return out.float() + F.linear(F.linear(x.float(), self.lora[0]), self.lora[1])
+        return out if keep else out.float()
 
 
 @dataclass(frozen=True)
@@ -43,10 +53,13 @@ class _Layer:
 
 
 class Stop:
-    """Where a completion is over: at an end token of the model or the tokenizer, or when it says *text*."""
+    """Where a completion is over: at an end token of the model or the tokenizer, or when it says *text*.
+
+    *model* is None where another engine holds it: then the tokenizer alone knows.
+    """
 
     def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
-        end = model.generation_config.eos_token_id
+        end = None if model is None else model.generation_config.eos_token_id
         as_one = tokenizer.encode(text, add_special_tokens=False)
         self.text = text
         #: Single tokens that end a completion.
@@ -57,7 +70,7 @@ class Stop:
         }
         self.ids |= set(as_one) if len(as_one) == 1 else set()
         # Some checkpoints name an end that is not in their vocabulary: they cannot write it.
-        size = model.get_input_embeddings().num_embeddings
+        size = len(tokenizer) if model is None else model.get_input_embeddings().num_embeddings
         self.ids = {index for index in self.ids if index is not None and index < size}
         self._tokenizer = tokenizer
         #: (V,) whether a token can be the last one; only then is a completion looked at.
@@ -72,8 +85,12 @@ class Stop:
 
     def cut(self, ids: list[int]) -> list[int]:
         """*ids* up to the token with which they are over."""
-        ends = (at + 1 for at, token in enumerate(ids) if self.may_end[token] and self(ids[: at + 1]))
+        ends = (at + 1 for at, token in enumerate(ids) if self.may(token) and self(ids[: at + 1]))
         return ids[: next(ends, len(ids))]
+
+    def may(self, token: int) -> bool:
+        """Whether *token* can be the last one; another engine may know tokens that the tokenizer does not."""
+        return token < len(self.may_end) and bool(self.may_end[token])
 
 
 def supports(model: Any) -> bool:
@@ -103,6 +120,7 @@ class Decoder:
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.inner: int = config.intermediate_size
         self.eps: float = config.rms_norm_eps
         self.rotary = base.model.rotary_emb
         self.embedding = base.get_input_embeddings().weight.to(dtype)  # (V, H)
@@ -180,32 +198,63 @@ class Decoder:
             Keys and values (B, K, P + room, D) a layer, the last hidden state (B, H), the prompts'
             lengths (B,), and which of their columns are padding (B, P).
         """
-        unique = {tuple(prompt): None for prompt in prompts}
+        unique = list(dict.fromkeys(map(tuple, prompts)))
         index = {prompt: at for at, prompt in enumerate(unique)}
         of = torch.tensor([index[tuple(prompt)] for prompt in prompts])
+        columns = zip(*(prompt[:-1] for prompt in unique), strict=False)  # the last token of each is its own
+        shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns)) if len(unique) > 1 else 0
+        prefix: list[tuple[Tensor, Tensor]] = []
+        if shared >= _WORTH_SHARING:
+            prefix = self._pass(torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), [])[0]
+        else:
+            shared = 0
         longest = max(map(len, unique))
-        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in unique])  # (U, P)
         lengths = torch.tensor([len(prompt) for prompt in unique])
-        real = torch.arange(longest) >= (longest - lengths)[:, None]  # (U, P)
-        positions = (torch.arange(longest) - (longest - lengths)[:, None]).clamp(min=0)
-        causal = torch.ones(longest, longest, dtype=torch.bool).tril()
-        # A padded position sees itself, so that no row of the softmax is empty; nothing looks at it.
-        mask = (causal & real[:, None, :]) | torch.eye(longest, dtype=torch.bool)  # (U, P, P)
+        # What is shared stands first, then padding, then each prompt's own; (U, P - shared)
+        padding = torch.arange(shared, longest) < (longest - lengths + shared)[:, None]
+        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt[shared:]) for prompt in unique])
+        # A chunk of prompts at a time: what is between their layers stays near the processor.
+        size = max(1, _AT_ONCE // (self.inner * (longest - shared)))
+        parts = [self._pass(some, pad, prefix) for some, pad in zip(ids.split(size), padding.split(size), strict=True)]
+        caches: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for at in range(len(self.layers)):
+            for which, cache in enumerate(caches):
+                whole = torch.empty(len(prompts), self.kv_heads, longest + room, self.width)
+                if shared:
+                    whole[:, :, :shared] = prefix[at][which]
+                whole[:, :, shared:longest] = torch.cat([kept[at][which] for kept, _ in parts])[of]
+                cache.append(whole)
+        hidden = torch.cat([last for _, last in parts])
+        padding = F.pad(padding, (shared, 0))
+        return *caches, hidden[of], lengths[of], padding[of]
 
+    def _pass(
+        self, ids: Tensor, padding: Tensor, prefix: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """Read *ids* (U, P), padded on their left, after what *prefix* holds (1, K, S, D) of each layer.
+
+        Returns:
+            Their keys and values (U, K, P, D) a layer, and the last hidden state (U, H).
+        """
+        rows, columns = ids.shape
+        before = prefix[0][0].size(2) if prefix else 0
+        positions = (before + torch.arange(columns) - padding.sum(1, keepdim=True)).clamp(min=0)
+        causal = torch.ones(columns, columns, dtype=torch.bool).tril()
+        # A padded position sees itself, so that no row of the softmax is empty; nothing looks at it.
+        mask = (causal & ~padding[:, None, :]) | torch.eye(columns, dtype=torch.bool)  # (U, P, P)
+        mask = F.pad(mask, (before, 0), value=True)
         hidden = self.embedding[ids].float()  # (U, P, H)
         cos, sin = self.rotary(hidden, positions)
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
-        for layer in self.layers:
+        kept = []
+        for at, layer in enumerate(self.layers):
             q, k, v = self._qkv(hidden, layer, cos[:, :, None], sin[:, :, None])
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (U, heads, P, D)
+            kept.append((k, v))
+            if prefix:
+                k, v = (torch.cat((prefix[at][i].expand(rows, -1, -1, -1), new), 2) for i, new in enumerate((k, v)))
             seen = F.scaled_dot_product_attention(q, self._repeat(k), self._repeat(v), mask[:, None])
             hidden = self._rest(hidden, seen.transpose(1, 2).flatten(2), layer)
-            for cache, new in ((keys, k), (values, v)):
-                whole = torch.empty(len(prompts), self.kv_heads, longest + room, self.width)
-                whole[:, :, :longest] = new[of]
-                cache.append(whole)
-        return keys, values, hidden[:, -1][of], lengths[of], ~real[of]
+        return kept, hidden[:, -1]
 
     def _step(
         self,
@@ -243,7 +292,7 @@ class Decoder:
     def _rest(self, hidden: Tensor, seen: Tensor, layer: _Layer) -> Tensor:
         hidden = hidden + layer.out(seen)
         normed = F.rms_norm(hidden, hidden.shape[-1:], layer.norm_mlp, self.eps)
-        gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+        gate, up = layer.gate_up(normed, keep=True).chunk(2, dim=-1)
         return hidden + layer.down(F.silu(gate) * up)
 
     def _repeat(self, heads: Tensor) -> Tensor:

@@ -7,18 +7,17 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, bounds, dataset, generation, models, tasks
+from countdown_rl import artifacts, bounds, dataset, engines, generation, models, tasks
 from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.measures import Sample, measure
 from countdown_rl.options import EvalOptions
 from countdown_rl.progress import Progress
 
 METRICS, SAMPLES = "metrics.json", "samples.jsonl"
-LIBRARIES = ("peft", "torch", "transformers")
 #: Options that change how fast a result comes, and not what it is.
 _SPEED = ("threads", "device")
 
@@ -80,17 +79,24 @@ def evaluate(
 
     if options.threads or hasattr(os, "sched_getaffinity"):
         torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
-    loaded = models.load(ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code)
-    ids = _prompts(loaded, rows, options)
+    name = engines.settle(options.engine, ref, precision=options.precision, device=options.device)
+    decoding = generation.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+
+    def load(name: str, decoding: generation.Decoding) -> engines.Engine:
+        how = {key: getattr(options, key) for key in ("precision", "device", "threads")}
+        return engines.load(name, ref, decoding, trust_remote_code=trust_remote_code, **how)
+
+    engine = load(name, decoding)
+    ids = _prompts(engine, rows, options)
     identity = {
         "options": settings,
         "inputs": inputs,
-        "versions": artifacts.versions(LIBRARIES),
-        "held": [loaded.path, loaded.precision, loaded.device],
+        "versions": artifacts.versions(engine.libraries),
+        "held": [engine.name, engine.path, engine.precision, engine.device],
         "prompts": hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
     }
     progress = Progress(Path(out).with_name(f".{Path(out).name}.progress.jsonl"), identity)
-    samples = _samples(loaded, rows, ids, options, progress, on_batch)
+    samples = _samples(engine, rows, ids, options, progress, on_batch)
     metrics = measure(samples, rows) | {
         "decoding": {
             "greedy": options.temperature == 0,
@@ -102,12 +108,21 @@ def evaluate(
         },
         "data": inputs["data"],
         "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
-        "precision": loaded.precision,
-        "path": loaded.path,
+        "engine": engine.name,
+        "precision": engine.precision,
+        "path": engine.path,
     }
-    _write(out, settings, inputs, LIBRARIES, metrics, samples)
+    facts: dict[str, Any] = {}
+    if engine.name != "transformers" and options.agreement:
+        greedy = replace(decoding, temperature=0.0)
+        both = [load(name, greedy) for name in (engine.name, "transformers")]
+        asked = ids[: options.agreement]
+        for one in both:
+            one.prepare(max(map(len, asked)) + options.max_new_tokens)
+        facts["agreement"] = engines.agreement(both[0], both[1], asked, rows[: options.agreement])
+    _write(out, settings, inputs, engine.libraries, metrics, samples, facts)
     progress.clear()
-    return Result(metrics, samples, loaded.note)
+    return Result(metrics, samples, engine.note)
 
 
 def read(path: Path) -> Result:
@@ -158,17 +173,20 @@ def _write(
     libraries: Sequence[str],
     metrics: Mapping[str, Any],
     samples: Sequence[Sample],
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     with artifacts.writing(out, "eval", options=settings, inputs=inputs, libraries=libraries) as draft:
+        draft.facts.update(facts or {})
         (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
         dataset.write_rows(draft.path / SAMPLES, samples)
 
 
-def _prompts(loaded: models.Loaded, rows: Sequence[Mapping[str, Any]], options: EvalOptions) -> list[list[int]]:
-    """The prompt of every row as token ids."""
-    texts = [models.render(loaded.tokenizer, tasks.of_row(row).messages(row)) for row in rows]
-    ids: list[list[int]] = loaded.tokenizer(texts, add_special_tokens=False)["input_ids"]
-    longest, room = max(map(len, ids)), generation.room(loaded)
+def _prompts(engine: engines.Engine, rows: Sequence[Mapping[str, Any]], options: EvalOptions) -> list[list[int]]:
+    """The prompt of every row as token ids, with the engine made ready for them."""
+    texts = [models.render(engine.tokenizer, tasks.of_row(row).messages(row)) for row in rows]
+    ids: list[list[int]] = engine.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    longest = max(map(len, ids))
+    room = engine.prepare(longest + options.max_new_tokens)
     if room and longest + options.max_new_tokens > room:
         raise ModelError(
             f"the model reads {room} tokens, but the longest prompt ({longest}) and --max-new-tokens "
@@ -178,7 +196,7 @@ def _prompts(loaded: models.Loaded, rows: Sequence[Mapping[str, Any]], options: 
 
 
 def _samples(
-    loaded: models.Loaded,
+    engine: engines.Engine,
     rows: Sequence[Mapping[str, Any]],
     ids: Sequence[list[int]],
     options: EvalOptions,
@@ -188,8 +206,11 @@ def _samples(
     # Completion c is one of puzzle c // samples; those of one puzzle share a batch, where its prompt is read once.
     each = options.samples
     lengths = [len(one) for one in ids for _ in range(each)]
-    size = options.batch_size or generation.fitting(loaded, max(lengths) + options.max_new_tokens)
-    batches = list(enumerate(generation.batches(lengths, size)))
+
+    def fits(length: int) -> int:
+        return options.batch_size or engine.rows(length + options.max_new_tokens)
+
+    batches = list(enumerate(generation.batches(lengths, fits)))
     samples: dict[int, Sample] = {}
 
     def take(batch: Sequence[int], completions: Sequence[generation.Completion]) -> None:
@@ -206,11 +227,8 @@ def _samples(
             take(batch, finished)
     tell()
     left = [(number, batch) for number, batch in batches if batch[0] not in samples]
-    if left:
-        decoding = generation.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
-        generator = generation.Generator(loaded, decoding)
     for number, batch in left:
-        completions = generator.complete([ids[at // each] for at in batch], number)
+        completions = engines.complete(engine, [ids[at // each] for at in batch], number)
         progress.add(batch, completions)
         take(batch, completions)
         tell()

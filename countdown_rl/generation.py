@@ -1,12 +1,15 @@
 """Completions in bulk, in batches of similar length, whatever holds the model."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from countdown_rl.models import Loaded
 
-#: Rows a batch has at most, and the memory that it may take beside the weights.
+#: Rows a batch has at most, and the main memory that it takes at most beside the weights.
 MAX_ROWS = 256
 BATCH_BYTES = 2 << 30
 
@@ -33,15 +36,23 @@ class Completion:
     ended: bool
 
 
-def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Row numbers in batches of *size*, rows of similar length together; a function of its arguments alone."""
-    order = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
+def batches(lengths: Sequence[int], fits: Callable[[int], int]) -> Iterator[list[int]]:
+    """Row numbers in batches, rows of similar length together; a function of its arguments alone.
+
+    *fits* says how many rows fit one batch whose longest has so many tokens.
+    """
+    batch: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
+        if batch and len(batch) >= fits(lengths[row]):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def fitting(loaded: Loaded, length: int) -> int:
-    """How many rows of *length* tokens fit one batch; the same on every machine, for the same bytes.
+    """How many rows of *length* tokens fit one batch: the same each time on one machine, for the same bytes.
 
     A row takes its key-value cache, half of that again while finished rows leave it, one layer's activations
     while the prompt is read, and a few copies of its logits; all in fp32.
@@ -52,7 +63,30 @@ def fitting(loaded: Loaded, length: int) -> int:
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     cache = 2 * config.num_hidden_layers * heads * width * length
     row = 4 * (cache + cache // 2 + (2 * inner + 4 * config.hidden_size) * length + 4 * config.vocab_size)
-    return max(1, min(MAX_ROWS, BATCH_BYTES // row))
+    return max(1, min(MAX_ROWS, memory(loaded) // row))
+
+
+def memory(loaded: Loaded) -> int:
+    """Bytes that a batch may take beside the weights.
+
+    Not what happens to be free, which is never the same twice, but a share of what the machine has: half
+    of a GPU that the weights leave; a quarter of the main memory, up to what still makes a batch faster.
+    """
+    import torch
+
+    if str(loaded.device).startswith("cuda"):
+        weights = sum(one.numel() * one.element_size() for one in loaded.model.parameters())
+        return int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) // 2)
+    return min(BATCH_BYTES, _main_memory() // 4)
+
+
+def _main_memory() -> int:
+    """Bytes of main memory that this process may use, by the machine and by the group it runs in."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # there is none, or it says "max"
+            found.append(int(Path(limit).read_text()))
+    return min(found, default=4 * BATCH_BYTES)
 
 
 def room(loaded: Loaded) -> int | None:

@@ -192,6 +192,8 @@ class EvalOptions:
     samples: int = 1
     seed: int = 42
     batch_size: int = 0
+    engine: str = "auto"
+    agreement: int = 8
     precision: str = "auto"
     device: str = "auto"
     threads: int = 0
@@ -202,7 +204,11 @@ class EvalOptions:
             raise UsageError("--samples draws the same completion each time without a --temperature above 0.")
 
 
-EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto", "cpu", "cuda", "mps")}
+EVAL_CHOICES = {
+    "engine": ("auto", "transformers", "vllm", "llama-cpp"),
+    "precision": ("auto", "nf4", "bf16", "fp32"),
+    "device": ("auto", "cpu", "cuda", "mps"),
+}
 
 
 @dataclass(frozen=True)
@@ -233,7 +239,7 @@ class AskOptions:
 ASK_CHOICES = {
     "rule": ("exactly-once", "at-most-once", "television"),
     "style": ("begun", "own"),
-    **EVAL_CHOICES,
+    **{key: EVAL_CHOICES[key] for key in ("precision", "device")},
 }
 
 

@@ -5,6 +5,7 @@ import tiny_llama
 
 torch = pytest.importorskip("torch")
 
+from countdown_rl import decoding  # noqa: E402
 from countdown_rl.decoding import Decoder, Stop, _pick, supports  # noqa: E402
 
 
@@ -41,6 +42,31 @@ def test_greedy_tokens_are_the_models_own_likeliest(model, tokenizer):
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
         assert len(set(ids)) > 3
         torch.testing.assert_close(logits.gather(1, torch.tensor(ids)[:, None])[:, 0], logits.max(-1).values)
+
+
+def test_what_all_prompts_begin_with_is_read_once_and_long_ones_a_few_at_a_time(model, tokenizer, monkeypatch):
+    stop = Stop(tokenizer, model, "</answer>")
+    beginning = "Numbers: 3 7 50 and a long beginning that all of them have. "
+    given = prompts(tokenizer, *(beginning + text for text in TEXTS), beginning)
+    read = []
+    whole = Decoder._pass
+
+    def noting(self, ids, padding, prefix):
+        read.append((tuple(ids.shape), bool(prefix)))
+        return whole(self, ids, padding, prefix)
+
+    monkeypatch.setattr(Decoder, "_pass", noting)
+    monkeypatch.setattr(decoding, "_WORTH_SHARING", 10**6)
+    plain = Decoder(model).decode(given, max_new_tokens=16, stop=stop)
+    assert [rows for (rows, _), _ in read] == [4]  # two of the five are the same
+    read.clear()
+    monkeypatch.setattr(decoding, "_WORTH_SHARING", 8)
+    monkeypatch.setattr(decoding, "_AT_ONCE", 1)
+    assert Decoder(model).decode(given, max_new_tokens=16, stop=stop) == plain
+    (one, shared), had = read[0]
+    assert (one, had) == (1, False)
+    assert shared >= 20
+    assert [(rows, had) for (rows, _), had in read[1:]] == [(1, True)] * 4
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it_or_on_when_they_leave(model, tokenizer):

@@ -3,9 +3,11 @@
 import errno
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +165,32 @@ def test_word_problems_go_the_same_way(place, tmp_path, saying):
     assert result.samples[0]["question"] == GSM["question"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["5", "6"])
+def test_larger_puzzles_that_gen_data_makes_are_scored_by_their_size(place, tmp_path, monkeypatch, size):
+    monkeypatch.chdir(tmp_path)
+    made = ("gen-data", "--n", "12", "--test", "6", "--valid", "2", "--size", size, "--workers", "1", "--out", "data")
+    assert command(monkeypatch, *made) == 0
+    result = run(place, Path("eval"), data=Path("data"))
+    assert {name: share["n"] for name, share in result.metrics["by_size"].items()} == {size: 6}
+    assert sum(share["n"] for share in result.metrics["by_solutions"].values()) == 6
+    assert result.metrics["data"]["file"] == "test.jsonl"
+
+
+def test_word_problems_in_the_shape_of_gsm8k_go_from_their_file_to_a_score(place, tmp_path, monkeypatch, saying):
+    monkeypatch.chdir(tmp_path)
+    given = [{"question": f"How many are {n} and 1?", "answer": f"So.\n#### {n + 1:,}"} for n in range(950, 1050)]
+    write(Path("gsm8k.jsonl"), given)
+    made = ("gen-data", "--task", "gsm8k", "--from", "gsm8k.jsonl", "--n", "100", "--test", "1", "--valid", "1")
+    assert command(monkeypatch, *made, "--out", "data") == 0
+    (row,) = [json.loads(line) for line in Path("data/test.jsonl").read_text().splitlines()]
+    saying(f"<thinking>\nas it is\n</thinking>\n<answer>\n{row['gold']}\n</answer>")
+    samples = replace(SMALL, temperature=1.0, samples=3)
+    result = run(place, Path("eval"), samples, data=Path("data"))
+    assert (result.metrics["task"], result.metrics["accuracy"], result.metrics["n"]) == ("gsm8k", 1, 1)
+    assert result.metrics["majority"]["share"] == result.metrics["pass_at"]["3"]["share"] == 1
+
+
 def test_a_data_artifact_stands_for_its_test_split_and_a_row_needs_no_id(place, unbroken, tmp_path):
     bare = [{"nums": row["nums"], "target": row["target"]} for row in ROWS]
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
@@ -257,6 +285,36 @@ def test_a_run_that_is_killed_ends_with_the_same_bytes(place, unbroken, tmp_path
     run(place, tmp_path / "eval", on_batch=lambda *now: told.append(now[0]))
     assert told == [8, 12, 14]
     assert files(tmp_path / "eval") == unbroken
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_ten_times_at_random_moments_ends_with_the_same_bytes(place, tmp_path):
+    # Enough puzzles that a run takes longer than it takes to start, one batch after another.
+    rows = [row | {"id": f"{row['id']}-{turn}", "target": row["target"] + turn} for turn in range(40) for row in ROWS]
+    data = write(tmp_path / "rows.jsonl", rows)
+    options = EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0)
+    run(place, tmp_path / "whole", options, data=data)
+    code = (
+        "import sys; from pathlib import Path; from countdown_rl import evaluation;"
+        "from countdown_rl.options import EvalOptions;"
+        "evaluation.evaluate(EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0),"
+        "model=sys.argv[1], data=Path(sys.argv[2]), out=Path(sys.argv[3]),"
+        "on_batch=lambda done, *rest: print(done, flush=True))"
+    )
+    words = [sys.executable, "-c", code, str(place / "model"), str(data), str(tmp_path / "again" / "eval")]
+    chance, kills, begun = random.Random(0), 0, set()
+    while not (tmp_path / "again" / "eval").exists():
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+        begun.add(int(child.stdout.readline()))
+        if kills < 10:
+            time.sleep(chance.uniform(0, 0.3))
+            child.send_signal(signal.SIGKILL)
+            kills += 1
+        child.communicate()
+    assert kills == 10
+    assert len(begun) > 5  # it went on from where it was, not from the start
+    assert files(tmp_path / "again" / "eval") == files(tmp_path / "whole")
+    assert [path.name for path in (tmp_path / "again").iterdir()] == ["eval"]
 
 
 def test_what_another_run_left_is_not_taken(place, unbroken, tmp_path, written):

@@ -149,9 +149,12 @@ def test_a_second_generator_knows_the_same_ends():
 
 def test_batches_hold_every_row_once_with_rows_like_it():
     lengths = [5, 1, 9, 1, 7, 3, 3]
-    found = list(batches(lengths, 3))
+    found = list(batches(lengths, lambda length: 3))
     assert found == [[1, 3, 5], [6, 0, 4], [2]]
     assert sorted(row for batch in found for row in batch) == list(range(7))
+    # A batch ends before the row whose length would not let so many in.
+    assert list(batches(lengths, lambda length: max(1, 12 // length))) == [[1, 3, 5, 6], [0], [4], [2]]
+    assert list(batches([], lambda length: 3)) == []
 
 
 def test_fewer_rows_fit_the_longer_they_are_and_one_always_does(llama):

@@ -50,6 +50,15 @@ def eval_(
     batch_size: Annotated[
         int, typer.Option(min=0, help="Puzzles at once; 0 fits the memory.", rich_help_panel=MACHINE)
     ] = DEFAULT.batch_size,
+    engine: Annotated[
+        str, typer.Option(help=f"One of {', '.join(EVAL_CHOICES['engine'])}.", rich_help_panel=MACHINE)
+    ] = DEFAULT.engine,
+    agreement: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Puzzles on which another engine is held against transformers.", rich_help_panel=MACHINE
+        ),
+    ] = DEFAULT.agreement,
     precision: Annotated[
         str, typer.Option(help=f"One of {', '.join(EVAL_CHOICES['precision'])}.", rich_help_panel=MACHINE)
     ] = DEFAULT.precision,

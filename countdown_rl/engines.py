@@ -1,0 +1,210 @@
+"""What writes completions, behind one small interface, each where it is installed.
+
+``transformers`` is this package's own decoder where it fits the model, and ``generate`` elsewhere; it holds
+whatever can be loaded. ``llama-cpp`` runs a GGUF file in its own quantized arithmetic, ``vllm`` whole
+checkpoints on a GPU. Greedy answers of different engines differ as far as their arithmetic does;
+:func:`agreement` measures it.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from countdown_rl import generation, models, tasks
+from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.generation import Completion, Decoding
+from countdown_rl.references import ModelRef
+from countdown_rl.tasks import Row
+
+#: The package that each engine needs, as Python imports it and as pip installs it.
+PACKAGES = {"llama-cpp": ("llama_cpp", "llama-cpp-python"), "vllm": ("vllm", "vllm")}
+
+
+class Engine(Protocol):
+    """A model that is held somewhere.
+
+    Attributes:
+        name: as ``--engine`` has it.
+        tokenizer: what turns its prompts into tokens.
+        precision: what its weights are held in.
+        path: how they are held.
+        device: where.
+        note: what a person should know about that.
+        libraries: the distributions that decide what it writes.
+    """
+
+    name: str
+    tokenizer: Any
+    precision: str
+    path: str
+    device: str
+    note: str
+    libraries: tuple[str, ...]
+
+    def prepare(self, length: int) -> int | None:
+        """Make ready for prompts and completions of *length* tokens together.
+
+        Returns:
+            How many it can read, where that is known.
+        """
+
+    def rows(self, length: int) -> int:
+        """How many rows of *length* tokens it takes at once."""
+
+    def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
+        """Continue each of *prompts* (token ids); batch *number* of a run has random numbers of its own."""
+
+
+class Transformers:
+    """A model in this process; see :mod:`countdown_rl.generation`."""
+
+    name = "transformers"
+    libraries: tuple[str, ...] = ("peft", "torch", "transformers")
+
+    def __init__(self, loaded: models.Loaded, decoding: Decoding) -> None:
+        self._loaded, self._decoding = loaded, decoding
+        self._generator: generation.Generator | None = None
+        self.tokenizer = loaded.tokenizer
+        self.precision, self.path, self.device, self.note = loaded.precision, loaded.path, loaded.device, loaded.note
+
+    def prepare(self, length: int) -> int | None:
+        return generation.room(self._loaded)
+
+    def rows(self, length: int) -> int:
+        return generation.fitting(self._loaded, length)
+
+    def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
+        if self._generator is None:
+            self._generator = generation.Generator(self._loaded, self._decoding)
+        return self._generator.complete(prompts, number)
+
+
+def settle(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
+    """The engine that *name* means for *ref*: "auto" takes vLLM where it is installed beside a GPU and holds
+    the weights as they are, else transformers.
+
+    Raises:
+        UsageError: that engine does not hold such weights.
+        ModelError: it is not installed.
+    """
+    if name == "transformers":
+        return name
+    reason = _refusal(name if name != "auto" else "vllm", ref, precision, device)
+    if name == "auto":
+        return "vllm" if reason is None and _installed("vllm") and _has_gpu() else "transformers"
+    if reason is not None:
+        raise UsageError(reason)
+    if not _installed(name):
+        raise ModelError(f"--engine {name} needs {PACKAGES[name][1]}; install it, or leave --engine out.")
+    return name
+
+
+def load(
+    name: str,
+    ref: ModelRef,
+    decoding: Decoding,
+    *,
+    precision: str = "auto",
+    device: str = "auto",
+    threads: int = 0,
+    trust_remote_code: bool = False,
+) -> Engine:
+    """The engine *name* (one that :func:`settle` gave) with *ref* in it.
+
+    Raises:
+        CountdownError: the weights cannot be loaded.
+    """
+    if name == "llama-cpp":
+        from countdown_rl.on_llama_cpp import LlamaCpp
+
+        return LlamaCpp(ref, decoding, threads=threads)
+    if name == "vllm":
+        from countdown_rl.on_vllm import Vllm
+
+        return Vllm(ref, decoding, precision=precision, trust_remote_code=trust_remote_code)
+    loaded = models.load(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
+    return Transformers(loaded, decoding)
+
+
+def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
+    """What *engine* writes for a batch, which is halved as often as it does not fit the memory.
+
+    Raises:
+        ModelError: one row alone does not fit.
+    """
+    try:
+        return engine.complete(prompts, number)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        if len(prompts) == 1:
+            raise ModelError(
+                "the memory does not hold the model and one completion; give a smaller --max-new-tokens."
+            ) from error
+    _release()
+    half = (len(prompts) + 1) // 2
+    # Halves draw from random numbers of their own, too; no run has as many batches.
+    return complete(engine, prompts[:half], number) + complete(engine, prompts[half:], number + (half << 32))
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether *error* is what torch (of a GPU or the processor) or Python say when memory runs out."""
+    return isinstance(error, MemoryError) or any(
+        words in str(error).lower() for words in ("out of memory", "can't allocate memory", "not enough memory")
+    )
+
+
+def agreement(
+    engine: Engine, reference: Engine, prompts: Sequence[Sequence[int]], rows: Sequence[Row]
+) -> dict[str, Any]:
+    """On how many of *prompts* (of *rows*) both, which must be greedy, write the same: text, answer and verdict."""
+    one, other = complete(engine, prompts), complete(reference, prompts)
+    same = dict.fromkeys(("same_text", "same_answer", "same_verdict"), 0)
+    for row, a, b in zip(rows, one, other, strict=True):
+        first, second = (tasks.of_row(row).grade(said.text, row) for said in (a, b))
+        same["same_text"] += a.text == b.text
+        same["same_answer"] += first.answer == second.answer
+        same["same_verdict"] += first.correct == second.correct
+    return {"against": reference.name, "puzzles": len(prompts), **same}
+
+
+def _refusal(name: str, ref: ModelRef, precision: str, device: str) -> str | None:
+    """Why engine *name* does not hold *ref*, as a sentence."""
+    if name == "llama-cpp":
+        if ref.kind != "gguf":
+            return f"--engine llama-cpp runs GGUF files, and {ref.source} is none; leave --engine out."
+        if precision != "auto":
+            return "a GGUF file has its own precision; leave --precision out with --engine llama-cpp."
+        return None
+    if ref.kind in ("gguf", "adapter"):
+        what = "an adapter; merge it first" if ref.kind == "adapter" else "a GGUF file; leave --engine out"
+        return f"--engine vllm runs whole checkpoints, and {ref.source} is {what}."
+    if precision == "nf4" or (ref.manifest is not None and ref.manifest.kind == "quantized"):
+        return "--engine vllm does not hold NF4 weights; leave --engine out."
+    if device not in ("auto", "cuda"):
+        return f"--engine vllm runs on a GPU; leave --device {device} out."
+    return None
+
+
+def _installed(name: str) -> bool:
+    module = PACKAGES[name][0]
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # a module put in place without a spec
+        return True
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _release() -> None:
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
