@@ -106,7 +106,7 @@ def main():
     bench.save(
         given.name,
         {
-            "model": given.model,
+            "model": Path(given.model).name,
             "parameters": loaded.model.num_parameters(),
             "precision": loaded.precision,
             "puzzles": counts,

@@ -54,6 +54,9 @@ class Engine(Protocol):
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         """Continue each of *prompts* (token ids); batch *number* of a run has random numbers of its own."""
 
+    def close(self) -> None:
+        """Give back the memory; nothing more is asked of it."""
+
 
 class Transformers:
     """A model in this process; see :mod:`countdown_rl.generation`."""
@@ -77,6 +80,10 @@ class Transformers:
         if self._generator is None:
             self._generator = generation.Generator(self._loaded, self._decoding)
         return self._generator.complete(prompts, number)
+
+    def close(self) -> None:
+        del self._loaded, self._generator
+        release()
 
 
 def settle(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
@@ -141,7 +148,7 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
             raise ModelError(
                 "the memory does not hold the model and one completion; give a smaller --max-new-tokens."
             ) from error
-    _release()
+    release()
     half = (len(prompts) + 1) // 2
     # Halves draw from random numbers of their own, too; no run has as many batches.
     return complete(engine, prompts[:half], number) + complete(engine, prompts[half:], number + (half << 32))
@@ -155,14 +162,14 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def agreement(
-    engine: Engine, reference: Engine, prompts: Sequence[Sequence[int]], rows: Sequence[Row]
+    texts: Sequence[str], reference: Engine, prompts: Sequence[Sequence[int]], rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """On how many of *prompts* (of *rows*) both, which must be greedy, write the same: text, answer and verdict."""
-    one, other = complete(engine, prompts), complete(reference, prompts)
+    """On how many of *prompts* (of *rows*) a *reference* writes greedily what another engine did: the same text,
+    answer and verdict as in *texts*."""
     same = dict.fromkeys(("same_text", "same_answer", "same_verdict"), 0)
-    for row, a, b in zip(rows, one, other, strict=True):
-        first, second = (tasks.of_row(row).grade(said.text, row) for said in (a, b))
-        same["same_text"] += a.text == b.text
+    for row, text, other in zip(rows, texts, complete(reference, prompts), strict=True):
+        first, second = (tasks.of_row(row).grade(said, row) for said in (text, other.text))
+        same["same_text"] += text == other.text
         same["same_answer"] += first.answer == second.answer
         same["same_verdict"] += first.correct == second.correct
     return {"against": reference.name, "puzzles": len(prompts), **same}
@@ -200,7 +207,8 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _release() -> None:
+def release() -> None:
+    """Hand unused memory back to the machine and its GPU."""
     import gc
 
     import torch

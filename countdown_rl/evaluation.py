@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,11 @@ def evaluate(
     name = engines.settle(options.engine, ref, precision=options.precision, device=options.device)
     decoding = generation.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
 
-    def load(name: str, decoding: generation.Decoding) -> engines.Engine:
+    def load(name: str) -> engines.Engine:
         how = {key: getattr(options, key) for key in ("precision", "device", "threads")}
         return engines.load(name, ref, decoding, trust_remote_code=trust_remote_code, **how)
 
-    engine = load(name, decoding)
+    engine = load(name)
     ids = _prompts(engine, rows, options)
     identity = {
         "options": settings,
@@ -113,13 +113,11 @@ def evaluate(
         "path": engine.path,
     }
     facts: dict[str, Any] = {}
-    if engine.name != "transformers" and options.agreement:
-        greedy = replace(decoding, temperature=0.0)
-        both = [load(name, greedy) for name in (engine.name, "transformers")]
-        asked = ids[: options.agreement]
-        for one in both:
-            one.prepare(max(map(len, asked)) + options.max_new_tokens)
-        facts["agreement"] = engines.agreement(both[0], both[1], asked, rows[: options.agreement])
+    if name != "transformers" and options.temperature == 0 and options.agreement:
+        engine.close()
+        reference, asked = load("transformers"), ids[: options.agreement]
+        texts = [sample["completion"] for sample in samples[: len(asked)]]
+        facts["agreement"] = engines.agreement(texts, reference, asked, rows[: len(asked)])
     _write(out, settings, inputs, engine.libraries, metrics, samples, facts)
     progress.clear()
     return Result(metrics, samples, engine.note)

@@ -89,6 +89,14 @@ def _main_memory() -> int:
     return min(found, default=4 * BATCH_BYTES)
 
 
+def row_seed(seed: int, number: int, at: int) -> int:
+    """A seed for row *at* of batch *number*, for engines that seed each row.
+
+    The number's upper half, where a batch was halved, is how many of its rows came before.
+    """
+    return seed * 1_000_003 + (number % 2**32) * 4096 + (number >> 32) + at
+
+
 def room(loaded: Loaded) -> int | None:
     """How many tokens the model can read, prompt and completion together, where its configuration says so."""
     found: int | None = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)

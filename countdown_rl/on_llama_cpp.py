@@ -54,8 +54,13 @@ class LlamaCpp:
         return 16  # one after another; so many are kept at once
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        seed = self._decoding.seed * 1_000_003 + number * generation.MAX_ROWS
-        return [self._complete(prompt, (seed + at) % 2**32) for at, prompt in enumerate(prompts)]
+        seed = self._decoding.seed
+        return [
+            self._complete(prompt, generation.row_seed(seed, number, at) % 2**32) for at, prompt in enumerate(prompts)
+        ]
+
+    def close(self) -> None:
+        self._llama.close()
 
     def _complete(self, prompt: Sequence[int], seed: int) -> Completion:
         decoding, written = self._decoding, list[int]()

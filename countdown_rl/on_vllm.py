@@ -57,13 +57,13 @@ class Vllm:
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         from vllm import SamplingParams
 
-        decoding, first = self._decoding, self._decoding.seed * 1_000_003 + number * _ROWS
+        decoding = self._decoding
         params = [
             SamplingParams(
                 temperature=decoding.temperature,
                 top_p=decoding.top_p,
                 max_tokens=decoding.max_new_tokens,
-                seed=(first + at) % 2**63,
+                seed=generation.row_seed(decoding.seed, number, at) % 2**63,
                 stop=[generation.STOP],
                 include_stop_str_in_output=True,
             )
@@ -74,6 +74,12 @@ class Vllm:
             self._completion(list(result.outputs[0].token_ids))
             for result in self._llm.generate(given, params, use_tqdm=False)
         ]
+
+    def close(self) -> None:
+        from countdown_rl.engines import release
+
+        self._llm = None  # it holds most of the GPU as long as anything refers to it
+        release()
 
     def _completion(self, written: list[int]) -> Completion:
         ids = self._stop.cut(written)

@@ -67,6 +67,9 @@ def llama_cpp(monkeypatch, model):
         def n_ctx(self):
             return self._n_ctx
 
+        def close(self):
+            module.closed = True
+
         def set_seed(self, seed):
             assert 0 <= seed < 2**32
             self.seed = seed
@@ -152,6 +155,7 @@ def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, t
     assert manifest.facts == {"agreement": agreed}
     assert "llama_cpp_python" in manifest.versions
     assert manifest.options["engine"] == "llama-cpp"
+    assert llama_cpp.closed
     assert {(temp, top_p) for _, temp, top_p, _ in llama_cpp.asked} == {(0.0, 1.0)}
 
 
@@ -181,19 +185,15 @@ def test_vllm_gives_the_greedy_answers_of_transformers_and_says_so(place, tmp_pa
 
 
 def test_another_engine_that_writes_something_else_is_found_out(place):
-    class Odd:
-        name = "odd"
+    class Reference:
+        name = "reference"
 
         def complete(self, prompts, number=0):
             return [Completion("</think>\n<answer>1</answer>", 3, True)] * len(prompts)
 
-    class Same(Odd):
-        def complete(self, prompts, number=0):
-            texts = ("</think>\n<answer>1</answer>", "</think><answer>1</answer>", "<think>")
-            return [Completion(text, 3, True) for text in texts]
-
-    found = engines.agreement(Odd(), Same(), [[1]] * 3, ROWS[:3])
-    assert found == {"against": "odd", "puzzles": 3, "same_text": 1, "same_answer": 2, "same_verdict": 3}
+    texts = ("</think>\n<answer>1</answer>", "</think><answer>1</answer>", "<think>")
+    found = engines.agreement(texts, Reference(), [[1]] * 3, ROWS[:3])
+    assert found == {"against": "reference", "puzzles": 3, "same_text": 1, "same_answer": 2, "same_verdict": 3}
 
 
 def test_auto_is_transformers_unless_vllm_and_a_gpu_are_there_and_the_weights_are_plain(monkeypatch, place):
@@ -271,6 +271,8 @@ def test_halves_draw_from_random_numbers_of_their_own():
 
     assert [one.text for one in engines.complete(Tight(), [[k] for k in range(5)], 9)] == [f"[{k}]" for k in range(5)]
     assert len(set(numbers)) == 5
+    # Engines that seed each row draw as if the batch had never been halved.
+    assert [generation.row_seed(3, number, 0) for number in numbers] == [generation.row_seed(3, 9, k) for k in range(5)]
 
 
 def test_one_row_too_many_is_said_in_a_sentence_and_other_errors_are_not_taken_for_it():

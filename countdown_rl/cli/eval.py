@@ -56,7 +56,9 @@ def eval_(
     agreement: Annotated[
         int,
         typer.Option(
-            min=0, help="Puzzles on which another engine is held against transformers.", rich_help_panel=MACHINE
+            min=0,
+            help="Puzzles on which another engine, greedy, is held against transformers.",
+            rich_help_panel=MACHINE,
         ),
     ] = DEFAULT.agreement,
     precision: Annotated[
