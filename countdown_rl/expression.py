@@ -128,7 +128,7 @@ def parse(text: str) -> Expression:
 
 
 def words(text: str) -> list[str]:
-    """The numbers, signs and parentheses of *text*, each sign in its plain form."""
+    """The numbers, signs (each as one of ``+-*/``) and parentheses of *text*, and whatever else stands in it."""
     return [_SIGNS.get(word, word) for word in _TOKENS(text)]
 
 
