@@ -55,8 +55,6 @@ def build(sources: Sources, out: Path, options: PublishOptions) -> Manifest:
             raise ArtifactError(f"{sources.log} is not the log of the training that made {sources.model}.")
         inputs["log"] = artifacts.file_input(sources.log)
     under = terms.settle(options, told["base_model"], shipped=_is_ours(links, told["base_model"]))
-    if under.prefix and not told["name"].startswith(under.prefix):
-        raise UsageError(f"the licence of {told['base_model']} asks for a name that begins with {under.prefix}.")
 
     with artifacts.writing(out, "release", options={}, inputs=inputs, libraries=("huggingface_hub",)) as draft:
         parts = [_copy(one, draft.path, told["base_model"], measured.get(one)) for one in weights]
@@ -129,6 +127,16 @@ def standing(out: Path, options: PublishOptions, sources: Sources) -> Manifest |
     if options.min_accuracy > manifest.facts.get("accuracy", 0.0):
         return None
     return manifest
+
+
+def check_terms(manifest: Manifest) -> None:
+    """Refuse to upload a release that lacks what the licence of its base asks of those who share it.
+
+    Raises:
+        HubError: the text says what.
+    """
+    if (wanted := terms.lacking(manifest)) is not None:
+        raise HubError(wanted)
 
 
 def check_measured(manifest: Manifest) -> None:

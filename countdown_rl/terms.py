@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import UsageError
 from countdown_rl.options import PublishOptions
 
@@ -92,22 +93,25 @@ def of_base(base_model: str | None) -> Terms:
 
 
 def settle(options: PublishOptions, base_model: str | None, *, shipped: bool) -> Terms:
-    """The terms of a release: as the options have it, else as its base does, else (*shipped*) as this package.
-
-    Raises:
-        UsageError: the base's licence wants its text to go along, and there is none.
-    """
+    """The terms of a release: as the options have it, else as its base does, else (*shipped*) as this package."""
     terms = of_base(base_model)
     if options.license is not None and options.license != terms.license:
-        terms = replace(terms, license=options.license, name=None, link=None)
-    elif terms.license is None and shipped:
-        terms = _APACHE
-    if terms.copy and options.license_file is None:
-        raise UsageError(
-            f"the licence of {base_model} asks that its text goes with the weights; give it with --license-file "
-            f"(it is at {of_base(base_model).link})."
+        return replace(terms, license=options.license, name=None, link=None)
+    return _APACHE if terms.license is None and shipped else terms
+
+
+def lacking(release: Manifest) -> str | None:
+    """What the licence of its base asks for and *release* has not; None when it may go out."""
+    base_model, name = release.facts["base_model"], release.facts["name"]
+    asked = of_base(base_model)
+    if asked.copy and LICENSE not in release.files:
+        return (
+            f"the licence of {base_model} asks that its text goes with the weights; give it with --license-file (it "
+            f"is at {asked.link})."
         )
-    return terms
+    if not name.startswith(asked.prefix):
+        return f"the licence of {base_model} asks for a name that begins with {asked.prefix}; give one with --name."
+    return None
 
 
 def write(terms: Terms, options: PublishOptions, folder: Path) -> None:

@@ -197,12 +197,13 @@ def test_the_licence_goes_along(root):
 
 def test_the_terms_of_a_base_are_kept(root):
     base = PublishOptions(base_model="meta-llama/Llama-3.1-8B-Instruct")
-    with pytest.raises(UsageError, match="--license-file"):
-        build(base)
+    with pytest.raises(HubError, match="--license-file"):
+        publishing.check_terms(build(base))
     Path("terms.txt").write_text("LLAMA 3.1 COMMUNITY LICENSE AGREEMENT\n")
-    with pytest.raises(UsageError, match="begins with Llama"):
-        build(dataclasses.replace(base, license_file="terms.txt"))
-    build(dataclasses.replace(base, license_file="terms.txt", name="Llama-3.1-8B-countdown"))
+    with pytest.raises(HubError, match="begins with Llama"):
+        publishing.check_terms(build(dataclasses.replace(base, license_file="terms.txt")))
+    whole = dataclasses.replace(base, license_file="terms.txt", name="Llama-3.1-8B-countdown")
+    publishing.check_terms(build(whole))
     assert ModelCard.load("release/README.md").data.license == "llama3.1"
     assert "Built with Llama" in page()
     assert "Copyright © Meta Platforms" in Path("release/NOTICE").read_text()

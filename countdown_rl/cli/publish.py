@@ -146,9 +146,8 @@ def publish(
     else:
         from countdown_rl.sources import Sources
 
-        sources = Sources(
-            model or "artifacts/quantized", tuple(also or ()), tuple(measured or ()), comparison, log
-        )  # fmt: skip
+        weights = model or "artifacts/quantized"
+        sources = Sources(weights, tuple(also or ()), tuple(measured or ()), comparison, log)
         out = out or Path("artifacts/release")
         manifest, built = _weights(sources, out, options, push=push, unmeasured=unmeasured)
         score = _score(manifest.facts)
@@ -167,11 +166,15 @@ def publish(
 def _weights(
     sources: "Sources", out: Path, options: PublishOptions, *, push: bool, unmeasured: bool
 ) -> tuple["Manifest", bool]:
-    from countdown_rl import publishing
+    from countdown_rl import publishing, terms
     from countdown_rl.sources import completed
 
     standing = publishing.standing(out, options, sources) if push else None
     manifest = standing or publishing.build(completed(sources), out, options)
+    if push:
+        publishing.check_terms(manifest)
+    elif (wanted := terms.lacking(manifest)) is not None:
+        console.warn(wanted)
     if push and not unmeasured:
         publishing.check_measured(manifest)
     elif "accuracy" not in manifest.facts:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Llama-3.1-8B-Instruct on Countdown, GRPO over 4-bit weights: one GPU of 24 GB or more.
 #
-#   [MODEL=...] [FROM=rows.jsonl] stages/recipes/llama-3.1-8b-countdown.sh OUT [--check | --quick]
+#   [MODEL=...] [FROM=rows.jsonl] [LICENSE_FILE=LICENSE] stages/recipes/llama-3.1-8b-countdown.sh OUT [--check | --quick]
 #
 # The settings are those of a much copied notebook. What was wrong with it and is not wrong here:
 #   - Its 64-token prompt budget cut the puzzle off its own prompt: a prompt over --max-prompt-length is refused.
@@ -15,7 +15,7 @@
 # MODEL is a Hub id or a local checkpoint, FROM a file of puzzles in place of the Hub's. With --check nothing is
 # trained: options, model, data, prompts and memory are looked at. --quick takes a few steps on a few puzzles.
 set -euo pipefail
-usage="usage: [MODEL=...] [FROM=rows.jsonl] $0 OUT [--check | --quick]"
+usage="usage: [MODEL=...] [FROM=rows.jsonl] [LICENSE_FILE=LICENSE] $0 OUT [--check | --quick]"
 out=${1:?$usage}
 model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 
@@ -42,6 +42,9 @@ if [ -n "${FROM-}" ]; then from=$(realpath "$FROM") && data+=(--from "$from"); e
 # From here on every path is inside OUT, so that no manifest says where on this machine anything lies.
 mkdir -p "$out"
 if [ -e "$model" ]; then ln -sfn "$(realpath "$model")" "$out/base" && model=base; fi
+# The licence of Llama 3.1 wants its text beside the weights; without it the release is built and not uploaded.
+publish=(--trained-on Jiayi-Pan/Countdown-Tasks-3to4)
+if [ -n "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE") && publish+=(--license-file "$text"); fi
 cd "$out"
 
 countdown-rl gen-data --out data "${data[@]}"
@@ -53,7 +56,7 @@ countdown-rl train "${train[@]}"
 countdown-rl eval --model adapter --data data/test.jsonl --out eval/adapter "${eval[@]}"
 countdown-rl compare eval/base eval/adapter --out eval/comparison
 countdown-rl publish --model adapter --eval eval/adapter --comparison eval/comparison --out release \
-  --name llama-3.1-8b-countdown --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
-  --trained-on Jiayi-Pan/Countdown-Tasks-3to4
+  --name Llama-3.1-8B-countdown --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
+  "${publish[@]}"
 
 echo "Done: $out/release is what \`countdown-rl publish --push\` would upload." >&2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Llama-3.1-8B on GSM8K, from its training split to a 4-bit upload: one GPU of 24 GB or more.
 #
-#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL] stages/recipes/llama-3.1-8b-gsm8k.sh OUT [--check | --quick]
+#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] stages/recipes/llama-3.1-8b-gsm8k.sh OUT [--check | --quick]
 #
 # Thinking and answer in blocks whose tags stand on lines of their own. Four rewards: that layout (+1 or -1), no
 # text after the answer (-0.5), a whole number (+1 or -1), the right number (1). FAST=1 takes two completions a
@@ -16,7 +16,7 @@
 # asked in plain text); FROM is a file of problems in place of the Hub's. With --check nothing is trained:
 # options, model, data, prompts and memory are looked at. --quick takes a few steps on a few problems.
 set -euo pipefail
-usage="usage: [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL] $0 OUT [--check | --quick]"
+usage="usage: [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] $0 OUT [--check | --quick]"
 out=${1:?$usage}
 model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 
@@ -46,6 +46,9 @@ if [ -n "${FROM-}" ]; then from=$(realpath "$FROM") && data+=(--from "$from"); e
 # From here on every path is inside OUT, so that no manifest says where on this machine anything lies.
 mkdir -p "$out"
 if [ -e "$model" ]; then ln -sfn "$(realpath "$model")" "$out/base" && model=base; fi
+# The licence of Llama 3.1 wants its text beside the weights; without it the release is built and not uploaded.
+publish=(--trained-on openai/gsm8k)
+if [ -n "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE") && publish+=(--license-file "$text"); fi
 cd "$out"
 
 countdown-rl gen-data --out data "${data[@]}"
@@ -62,7 +65,7 @@ countdown-rl eval --model quantized --data data/test.jsonl --out eval/quantized 
 countdown-rl samples eval/quantized --n 10
 countdown-rl compare eval/base eval/adapter eval/merged eval/quantized --out eval/comparison
 countdown-rl publish --model quantized --eval eval/quantized --comparison eval/comparison --out release \
-  --name llama-3.1-8b-gsm8k-nf4 --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
-  --trained-on openai/gsm8k ${PUSH:+--push --repo-id "$PUSH"}
+  --name Llama-3.1-8B-gsm8k-nf4 --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
+  --measured-on openai/gsm8k "${publish[@]}" ${PUSH:+--push --repo-id "$PUSH"}
 
 echo "Done: $out/release is what \`countdown-rl publish --push\` uploads." >&2
