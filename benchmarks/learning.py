@@ -75,7 +75,7 @@ def main():
             trained = score(place / "adapter", given.data, place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{given.name}-{seed}.csv")
-            gain = comparison.difference(base.samples, trained.samples)
+            gain = comparison.difference(base, trained)
             runs.append({"seed": seed, "minutes": round(seconds / 60, 2), "gain": gain} | shown(trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
     bench.save(
