@@ -7,9 +7,12 @@ killed at any moment has a checkpoint to continue from.
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from countdown_rl.options import TrainOptions
 
 RUN = "run.json"
 MARK = "whole"
@@ -84,6 +87,30 @@ class Checkpoints:
         (self.directory / RUN).unlink(missing_ok=True)
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
+
+
+class Due:
+    """When a checkpoint is due: after so many steps or minutes, at the end of a round, before the last step."""
+
+    def __init__(self, options: TrainOptions, round_steps: int) -> None:
+        self._every = -(-options.checkpoint_every // round_steps) * round_steps
+        self._seconds = options.save_minutes * 60
+        self._round, self._steps = round_steps, options.steps
+        self._last = time.monotonic()
+
+    def __call__(self, step: int) -> bool:
+        if step % self._round or step >= self._steps:
+            return False
+        if not (self._every and step % self._every == 0) and not (self._seconds and self._late()):
+            return False
+        self._last = time.monotonic()
+        return True
+
+    def _late(self) -> bool:
+        from accelerate.utils import broadcast_object_list
+
+        late = [time.monotonic() - self._last >= self._seconds]
+        return bool(broadcast_object_list(late)[0])  # all processes save, or none
 
 
 def step_of(checkpoint: Path) -> int:

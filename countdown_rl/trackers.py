@@ -13,6 +13,11 @@ from countdown_rl.errors import CountdownError
 PROJECT = "countdown-rl"
 
 
+def aside(names: Sequence[str]) -> contextlib.AbstractContextManager[object]:
+    """Within it what trackers print goes to stderr; stdout is for data."""
+    return contextlib.redirect_stdout(sys.stderr) if names else contextlib.nullcontext()
+
+
 def prepare(names: Sequence[str], beside: Path) -> None:
     """Make the trackers *names* ready: offline unless the environment says otherwise, their files in *beside*.
 
@@ -25,7 +30,7 @@ def prepare(names: Sequence[str], beside: Path) -> None:
     if not names:
         return
     # transformers says on stdout, which is for data, that W&B is offline, if it knows while it is imported.
-    with contextlib.redirect_stdout(sys.stderr):
+    with aside(names):
         import transformers.integrations.integration_utils  # noqa: F401
     where = beside.absolute()
     for key, value in {

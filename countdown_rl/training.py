@@ -1,7 +1,6 @@
 """The train stage: GRPO on a LoRA adapter, from artifacts to an artifact, continued where it was killed."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -20,7 +19,7 @@ from countdown_rl import (
     trainlog,
     trl_options,
 )
-from countdown_rl.checkpoints import Checkpoints, step_of
+from countdown_rl.checkpoints import Checkpoints, Due, step_of
 from countdown_rl.curriculum import Curriculum, in_turn, kind
 from countdown_rl.errors import ArtifactError, InputError, ModelError
 from countdown_rl.history import History, Journal
@@ -134,7 +133,8 @@ def train(
     else:
         store.begin()
     journal.begin()
-    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    with trackers.aside(options.report_to):
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
     facts = _facts(trainer, run)
     with artifacts.writing(
@@ -314,30 +314,6 @@ def _trainer(run: _Run, done: int) -> "Trainer":
 def _passes(step: int, every: int, stride: int) -> bool:
     """Whether one of the steps 1, 1 + *every*, ... lies within the *stride* steps up to *step*."""
     return every > 0 and (step - 1) // every != (step - 1 - stride) // every
-
-
-class Due:
-    """When a checkpoint is due: after so many steps or minutes, at the end of a round, before the last step."""
-
-    def __init__(self, options: TrainOptions, round_steps: int) -> None:
-        self._every = -(-options.checkpoint_every // round_steps) * round_steps
-        self._seconds = options.save_minutes * 60
-        self._round, self._steps = round_steps, options.steps
-        self._last = time.monotonic()
-
-    def __call__(self, step: int) -> bool:
-        if step % self._round or step >= self._steps:
-            return False
-        if not (self._every and step % self._every == 0) and not (self._seconds and self._late()):
-            return False
-        self._last = time.monotonic()
-        return True
-
-    def _late(self) -> bool:
-        from accelerate.utils import broadcast_object_list
-
-        late = [time.monotonic() - self._last >= self._seconds]
-        return bool(broadcast_object_list(late)[0])  # all processes save, or none
 
 
 def config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
