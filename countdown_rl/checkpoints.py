@@ -16,6 +16,8 @@ from countdown_rl.options import TrainOptions
 
 RUN = "run.json"
 MARK = "whole"
+#: How many differences are named before the rest are counted.
+_NAMED = 3
 
 
 class Checkpoints:
@@ -28,7 +30,7 @@ class Checkpoints:
     def differences(self) -> list[str]:
         """What tells this run from the unfinished one that is kept here; empty where there is none, or no other.
 
-        Each is a phrase such as ``--seed was 42, is 1`` or ``other data``.
+        Each is a phrase such as ``--seed was 42, is 1`` or ``other data``; after a few, how many more.
         """
         if self.newest() is None:
             return []
@@ -36,8 +38,8 @@ class Checkpoints:
         if kept == self.identity:
             return []
         found = []
-        for section in ("options", "inputs", "versions"):
-            was, now = (run.get(section, {}) if isinstance(run, dict) else {} for run in (kept, self.identity))
+        for section in ("options", "inputs", "versions") if isinstance(kept, dict) else ():
+            was, now = (run.get(section, {}) for run in (kept, self.identity))
             for key in [*now, *(key for key in was if key not in now)]:
                 if was.get(key) == now.get(key):
                     continue
@@ -46,7 +48,8 @@ class Checkpoints:
                 else:
                     name = "--" + key.replace("_", "-") if section == "options" else key
                     found.append(f"{name} was {_plain(was.get(key))}, is {_plain(now.get(key))}")
-        return found or ["it cannot be read"]
+        found = found or ["it cannot be read"]
+        return found[:_NAMED] + ([f"{len(found) - _NAMED} more"] if len(found) > _NAMED else [])
 
     def _kept(self) -> Any:
         try:

@@ -394,6 +394,16 @@ def test_a_half_written_checkpoint_is_not_continued_from(tmp_path):
     assert other.latest() is None
 
 
+def test_many_differences_are_counted(tmp_path):
+    options = dict.fromkeys("abcde", 1)
+    store = checkpoints.Checkpoints(tmp_path / "c", {"options": options})
+    store.begin()
+    (tmp_path / "c" / "checkpoint-2").mkdir()
+    store.keep(tmp_path / "c" / "checkpoint-2")
+    other = checkpoints.Checkpoints(tmp_path / "c", {"options": dict.fromkeys("abcde", 2)})
+    assert other.differences() == ["--a was 1, is 2", "--b was 1, is 2", "--c was 1, is 2", "2 more"]
+
+
 def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, tmp_path, unbroken):
     def refusal(error, options=SMALL, **changes):
         with pytest.raises(error) as caught:
