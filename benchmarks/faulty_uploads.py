@@ -1,15 +1,14 @@
 """Uploads over a Hub that fails at random: how many were lost, half visible, or said the token.
 
-Each run pushes a release of its own to a fresh repository with one to four faults in the way (an error, a
-request to wait, a connection cut before, after or within an answer, an expired token), then pushes again
-without them. The Hub is the one of the tests; waiting takes no time.
+Each run pushes a release of its own, of weights or of puzzles, to a fresh repository with one to four faults
+in the way (an error, a request to wait, a connection cut before, after or within an answer, an expired token),
+then pushes again without them. The Hub is the one of the tests; waiting takes no time.
 
     python benchmarks/faulty_uploads.py [--runs 200] [--seed 0]
 """
 
 import argparse
 import io
-import json
 import os
 import random
 import sys
@@ -17,6 +16,7 @@ import tempfile
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,11 +28,11 @@ FAULTS += [{"status": 429, "headers": {"Retry-After": str(wait)}} for wait in (1
 FAULTS += [{"cut": cut} for cut in ("before", "after", "body")]
 
 
-def release(folder: Path, chance: random.Random) -> Path:
-    """A release artifact with weights of random bytes: nothing of it is ever loaded."""
+def release(folder: Path, kind: str, chance: random.Random) -> Path:
+    """A release artifact of that *kind* with weights of random bytes: nothing of it is ever loaded."""
     from countdown_rl import artifacts
 
-    with artifacts.writing(folder, "release", options={"seed": chance.random()}) as draft:
+    with artifacts.writing(folder, kind, options={"seed": chance.random()}) as draft:
         (draft.path / "model.safetensors").write_bytes(chance.randbytes(300_000))
         (draft.path / "adapter.safetensors").write_bytes(chance.randbytes(90_000))
         (draft.path / "config.json").write_text("{}")
@@ -53,6 +53,7 @@ def main() -> None:
 
     from huggingface_hub import constants
 
+    from benchmarks import bench
     from countdown_rl import uploading
     from countdown_rl.errors import HubError
     from tests.hub import running
@@ -66,10 +67,11 @@ def main() -> None:
         for run in range(asked.runs):
             count["runs"] += 1
             repo_id = f"me/run-{run}"
+            kind, repo_type = chance.choice([("release", "model"), ("data-release", "dataset")])
             said = io.StringIO()
             versions = []
             for version in range(2):  # a first release, and one that replaces it
-                folder = release(Path(name) / f"{run}-{version}", chance)
+                folder = release(Path(name) / f"{run}-{version}", kind, chance)
                 versions.append({file.name: file.read_bytes() for file in folder.iterdir()})
                 hub.part_size = chance.choice([None, 70_000])
                 for _ in range(chance.randint(1, 4)):
@@ -81,8 +83,6 @@ def main() -> None:
                     except HubError as error:
                         print(error)
                         hub.faults.clear()
-                        if not _whole(hub, repo_id, versions):
-                            count["half_visible"] += 1
                         try:
                             uploading.push(folder, repo_id, tell=print)
                             count["second_try"] += 1
@@ -92,20 +92,26 @@ def main() -> None:
                         sys.__stderr__.write(f"run {run}: {type(error).__name__}: {error}\n")
                         count["other_errors"] += 1
                 hub.faults.clear()
-                repo = hub.repos.get(("model", repo_id))
+                repo = hub.repos.get((repo_type, repo_id))
+                count["half_visible"] += not _whole(repo, versions)
                 there = {path: data for path, data in repo.files.items() if path != ".gitattributes"} if repo else {}
                 count["lost"] += there != versions[-1]
             count["said_the_token"] += hub.token in said.getvalue()
-    count |= {"leaked_to_storage": len(hub.leaks), "seconds": round(time.perf_counter() - began, 1)}
-    print(json.dumps(count))
+    count |= {"leaked_to_storage": len(hub.leaks)}
+    bench.save("faulty_uploads", {"seed": asked.seed, **count, "seconds": round(time.perf_counter() - began, 1)})
 
 
-def _whole(hub: object, repo_id: str, versions: list[dict[str, bytes]]) -> bool:
-    """Whether every commit so far is nothing yet, or one release and nothing else."""
-    repo = hub.repos.get(("model", repo_id))
+def _whole(repo: Any, versions: list[dict[str, bytes]]) -> bool:
+    """Whether every commit that a reader could ever see is nothing yet, or one release and nothing else, and
+    every tag stands on a release."""
     states = [{}, *versions]
-    trees = repo.trees.values() if repo else []
-    return all({path: blob.data for path, blob in tree.items() if path != ".gitattributes"} in states for tree in trees)
+    trees = {sha: _ours(tree) for sha, tree in repo.trees.items()} if repo else {}
+    tags = repo.tags.values() if repo else []
+    return all(tree in states for tree in trees.values()) and all(trees[sha] in versions for sha in tags)
+
+
+def _ours(tree: Any) -> dict[str, bytes]:
+    return {path: blob.data for path, blob in tree.items() if path != ".gitattributes"}
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ MADE_BY = {
     "merged": "countdown-rl merge",
     "quantized": "countdown-rl quantize",
     "release": "countdown-rl publish",
+    "data-release": "countdown-rl publish --dataset",
 }
 
 

@@ -4,7 +4,6 @@ A checkpoint counts once its ``whole`` mark is on disk, and the one before it go
 killed at any moment has a checkpoint to continue from.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,21 +20,40 @@ class Checkpoints:
 
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
         self.directory = directory
-        self.identity = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        self.identity = json.loads(json.dumps(identity))  # as it comes back from disk
 
-    def foreign(self) -> bool:
-        """Whether there is something to continue, but of another run than this."""
-        return self.newest() is not None and not self._same_run()
+    def differences(self) -> list[str]:
+        """What tells this run from the unfinished one that is kept here; empty where there is none, or no other.
 
-    def _same_run(self) -> bool:
+        Each is a phrase such as ``--seed was 42, is 1`` or ``other data``.
+        """
+        if self.newest() is None:
+            return []
+        kept = self._kept()
+        if kept == self.identity:
+            return []
+        found = []
+        for section in ("options", "inputs", "versions"):
+            was, now = (run.get(section, {}) if isinstance(run, dict) else {} for run in (kept, self.identity))
+            for key in [*now, *(key for key in was if key not in now)]:
+                if was.get(key) == now.get(key):
+                    continue
+                if section == "inputs":
+                    found.append(f"another {key}" if key == "model" else f"other {key}")
+                else:
+                    name = "--" + key.replace("_", "-") if section == "options" else key
+                    found.append(f"{name} was {_plain(was.get(key))}, is {_plain(now.get(key))}")
+        return found or ["it cannot be read"]
+
+    def _kept(self) -> Any:
         try:
-            return bool(json.loads((self.directory / RUN).read_bytes())["identity"] == self.identity)
+            return json.loads((self.directory / RUN).read_bytes())["run"]
         except (OSError, ValueError, KeyError, TypeError):
-            return False
+            return None
 
     def latest(self) -> Path | None:
         """The newest whole checkpoint of this very run."""
-        return self.newest() if self._same_run() else None
+        return self.newest() if self._kept() == self.identity else None
 
     def newest(self) -> Path | None:
         """The newest whole checkpoint, whoever left it."""
@@ -46,7 +64,7 @@ class Checkpoints:
         """Clear what another run left, and write down whose directory this is now."""
         self.clear()
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / RUN).write_text(json.dumps({"identity": self.identity}) + "\n")
+        (self.directory / RUN).write_text(json.dumps({"run": self.identity}, indent=2) + "\n")
 
     def keep(self, checkpoint: Path) -> None:
         """Mark *checkpoint* as whole once its bytes are on disk, then drop every other one."""
@@ -71,6 +89,12 @@ class Checkpoints:
 def step_of(checkpoint: Path) -> int:
     """The optimiser step that *checkpoint* was written after."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "not given"
+    return "not given" if value is None else str(value)
 
 
 def _flush(path: Path) -> None:

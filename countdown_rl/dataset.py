@@ -1,9 +1,12 @@
 """Rows as JSONL: one JSON object a line."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
+
+import jsonlines
 
 from countdown_rl import puzzle, tasks
 from countdown_rl.errors import InputError
@@ -33,22 +36,24 @@ def iter_rows(stream: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
     Raises:
         InputError: as :func:`read_rows`, with *source* for the file's name.
     """
-    for number, line in enumerate(stream, 1):
-        if line.isspace():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{source}, line {number}: not JSON ({_short(error)}).") from error
-        try:
-            check(row)
-        except InputError as error:
-            raise InputError(f"{source}, line {number}: {str(error).rstrip('.')}.") from error
-        yield row
+    number = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal number
+        for number, line in enumerate(stream, 1):  # noqa: B007 - counted for the errors below
+            yield line
+
+    try:
+        for row in jsonlines.Reader(lines(), loads=_decoded).iter(allow_none=True, skip_empty=True):
+            yield check(row)
+    except jsonlines.InvalidLineError as error:
+        raise InputError(f"{source}, line {number}: not JSON ({_short(error.__cause__ or error)}).") from error
+    except InputError as error:
+        raise InputError(f"{source}, line {number}: {str(error).rstrip('.')}.") from error
 
 
-def check(row: Any) -> None:
-    """Refuse what is no row of its task.
+def check(row: Any) -> dict[str, Any]:
+    """*row* itself, where it is a row of its task.
 
     Raises:
         InputError: the text says what is wrong, without a place.
@@ -60,19 +65,48 @@ def check(row: Any) -> None:
     if tasks.of_row(row).name == "gsm8k":
         if not isinstance(row.get("question"), str) or not isinstance(row.get("gold"), str):
             raise InputError("a gsm8k row needs `question` and `gold`, both text")
-        return
+        return row
     for key in ("nums", "target"):
         if key not in row:
             raise InputError(f"there is no `{key}`")
     puzzle.of_row(row)
+    return row
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write *rows* as JSONL, keys in the order they have."""
-    encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
     with Path(path).open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(encode(row) + "\n" for row in rows)
+        writer(stream).write_all(rows)
 
 
-def _short(error: Exception) -> str:
+def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write *rows* at the end of the JSONL file *path*."""
+    with Path(path).open("a", encoding="utf-8", newline="\n") as stream:
+        writer(stream).write_all(rows)
+
+
+def writer(stream: IO[str]) -> jsonlines.Writer:
+    """What writes rows to *stream*, one by one."""
+    return jsonlines.Writer(stream, dumps=_encoded)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
+_escape = json.JSONEncoder().encode
+_SURROGATE = re.compile("[\ud800-\udfff]").search
+
+
+def _encoded(row: Any) -> str:
+    line = _encode(row)
+    # Half a surrogate pair can be written as an escape only; JSON may hold one, UTF-8 may not.
+    return _escape(row) if not line.isascii() and _SURROGATE(line) else line
+
+
+def _decoded(line: str | bytes) -> Any:
+    try:
+        return json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:80]

@@ -2,12 +2,12 @@
 
 ``generate`` of transformers is bound by its overhead for small models: a Python layer stack, a key-value
 cache that is copied at every token, LoRA's extra products, and rows that wait for the longest one. Here the
-adapter is folded into a copy of the weights once a round, projections of the same input are one product,
+adapter is folded into a copy of fp32 weights once a round, projections of the same input are one product,
 each prompt is read once however many completions it gets, the cache is written in place, and rows leave
 when they are done. The arithmetic is that of ``LlamaForCausalLM`` (a test compares the logits).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,26 @@ _SLACK = 0.125
 
 
 @dataclass(frozen=True)
+class _Linear:
+    """Layers that read the same input, as one: weight (O, I), bias (O,), and LoRA's (R, I) and (O, R)."""
+
+    weight: Tensor
+    bias: Tensor | None
+    lora: tuple[Tensor, Tensor] | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = F.linear(x.to(self.weight.dtype), self.weight, self.bias).float()
+        return out if self.lora is None else out + F.linear(F.linear(x, self.lora[0]), self.lora[1])
+
+
+@dataclass(frozen=True)
 class _Layer:
     norm_in: Tensor
-    qkv: tuple[Tensor, Tensor | None]
-    out: tuple[Tensor, Tensor | None]
+    qkv: _Linear
+    out: _Linear
     norm_mlp: Tensor
-    gate_up: tuple[Tensor, Tensor | None]
-    down: tuple[Tensor, Tensor | None]
+    gate_up: _Linear
+    down: _Linear
 
 
 class Stop:
@@ -77,10 +90,14 @@ def supports(model: Any) -> bool:
 
 
 class Decoder:
-    """The weights of *model* as they are now, laid out for decoding in fp32. Make a new one when they change."""
+    """The weights of *model* as they are now, laid out for decoding. Make a new one when they change.
+
+    Matrix products are in fp32, or with *dtype* bf16 in that, for which LoRA stays beside the weights,
+    in fp32: bf16 would round it away. Everything else is in fp32.
+    """
 
     @torch.no_grad()
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         config = base.config
         self.heads: int = config.num_attention_heads
@@ -88,17 +105,17 @@ class Decoder:
         self.width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps: float = config.rms_norm_eps
         self.rotary = base.model.rotary_emb
-        self.embedding = base.get_input_embeddings().weight.float()  # (V, H)
-        self.head = base.get_output_embeddings().weight.float()  # (V, H)
+        self.embedding = base.get_input_embeddings().weight.to(dtype)  # (V, H)
+        self.head = base.get_output_embeddings().weight.to(dtype)  # (V, H)
         self.norm = base.model.norm.weight.float()
         self.layers = [
             _Layer(
                 norm_in=block.input_layernorm.weight.float(),
-                qkv=_joined(block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
-                out=_joined(block.self_attn.o_proj),
+                qkv=_joined(dtype, block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
+                out=_joined(dtype, block.self_attn.o_proj),
                 norm_mlp=block.post_attention_layernorm.weight.float(),
-                gate_up=_joined(block.mlp.gate_proj, block.mlp.up_proj),
-                down=_joined(block.mlp.down_proj),
+                gate_up=_joined(dtype, block.mlp.gate_proj, block.mlp.up_proj),
+                down=_joined(dtype, block.mlp.down_proj),
             )
             for block in base.model.layers
         ]
@@ -113,6 +130,7 @@ class Decoder:
         temperature: float = 0.0,
         top_p: float = 1.0,
         generator: torch.Generator | None = None,
+        on_token: Callable[[int], None] | None = None,
     ) -> list[list[int]]:
         """Continue each of *prompts* (token ids); equal ones are read once.
 
@@ -120,6 +138,7 @@ class Decoder:
             stop: when a completion is over before *max_new_tokens*.
             temperature: 0 takes the likeliest token.
             generator: None takes torch's own.
+            on_token: called with each token as it comes, in the order of the rows.
 
         Returns:
             The token ids of each completion, the token that ended it included.
@@ -130,11 +149,14 @@ class Decoder:
         alive = torch.ones(len(prompts), dtype=torch.bool)
         start = padding.size(1)
         for step in range(max_new_tokens):
-            logits = F.linear(F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps), self.head)  # (B, V)
+            normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
+            logits = F.linear(normed.to(self.head.dtype), self.head).float()  # (B, V)
             tokens = _pick(logits, temperature, top_p, generator)  # (B,)
             finished = stop.may_end[tokens] & alive
             for row, token in zip(rows[alive].tolist(), tokens[alive].tolist(), strict=True):
                 done[row].append(token)
+                if on_token is not None:
+                    on_token(token)
             for index in finished.nonzero()[:, 0].tolist():
                 alive[index] = not stop(done[int(rows[index])])
             count = int(alive.sum())
@@ -170,7 +192,7 @@ class Decoder:
         # A padded position sees itself, so that no row of the softmax is empty; nothing looks at it.
         mask = (causal & real[:, None, :]) | torch.eye(longest, dtype=torch.bool)  # (U, P, P)
 
-        hidden = self.embedding[ids]  # (U, P, H)
+        hidden = self.embedding[ids].float()  # (U, P, H)
         cos, sin = self.rotary(hidden, positions)
         keys: list[Tensor] = []
         values: list[Tensor] = []
@@ -195,7 +217,7 @@ class Decoder:
         at: int,
     ) -> Tensor:
         """One token a row, ids (B,) at positions (B,), written to column *at* of the caches: hidden (B, H)."""
-        hidden = self.embedding[tokens]
+        hidden = self.embedding[tokens].float()
         cos, sin = self.rotary(hidden, positions[:, None])  # (B, 1, D)
         mask = None
         if padding.any():
@@ -211,7 +233,7 @@ class Decoder:
 
     def _qkv(self, hidden: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         normed = F.rms_norm(hidden, hidden.shape[-1:], layer.norm_in, self.eps)
-        joined = F.linear(normed, *layer.qkv).unflatten(-1, (-1, self.width))
+        joined = layer.qkv(normed).unflatten(-1, (-1, self.width))
         turning, v = joined.split((self.heads + self.kv_heads, self.kv_heads), dim=-2)
         half = self.width // 2
         turned = torch.cat((-turning[..., half:], turning[..., :half]), dim=-1)
@@ -219,27 +241,36 @@ class Decoder:
         return q, k, v
 
     def _rest(self, hidden: Tensor, seen: Tensor, layer: _Layer) -> Tensor:
-        hidden = hidden + F.linear(seen, *layer.out)
+        hidden = hidden + layer.out(seen)
         normed = F.rms_norm(hidden, hidden.shape[-1:], layer.norm_mlp, self.eps)
-        gate, up = F.linear(normed, *layer.gate_up).chunk(2, dim=-1)
-        return hidden + F.linear(F.silu(gate) * up, *layer.down)
+        gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+        return hidden + layer.down(F.silu(gate) * up)
 
     def _repeat(self, heads: Tensor) -> Tensor:
         return heads.repeat_interleave(self.heads // self.kv_heads, dim=1)
 
 
-def _joined(*linears: Any) -> tuple[Tensor, Tensor | None]:
-    """The weights (and biases) of layers that read the same input, as one, with LoRA folded in."""
+def _joined(dtype: torch.dtype, *linears: Any) -> _Linear:
+    """The weights (and biases) of layers that read the same input, as one, LoRA folded in where that is exact."""
     weights, biases = [], []
+    downs: list[Tensor] = []
+    ups: list[Tensor] = []  # each of its own rows and columns
     for linear in linears:
         layer = getattr(linear, "base_layer", linear)
-        weight = layer.weight.float()
+        weight = layer.weight.to(dtype)
+        up = weight.new_zeros((len(weight), 0), dtype=torch.float32)
         for adapter in getattr(linear, "active_adapters", ()):
-            weight = weight + linear.get_delta_weight(adapter).float()
+            if dtype == torch.float32:
+                weight = weight + linear.get_delta_weight(adapter).float()
+            else:
+                downs.append(linear.lora_A[adapter].weight.float())
+                up = torch.cat((up, linear.lora_B[adapter].weight.float() * linear.scaling[adapter]), dim=1)
         weights.append(weight)
         biases.append(layer.bias)
-    bias = torch.cat(biases).float() if biases[0] is not None else None
-    return torch.cat(weights), bias
+        ups.append(up)
+    bias = torch.cat(biases).to(dtype) if biases[0] is not None else None
+    lora = (torch.cat(downs), torch.block_diag(*ups)) if downs else None
+    return _Linear(torch.cat(weights), bias, lora)
 
 
 def _pick(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None) -> Tensor:

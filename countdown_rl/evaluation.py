@@ -6,33 +6,26 @@ A run that is killed goes on from the batches it had finished, and ends with the
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, dataset, generation, models, tasks
-from countdown_rl.errors import InputError, ModelError
+from countdown_rl import artifacts, bounds, dataset, generation, models, tasks
+from countdown_rl.errors import InputError, ModelError, UsageError
+from countdown_rl.measures import Sample, measure
 from countdown_rl.options import EvalOptions
 from countdown_rl.progress import Progress
-from countdown_rl.puzzle import DEFAULT_RULE
-from countdown_rl.statistics import wilson
 
 METRICS, SAMPLES = "metrics.json", "samples.jsonl"
 LIBRARIES = ("peft", "torch", "transformers")
 #: Options that change how fast a result comes, and not what it is.
 _SPEED = ("threads", "device")
 
-#: What a sample keeps of its row: enough to read it, and to grade it again.
-_SHOWN = ("id", "task", "nums", "target", "needs", "operators", "rule", "style", "question", "gold")
-
-Sample = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Result:
-    """A finished evaluation: its metrics, as in ``metrics.json``, and one sample a completion, in row order.
+    """A finished evaluation: its metrics, as in ``metrics.json``, and a sample a completion, in the order of the rows.
 
     ``note`` is what a person should know about how the model was held.
     """
@@ -55,6 +48,7 @@ def evaluate(
     """Put the puzzles at *data* to *model* and write an ``eval`` artifact at *out*.
 
     Args:
+        model: a model reference, or ``random`` or ``solver`` for a floor and a ceiling.
         data: a JSONL file, or a data artifact, whose test split is used.
         on_batch: called with (done, all, solved so far): once with what an earlier run had finished, then
             after every batch.
@@ -72,9 +66,14 @@ def evaluate(
     if options.n is not None and options.n > len(rows):
         raise InputError(f"{data} has {len(rows)} rows, fewer than --n {options.n}.")
     rows = rows[: options.n]
+    settings = {key: value for key, value in asdict(options).items() if key not in _SPEED}
+    if model in bounds.KINDS:
+        if revision is not None:
+            raise UsageError(f"--revision is for models on the Hub, and {model} is not one; leave it out.")
+        inputs = {"model": {"source": model, "kind": bounds.KINDS[model]}, "data": artifacts.file_input(data)}
+        return _bound(model, rows, options, settings, inputs, out)
     ref = models.resolve(model, revision=revision)
     inputs = {"model": ref.as_input(), "data": artifacts.file_input(data)}
-    settings = {key: value for key, value in asdict(options).items() if key not in _SPEED}
 
     models.quiet()
     import torch
@@ -97,6 +96,7 @@ def evaluate(
             "greedy": options.temperature == 0,
             "temperature": options.temperature,
             "top_p": options.top_p,
+            "samples": options.samples,
             "seed": options.seed,
             "max_new_tokens": options.max_new_tokens,
         },
@@ -105,9 +105,7 @@ def evaluate(
         "precision": loaded.precision,
         "path": loaded.path,
     }
-    with artifacts.writing(out, "eval", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
-        (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
-        dataset.write_rows(draft.path / SAMPLES, samples)
+    _write(out, settings, inputs, LIBRARIES, metrics, samples)
     progress.clear()
     return Result(metrics, samples, loaded.note)
 
@@ -125,46 +123,45 @@ def read(path: Path) -> Result:
     return Result(json.loads((path / METRICS).read_bytes()), [json.loads(line) for line in lines])
 
 
-def measure(samples: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Shares with 95% Wilson intervals: over all, by count of numbers, by the operators that are needed."""
-    n = len(samples)
-
-    def group(key: Callable[[Sample, Mapping[str, Any]], Any]) -> dict[str, Any]:
-        members: dict[Any, list[Sample]] = {}
-        for sample, row in zip(samples, rows, strict=True):
-            name = key(sample, row)
-            if name is not None:
-                members.setdefault(name, []).append(sample)
-        return {str(name): _share(members[name]) for name in sorted(members)}
-
-    reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
-    return {
-        **_share(samples),
-        "by_size": group(lambda _, row: len(row["nums"]) if "nums" in row else None),
-        "by_needs": group(lambda _, row: row.get("needs")),
-        "format": _mean(samples, "format"),
-        "strict_format": _mean(samples, "strict_format"),
-        "truncated": _mean(samples, "truncated"),
-        "mean_tokens": round(sum(sample["tokens"] for sample in samples) / n, 2),
-        "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        "task": tasks.of_row(rows[0]).name,
-        "rules": sorted({row.get("rule") or DEFAULT_RULE for row in rows if "nums" in row}),
+def _bound(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    options: EvalOptions,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    out: Path,
+) -> Result:
+    """The evaluation of a floor or a ceiling; of all that says how to decode, samples and seed count."""
+    each = options.samples
+    samples = [
+        _sample(
+            row,
+            {"sample": turn} if each > 1 else {},
+            generation.Completion(bounds.complete(name, row, f"{options.seed} {at} {turn}"), 0, True),
+        )
+        for at, row in enumerate(rows)
+        for turn in range(each)
+    ]
+    metrics = measure(samples, rows) | {
+        "decoding": {"samples": each, "seed": options.seed},
+        "data": inputs["data"],
+        "model": inputs["model"],
     }
+    _write(out, settings, inputs, (), metrics, samples)
+    return Result(metrics, samples)
 
 
-def _share(samples: Sequence[Sample]) -> dict[str, Any]:
-    correct = sum(sample["correct"] for sample in samples)
-    low, high = wilson(correct, len(samples))
-    return {
-        "accuracy": round(correct / len(samples), 6),
-        "n": len(samples),
-        "correct": correct,
-        "interval": [round(low, 6), round(high, 6)],
-    }
-
-
-def _mean(samples: Sequence[Sample], key: str) -> float:
-    return round(sum(sample[key] for sample in samples) / len(samples), 6)
+def _write(
+    out: Path,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    libraries: Sequence[str],
+    metrics: Mapping[str, Any],
+    samples: Sequence[Sample],
+) -> None:
+    with artifacts.writing(out, "eval", options=settings, inputs=inputs, libraries=libraries) as draft:
+        (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
+        dataset.write_rows(draft.path / SAMPLES, samples)
 
 
 def _prompts(loaded: models.Loaded, rows: Sequence[Mapping[str, Any]], options: EvalOptions) -> list[list[int]]:
@@ -188,17 +185,21 @@ def _samples(
     progress: Progress,
     on_batch: Callable[[int, int, int], None] | None,
 ) -> list[Sample]:
-    lengths = [len(one) for one in ids]
+    # Completion c is one of puzzle c // samples; those of one puzzle share a batch, where its prompt is read once.
+    each = options.samples
+    lengths = [len(one) for one in ids for _ in range(each)]
     size = options.batch_size or generation.fitting(loaded, max(lengths) + options.max_new_tokens)
     batches = list(enumerate(generation.batches(lengths, size)))
     samples: dict[int, Sample] = {}
 
     def take(batch: Sequence[int], completions: Sequence[generation.Completion]) -> None:
-        samples.update((row, _sample(rows[row], one)) for row, one in zip(batch, completions, strict=True))
+        for at, completion in zip(batch, completions, strict=True):
+            turn = {"sample": at % each} if each > 1 else {}
+            samples[at] = _sample(rows[at // each], turn, completion)
 
     def tell() -> None:
         if on_batch:
-            on_batch(len(samples), len(rows), sum(sample["correct"] for sample in samples.values()))
+            on_batch(len(samples), len(lengths), sum(sample["correct"] for sample in samples.values()))
 
     for _, batch in batches:
         if (finished := progress.batch(batch)) is not None:
@@ -209,17 +210,18 @@ def _samples(
         decoding = generation.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
         generator = generation.Generator(loaded, decoding)
     for number, batch in left:
-        completions = generator.complete([ids[row] for row in batch], number)
+        completions = generator.complete([ids[at // each] for at in batch], number)
         progress.add(batch, completions)
         take(batch, completions)
         tell()
-    return [samples[row] for row in range(len(rows))]
+    return [samples[at] for at in range(len(lengths))]
 
 
-def _sample(row: Mapping[str, Any], completion: generation.Completion) -> Sample:
+def _sample(row: Mapping[str, Any], turn: dict[str, int], completion: generation.Completion) -> Sample:
     grade = tasks.of_row(row).grade(completion.text, row)
     return (
-        {key: row[key] for key in _SHOWN if key in row}
+        {key: row[key] for key in tasks.SHOWN if key in row}
+        | turn
         | {"completion": completion.text}
         | asdict(grade)
         | {"tokens": completion.tokens, "truncated": not completion.ended}

@@ -127,6 +127,11 @@ def parse(text: str) -> Expression:
     return answer._replace(agrees=agrees)
 
 
+def words(text: str) -> list[str]:
+    """The numbers, signs (each as one of ``+-*/``) and parentheses of *text*, and whatever else stands in it."""
+    return [_SIGNS.get(word, word) for word in _TOKENS(text)]
+
+
 def _expression(text: str) -> Expression:
     numbers: list[int] = []
     signs: set[str] = set()

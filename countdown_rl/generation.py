@@ -1,6 +1,6 @@
 """Completions in bulk, in batches of similar length, whatever holds the model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +72,18 @@ class Generator:
         self._loaded = loaded
         self._decoding = decoding
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        self._decoder = Decoder(loaded.model) if supports(loaded.model) else None
+        self._decoder = Decoder(loaded.model, loaded.model.dtype) if supports(loaded.model) else None
         # A checkpoint's own ways (penalties, beams, top-k) are not what was asked for.
         ends = loaded.model.generation_config.eos_token_id
         loaded.model.generation_config = GenerationConfig(eos_token_id=ends)
 
-    def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        """Continue each of *prompts* (token ids). Batch *number* of a run draws from random numbers of its own."""
+    def complete(
+        self, prompts: Sequence[Sequence[int]], number: int = 0, *, on_token: Callable[[int], None] | None = None
+    ) -> list[Completion]:
+        """Continue each of *prompts* (token ids). Batch *number* of a run draws from random numbers of its own.
+
+        *on_token* is called with each token as it comes; it is for one prompt.
+        """
         import torch
 
         seed = (self._decoding.seed * 1_000_003 + number) % 2**63
@@ -90,13 +95,14 @@ class Generator:
                 temperature=self._decoding.temperature,
                 top_p=self._decoding.top_p,
                 generator=torch.Generator().manual_seed(seed),
+                on_token=on_token,
             )
         else:
             torch.manual_seed(seed)
-            written = self._generate(prompts)
+            written = self._generate(prompts, on_token)
         return [self._completion(ids) for ids in written]
 
-    def _generate(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    def _generate(self, prompts: Sequence[Sequence[int]], on_token: Callable[[int], None] | None) -> list[list[int]]:
         import torch
         from transformers import StoppingCriteriaList
 
@@ -105,6 +111,8 @@ class Generator:
         start = batch["input_ids"].shape[1]
 
         def over(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids: which rows are done, (B,)
+            if on_token is not None:
+                on_token(int(ids[0, -1]))
             ends = self._stop.may_end[ids[:, -1].cpu()].tolist()
             done = [end and self._stop(row[start:].tolist()) for end, row in zip(ends, ids, strict=True)]
             return torch.tensor(done, device=ids.device)

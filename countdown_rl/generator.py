@@ -34,6 +34,7 @@ class Plan:
     Attributes:
         sizes: how many numbers. cells: which kinds will do, as bits.
         listed: by size and cells, where the puzzles are taken from a shuffled list: all there are.
+        places: of such a row, its place in the list.
     """
 
     wanted: Distribution
@@ -43,6 +44,7 @@ class Plan:
     cells: Array
     exclude: Exclusion
     listed: dict[tuple[int, int], Array] = field(default_factory=dict)
+    places: Array = None
 
 
 def plan(stock: Stock, split: str, n: int, *, seed: int) -> Plan:
@@ -61,6 +63,10 @@ def plan(stock: Stock, split: str, n: int, *, seed: int) -> Plan:
     made = Plan(wanted, split, seed, np.zeros(n, dtype=np.int64), cells, stock.exclude)
     for kind in sorted({int(kind) for kind in np.unique(cells)}):
         _choose_sizes(made, kind, stock)
+    made.places = np.zeros(n, dtype=np.int64)
+    for size, kind in made.listed:
+        mine = np.flatnonzero((made.sizes == size) & (made.cells == kind))
+        made.places[mine] = np.arange(len(mine))
     return made
 
 
@@ -113,16 +119,10 @@ def rows(made: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
         InputError: no further puzzle of a kind was found.
     """
     seen: set[str] = set()
-    taken = dict.fromkeys(made.listed, 0)
     work = _work(made)
     for first, chunk in _chunks(made, workers):
         for k, row in enumerate(chunk.rows()):
             i = first + k
-            kind = (int(made.sizes[i]), int(made.cells[i])) if taken else (0, 0)
-            if kind in taken:
-                yield _listed_row(made, made.listed[kind][taken[kind]], i)
-                taken[kind] += 1
-                continue
             while row is not None and (row["id"] in seen or (made.exclude and _key(row) in made.exclude)):
                 again = _draw(made, np.array([i]), chunk.attempts[k : k + 1], work)
                 chunk.attempts[k] = again.attempts[0]
@@ -138,16 +138,6 @@ def rows(made: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
 
 def _key(row: dict[str, Any]) -> tuple[tuple[int, ...], int]:
     return tuple(sorted(row["nums"])), row["target"]
-
-
-def _listed_row(made: Plan, item: Array, i: int) -> dict[str, Any]:
-    target, *numbers = item.tolist()
-    state = kernel.mix(kernel.mix(kernel.mix(made.seed) ^ 64) ^ i)
-    for k in range(len(numbers) - 1, 0, -1):
-        state = kernel.mix(state + 1)
-        other = state % (k + 1)
-        numbers[k], numbers[other] = numbers[other], numbers[k]
-    return solved_row(puzzle.Puzzle(tuple(numbers), target, made.wanted.rule, made.wanted.signs))
 
 
 def solved_row(posed: puzzle.Puzzle) -> dict[str, Any]:
@@ -204,7 +194,7 @@ class _Chunk:
         rule, signs = self.wanted.rule.name, self.wanted.signs
         at = 0
         for done, nums, (size, target, count, plain, length) in zip(self.attempts, self.nums, self.facts, strict=True):
-            if done < 0:
+            if done == -1:
                 yield None
             elif count:
                 needs = "add-sub" if plain else "mul-div"
@@ -215,7 +205,7 @@ class _Chunk:
 
 
 def _draw(made: Plan, indices: Array, attempts: Sequence[int], work: list[Array]) -> _Chunk:
-    """The rows at *indices*, each from its own attempt on; those that come from a list are left out.
+    """The rows at *indices*, each from its own attempt on; those that come from a list as they are there.
 
     *work* is what :func:`_work` returns, for one thread at a time.
     """
@@ -227,8 +217,11 @@ def _draw(made: Plan, indices: Array, attempts: Sequence[int], work: list[Array]
     facts = np.zeros((5, count), dtype=np.int64)
     facts[0] = made.sizes[indices]
     cells = made.cells[indices]
-    for size, kind in made.listed:
-        done[(facts[0] == size) & (cells == kind)] = -1
+    for (size, kind), puzzles in made.listed.items():
+        mine = np.flatnonzero((facts[0] == size) & (cells == kind))
+        given = puzzles[made.places[indices[mine]]]
+        done[mine] = -2
+        facts[1, mine], nums[mine, :size] = given[:, 0], given[:, 1:]
     text = np.zeros((count, kernel.TEXT), dtype=np.uint8)
     first, last = puzzle.parts_of(made.split)
     compiled.draw(

@@ -23,7 +23,14 @@ _BY_TOKEN = ("dapo",)
 _BY_ROW = ("grpo", "dr_grpo")
 
 _PROMPT = ("prompt_ids", "prompt_mask")
-_COMPLETION = ("completion_ids", "completion_mask", "old_per_token_logps", "ref_per_token_logps")
+_COMPLETION = (
+    "completion_ids",
+    "completion_mask",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+    "importance_sampling_ratio",  # (B, T), or (B, 1) where it is one number a sequence
+)
 
 Batch = dict[str, Any]
 
@@ -54,6 +61,11 @@ class Trainer(GRPOTrainer):
         self._stop = stop
         self._mask_truncated = mask_truncated
         self._ended = torch.empty(0, dtype=torch.bool)
+        # What the quick decoder knows is temperature and top-p; any other wish is for transformers to grant.
+        asked = self.args
+        others = (asked.top_k, asked.min_p, asked.generation_kwargs, asked.cache_implementation, asked.use_vllm)
+        batching = asked.use_transformers_continuous_batching
+        self._plain_sampling = not any(others) and not batching and asked.repetition_penalty == 1.0
 
     def _send_telemetry(self) -> None:
         """Nothing here calls home."""
@@ -76,11 +88,12 @@ class Trainer(GRPOTrainer):
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
-    ) -> tuple[list[list[int]], None]:
+    ) -> tuple[list[list[int]], list[Any] | None]:
         begin = time.perf_counter()
+        logps = None
         self.model.eval()  # no LoRA dropout while sampling
         policy = self.accelerator.unwrap_model(self.model)
-        if supports(policy):
+        if self._plain_sampling and supports(policy):
             completion_ids = Decoder(policy).decode(
                 prompt_ids,
                 max_new_tokens=self.max_completion_length,
@@ -89,14 +102,16 @@ class Trainer(GRPOTrainer):
                 top_p=self.top_p,
             )
         else:
-            completion_ids, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            completion_ids, logps = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             completion_ids = [self._stop.cut(ids) for ids in completion_ids]
+            if logps is not None:  # vLLM's own, which its importance sampling goes by
+                logps = [one[: len(ids)] for one, ids in zip(logps, completion_ids, strict=True)]
         self.model.train()
         self.seconds["generation"] += time.perf_counter() - begin
         self._ended = torch.tensor([self._stop(ids) for ids in completion_ids], device=self.accelerator.device)
         truncated = 1.0 - self.accelerator.gather(self._ended.float()).mean().item()
         self._metrics["train"]["truncated"].append(truncated)
-        return completion_ids, None
+        return completion_ids, logps
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         begin = time.perf_counter()
@@ -128,19 +143,38 @@ class Trainer(GRPOTrainer):
         updates = self.args.steps_per_generation // self.args.gradient_accumulation_steps
         order = torch.randperm(rows) if updates > 1 else torch.arange(rows)
         size = self.args.per_device_train_batch_size
-        micro = []
+        parts = []
         for update in order.tensor_split(updates):
             rank = (live[update].long() * (lengths.max() + 1) + lengths[update]).cpu()
-            for chosen in update[rank.argsort(descending=True, stable=True)].split(size):
-                kept = chosen[live[chosen].cpu()]
-                micro.append(_cut(batch, kept) | {"share": len(kept) / size if self.loss_type in _BY_ROW else 1.0})
-        return micro
+            parts.extend(update[rank.argsort(descending=True, stable=True)].split(size))
+        counts = self._agreed([int(live[chosen].sum()) for chosen in parts])
+        kept = [chosen[:count] for chosen, count in zip(parts, counts, strict=True)]  # those that count come first
+        by_row = self.loss_type in _BY_ROW
+        return [_cut(batch, rows) | {"share": len(rows) / size if by_row else 1.0} for rows in kept]
+
+    def _agreed(self, counts: list[int]) -> list[int]:
+        """How many rows each micro-batch keeps: those that count here, and as many in every process.
+
+        TRL gathers a figure a row, and a backward pass needs all processes, so none may have fewer.
+        """
+        if self.accelerator.num_processes == 1:
+            return counts
+        mine = torch.tensor([counts], device=self.accelerator.device)
+        return self.accelerator.gather(mine).max(0).values.clamp(min=1).tolist()
 
     @property
     def skips_dead_rows(self) -> bool:
         """Whether leaving out rows of zero advantage leaves the gradient as it was."""
-        alone = self.accelerator.num_processes == 1  # others would wait for a backward pass that never comes
-        return alone and self.beta == 0.0 and self.loss_type in (*_BY_TOKEN, *_BY_ROW)
+        args = self.args
+        entropy = args.entropy_coef or args.use_adaptive_entropy or args.top_entropy_quantile < 1.0
+        others = entropy or self.aux_loss_enabled or args.use_liger_kernel
+        return self.beta == 0.0 and not others and self.loss_type in (*_BY_TOKEN, *_BY_ROW)
+
+    def gathered(self) -> dict[str, torch.Tensor] | None:
+        """The weights by name where processes hold parts of them, else None; for all processes to call."""
+        if self.is_fsdp_enabled or getattr(self.accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3:
+            return self.accelerator.get_state_dict(self.model_wrapped)
+        return None
 
     def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
         if len(inputs["advantages"]) == 0:

@@ -5,8 +5,9 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from countdown_rl.errors import HubError, UsageError
@@ -16,7 +17,8 @@ Tell = Callable[[str], None]
 
 #: Seconds to wait before a step is tried again; huggingface_hub has retried most requests before that.
 PATIENCE = (2.0, 8.0)
-#: Longest that a Retry-After is obeyed, in seconds; beyond it the person is told instead.
+#: Longest that a request to wait is obeyed here, in seconds; beyond it the person is told instead. Where
+#: huggingface_hub tries again by itself, in the midst of an upload, it waits as long as it is asked to.
 LONGEST_WAIT = 120.0
 
 #: What every token of the Hub looks like.
@@ -51,13 +53,26 @@ def _passing(error: BaseException, *, network: bool) -> tuple[str, float] | None
 
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        asked = error.response.headers.get("Retry-After", "")
         if status in (408, 429) or status >= 500:
-            return f"the Hub answered {status}", float(asked) if asked.isdigit() else 0.0
+            return f"the Hub answered {status}", _asked(error.response.headers)
         return None
     if isinstance(error, json.JSONDecodeError):  # a gateway's page of HTML instead of the Hub's answer
         return "the Hub's answer was cut short", 0.0
     return ("the connection broke", 0.0) if isinstance(error, HTTPError) and network else None
+
+
+def _asked(headers: Mapping[str, str]) -> float:
+    """How many seconds the Hub asks to wait: Retry-After as seconds or as a date, or its own RateLimit."""
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    wanted = headers.get("Retry-After", "")
+    if wanted.isdigit():
+        return float(wanted)
+    try:
+        return max(0.0, parsedate_to_datetime(wanted).timestamp() - time.time())
+    except ValueError:
+        limit = parse_ratelimit_headers(headers)
+        return float(limit.reset_in_seconds) if limit and limit.remaining == 0 else 0.0
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -104,8 +119,8 @@ def _refusal(repo_id: str, error: Any) -> str:
     if status in (409, 412):
         return f"{repo_id} was changed by someone else meanwhile; {again}."
     if status == 429:
-        wait = error.response.headers.get("Retry-After", "")
-        return f"the Hub asks to wait{f' {wait} s' if wait.isdigit() else ''} (too many requests); then {again}."
+        wait = _asked(error.response.headers)
+        return f"the Hub asks to wait{f' {wait:.0f} s' if wait else ''} (too many requests); then {again}."
     if status >= 500:
         return f"the Hub answered {status} again and again; later {again}."
     return f"the Hub refused ({status}): {_line(error.server_message or 'no reason given')}"

@@ -397,8 +397,8 @@ def draw(
     be reached (in full from a quarter of them on), and then one of those that will do is chosen.
 
     seed, stream: together with a row's index and the attempt they decide all that is drawn.
-    attempts: where each row begins to try, -1 for not at all; afterwards where it would go on, -1 where
-        *limit* was reached.
+    attempts: where each row begins to try; afterwards where it would go on, -1 where *limit* was reached.
+        A row that begins with -2 has its numbers, in order, and its target already: it stays -2.
     sizes: numbers in each row. values: what is drawn from, with replacement, or as *tiles* without.
     part_from, part_to: which of *parts* the numbers must fall into.
     cells: per row, the cells (see :func:`kind_of`) that will do, as bits. The rest as in :func:`search`.
@@ -409,7 +409,25 @@ def draw(
         nums = out_nums[row, :size]
         base = mix(mix(mix(seed) ^ stream) ^ indices[row])
         attempt = attempts[row]
-        if attempt < 0:
+        if attempt < 0:  # the puzzle is given: only its order and its facts are wanted
+            state = base
+            repeats = False
+            for i in range(size - 1, 0, -1):
+                repeats = repeats or nums[i] == nums[i - 1]
+            for i in range(size - 1, 0, -1):
+                state = mix(state + 1)
+                k = state % (i + 1)
+                nums[i], nums[k] = nums[k], nums[i]
+            if repeats:
+                seen[:] = 0
+            counts[0], plain[0], ranks[0] = 0, 0, -1
+            search(
+                nums, out_target[row], out_target[row], every, whole, joins, repeats,
+                tops, bottoms, tags, firsts, seconds, starts, ends, seen, counts, plain, ranks, best, found,
+            )  # fmt: skip
+            out_count[row], out_plain[row], out_length[row] = counts[0], plain[0], 0
+            if counts[0] > 0:
+                out_length[row] = write(best[0], nums, tops, bottoms, tags, out_text[row], scratch)
             continue
         attempts[row] = -1
         until = attempt + limit
@@ -468,14 +486,14 @@ def draw(
 
 
 def census(
-    nums, distinct, copies, parts, low, high, steps, tally, listed, every, whole, joins,
+    nums, distinct, copies, parts, low, high, steps, tally, listed, list_part, list_cells, every, whole, joins,
     tops, bottoms, tags, firsts, seconds,
     starts, ends, seen, counts, plain, ranks, best, found,
 ):  # fmt: skip
     """Count the puzzles there are, from the sorted set *nums* on (as indices into *distinct*, in order).
 
-    tally: room for 3 splits by 7 cells (see :func:`kind_of`), added to. listed: rows for split, cell,
-    target and the numbers, filled up in order; the count goes into its first free row's place.
+    tally: room for 3 splits by 7 cells (see :func:`kind_of`), added to. listed: room for the
+    puzzles of split *list_part* and of *list_cells* (as bits), a row each: the target, then the numbers.
     copies: how often each number may be used. steps: how many sets to look at.
 
     Returns how many were listed and whether sets are left; *nums* is where to go on.
@@ -508,10 +526,10 @@ def census(
             for t in range(len(counts)):
                 cell = kind_of(counts[t], plain[t])
                 tally[part, cell] += 1
-                if size < len(listed):
-                    listed[size, 0], listed[size, 1], listed[size, 2] = part, cell, low + t
+                if size < len(listed) and part == list_part and list_cells >> cell & 1:
+                    listed[size, 0] = low + t
                     for i in range(n):
-                        listed[size, 3 + i] = ordered[i]
+                        listed[size, 1 + i] = ordered[i]
                     size += 1
         i = n - 1
         while i >= 0 and nums[i] == len(distinct) - 1:

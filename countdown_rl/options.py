@@ -76,6 +76,8 @@ class TrainOptions:
     epsilon: float = 0.2
     epsilon_high: float = 0.28
     mask_truncated: bool = False
+    curriculum: bool = False
+    trl: tuple[str, ...] = ()
 
     lora_r: int = 16
     lora_alpha: int = 32
@@ -86,7 +88,11 @@ class TrainOptions:
     seed: int = 42
     threads: int = 0
     checkpoint_every: int = 25
+    save_minutes: float = 0.0
     log_every: int = 1
+    sample_every: int = 10
+    sample_size: int = 4
+    report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         completions = self.prompts * self.generations
@@ -97,9 +103,16 @@ class TrainOptions:
                 f"--micro-batch {self.micro_batch} does not divide the {completions} completions of a step "
                 f"({self.prompts} prompts x {self.generations} generations)."
             )
+        for one in self.trl:
+            if not one.partition("=")[1] or not one.partition("=")[0].isidentifier():
+                raise UsageError(f"--trl {one} is not of the form key=value.")
+        for name in self.report_to:
+            if name not in TRACKERS:
+                raise UsageError(f"--report-to {name} is none of: {', '.join(TRACKERS)}.")
         check_choices(self, TRAIN_CHOICES)
 
 
+TRACKERS = ("tensorboard", "wandb", "trackio")
 TRAIN_CHOICES = {
     "scheduler": ("constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"),
     "loss_type": ("dapo", "grpo", "dr_grpo", "bnpo"),
@@ -176,6 +189,7 @@ class EvalOptions:
     max_new_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
+    samples: int = 1
     seed: int = 42
     batch_size: int = 0
     precision: str = "auto"
@@ -184,23 +198,60 @@ class EvalOptions:
 
     def __post_init__(self) -> None:
         check_choices(self, EVAL_CHOICES)
+        if self.samples > 1 and self.temperature == 0:
+            raise UsageError("--samples draws the same completion each time without a --temperature above 0.")
 
 
 EVAL_CHOICES = {"precision": ("auto", "nf4", "bf16", "fp32"), "device": ("auto", "cpu", "cuda", "mps")}
 
 
 @dataclass(frozen=True)
+class ReportOptions:
+    """``report``: how much there is to read."""
+
+    transcripts: int = 24
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """``ask``: the rules of one puzzle, and how its completion is drawn."""
+
+    rule: str = "exactly-once"
+    operators: str = "+-*/"
+    style: str = "begun"
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 42
+    precision: str = "auto"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_choices(self, ASK_CHOICES)
+
+
+ASK_CHOICES = {
+    "rule": ("exactly-once", "at-most-once", "television"),
+    "style": ("begun", "own"),
+    **EVAL_CHOICES,
+}
+
+
+@dataclass(frozen=True)
 class PublishOptions:
     """``publish``: what the card says beside what the manifests and measurements say.
 
-    None takes what the chain of manifests gives. ``trained_on`` are data sets on the Hub to name.
+    None takes what the chain of manifests gives. ``trained_on`` are data sets on the Hub to name, ``measured_on``
+    the one there that the puzzles of the evaluation are of; ``license_file`` is the text that goes with the weights.
     """
 
     name: str | None = None
     base_model: str | None = None
     base_relation: str | None = None
     license: str | None = None
+    license_file: str | None = None
     trained_on: tuple[str, ...] = ()
+    measured_on: str | None = None
     min_accuracy: float = 0.0
 
     def __post_init__(self) -> None:

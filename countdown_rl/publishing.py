@@ -1,107 +1,98 @@
-"""The release folder: weights, tokenizer, model card and the manifest chain, exactly as they go up.
+"""The release folder: weights in one form or several, model card and the manifest chain, exactly as they go up.
 
 Built from artifacts alone, so that the same artifacts and options give the same bytes, and what was
 built is what is uploaded (see :mod:`countdown_rl.uploading`).
 """
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, card, lineage, references
+from countdown_rl import artifacts, card, curves, evidence, forms, frontmatter, leaks, lineage, references, terms
 from countdown_rl.artifacts import Manifest
-from countdown_rl.card import Measured, Story
 from countdown_rl.errors import ArtifactError, HubError, UsageError
-from countdown_rl.hub import TOKEN
+from countdown_rl.evidence import Measured
+from countdown_rl.forms import Form
 from countdown_rl.lineage import Link
 from countdown_rl.options import PublishOptions
 from countdown_rl.references import ModelRef
+from countdown_rl.sources import Sources, Weights, eval_key_of, key_of, path_of, weights_of
+from countdown_rl.story import Part, Story
 
 CARD = "README.md"
-KINDS = ("quantized", "merged", "model", "adapter")
+CURVES = "curves.png"
 
-#: Groups of puzzles as a person would call them; the others are counts of numbers.
-_GROUPS = {"add-sub": "solvable with + and − alone", "mul-div": "need × or ÷"}
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
-_ABSOLUTE = re.compile(r"(?<![\w:/.~-])/(?:[\w.-]+/)+[\w.-]+")
-_LINK = re.compile(r"\]\((?!https?://|#)([^)\s]+)\)")
 
 
-def build(
-    model: str, out: Path, options: PublishOptions, *, measured: Path | None = None, comparison: Path | None = None
-) -> Manifest:
-    """Write the release of *model* at *out*, with what the eval artifact *measured* says about it.
+def build(sources: Sources, out: Path, options: PublishOptions) -> Manifest:
+    """Write the release of *sources* at *out*.
 
     Raises:
-        ArtifactError: something in the chain is missing or damaged, *measured* is about other weights, or
+        ArtifactError: something in the chain is missing or damaged, an evaluation is about other weights, or
             a file names a path of this machine or holds a token.
         UsageError: the options do not go with this model.
     """
     artifacts.check_writable(out, "release")
-    ref, manifest = _weights(model)
-    source = references.files(ref)
-    inputs = {"model": ref.as_input()}
-    results = evaluation = None
-    if measured is not None:
-        evaluation = evaluation_of(measured, ref)
-        results = measurement(measured)
-        inputs["eval"] = evaluation.as_input()
-        if results.accuracy < options.min_accuracy:
-            raise ArtifactError(
-                f"{model} solves {100 * results.accuracy:.1f}% of the puzzles in {measured}, less than "
-                f"--min-accuracy {options.min_accuracy:g}; train it further, or ask for less."
-            )
-    elif options.min_accuracy > 0:
-        raise UsageError("--min-accuracy needs an evaluation; give --eval.")
-    compared = None
-    if comparison is not None:
-        found = artifacts.read(comparison, "comparison")
-        if not lineage.mentions(found.inputs, evaluation.digest if evaluation else ref.digest):
-            raise ArtifactError(f"{comparison} does not compare {model}; run `countdown-rl compare` on its evaluation.")
-        compared = (comparison / "comparison.md").read_text("utf-8")
-        inputs["comparison"] = found.as_input()
-    for name, entry in inputs.items():
-        if (link := lineage.changed(entry)) is not None:
-            raise ArtifactError(
-                f"the manifest of {link}, in the chain that led to the {name}, was changed afterwards; make {link} and "
-                "what follows it again."
-            )
-    links = lineage.chain(inputs["model"])
-    told = _told(manifest.kind, links, options)
+    weights = weights_of(sources)
+    inputs: dict[str, Any] = {one.key: one.ref.as_input() for one in weights}
+    evaluations = _evaluations(sources, weights)
+    inputs |= {one.eval_key: manifest.as_input() for one, (manifest, _) in evaluations.items()}
+    if sources.comparison is not None:
+        evaluation, _ = evaluations.get(weights[0], (None, None))
+        inputs["comparison"] = _comparison(sources.comparison, weights[0], evaluation).as_input()
+    _check_chain(inputs)
+    links = _chain(inputs[one.key] for one in weights)
+    measured = {one: found for one, (_, found) in evaluations.items()}
+    _check_measured(sources, measured.get(weights[0]), links, options)
+    told = _told(weights[0], links, options)
+    if sources.log is not None:
+        if not evidence.of_run(sources.log, links):
+            raise ArtifactError(f"{sources.log} is not the log of the training that made {sources.model}.")
+        inputs["log"] = artifacts.file_input(sources.log)
+    under = terms.settle(options, told["base_model"], shipped=_is_ours(links, told["base_model"]))
+    if under.prefix and not told["name"].startswith(under.prefix):
+        raise UsageError(f"the licence of {told['base_model']} asks for a name that begins with {under.prefix}.")
+
     with artifacts.writing(out, "release", options={}, inputs=inputs, libraries=("huggingface_hub",)) as draft:
-        for name in manifest.files:
-            if name != CARD:
-                (draft.path / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / name, draft.path / name)
-        if manifest.kind == "adapter":
-            _point_at_base(draft.path / "adapter_config.json", told["base_model"])
-        draft.facts.update(told, weights=manifest.kind)
-        if results is not None:
-            draft.facts.update(accuracy=results.accuracy, n=results.n, interval=list(results.interval))
+        parts = [_copy(one, draft.path, told["base_model"], measured.get(one)) for one in weights]
+        terms.write(under, options, draft.path)
+        if sources.log is not None:
+            curves.draw(sources.log, draft.path / CURVES)
         story = Story(
-            kind=manifest.kind,
+            parts=parts,
             chain=links,
-            files={name: _entry(draft.path / name) for name in sorted(manifest.files) if name != CARD},
-            measured=results,
-            comparison=compared,
+            files={},
+            comparison=(sources.comparison / "comparison.md").read_text("utf-8") if sources.comparison else None,
+            curves=CURVES if sources.log else None,
+            terms=under,
             **told,
         )
-        (draft.path / CARD).write_text(card.text(story), "utf-8")
-        _check(draft.path, inputs)
+        if (found := frontmatter.scores(story)) is not None:
+            name, text = found
+            (draft.path / name).parent.mkdir(parents=True)
+            (draft.path / name).write_text(text, "utf-8")
+        page = card.text(replace(story, files=_listing(draft.path)))
+        (draft.path / CARD).write_text(page, "utf-8")
+        draft.facts.update(told, license=under.license, forms={part.path: part.form.name for part in parts})
+        if (best := measured.get(weights[0])) is not None:
+            draft.facts.update(accuracy=best.accuracy, n=best.n, interval=list(best.interval))
+        if options.license_file is not None:
+            draft.facts["license_text"] = artifacts.file_sha256(draft.path / terms.LICENSE)
+        frontmatter.check(page)
+        leaks.check(draft.path, page, inputs)
     return artifacts.read(out, "release", verify=False)
 
 
-def standing(
-    out: Path, options: PublishOptions, *, model: str, measured: Path | None = None, comparison: Path | None = None
-) -> Manifest | None:
+def standing(out: Path, options: PublishOptions, sources: Sources) -> Manifest | None:
     """The release at *out* when it is what was asked for, so that it can go up as it was built; else None.
 
-    *measured*, *comparison* and the options count only where they are given. The *model* it was made of
-    need not be there any more: a release stands by itself.
+    What the sources and the options leave open counts as it was built. The weights it was made of need not
+    be there any more: a release stands by itself.
 
     Raises:
         ArtifactError: the release at *out* is damaged.
@@ -109,16 +100,27 @@ def standing(
     if artifacts.peek(out) != "release":
         return None
     manifest = artifacts.read(out, "release")
-    recorded = manifest.inputs.get("model", {})
-    digest = _digest(references.SHIPPED.get(model, Path(model)))
-    if digest is None and ModelRef(model, "directory", None).reference != recorded.get("source"):
-        return None
-    if digest is not None and digest != recorded.get("digest"):
-        return None
-    for key, path in (("eval", measured), ("comparison", comparison)):
-        if path is not None and manifest.inputs.get(key, {}).get("digest") != _digest(path):
+    for key, source in (("model", sources.model), *((key_of(source), source) for source in sources.also)):
+        recorded = manifest.inputs.get(key, {})
+        digest = evidence.digest_at(path_of(source))
+        if digest is None and ModelRef(source, "directory", None).reference != recorded.get("source"):
             return None
-    for name in ("name", "base_model", "base_relation", "license"):
+        if digest is not None and digest != recorded.get("digest"):
+            return None
+    digests = {entry.get("digest") for key, entry in manifest.inputs.items() if key.endswith("eval")}
+    if any(evidence.digest_at(path) not in digests for path in sources.measured):
+        return None
+    if sources.comparison is not None:
+        recorded = manifest.inputs.get("comparison", {})
+        if recorded.get("digest") != evidence.digest_at(sources.comparison):
+            return None
+    if sources.log is not None and manifest.inputs.get("log") != artifacts.file_input(sources.log):
+        return None
+    if options.license_file is not None:
+        path = Path(options.license_file)
+        if not path.is_file() or manifest.facts.get("license_text") != artifacts.file_sha256(path):
+            return None
+    for name in ("name", "base_model", "base_relation", "license", "measured_on"):
         wanted = getattr(options, name)
         if wanted is not None and manifest.facts.get(name) != wanted:
             return None
@@ -130,161 +132,130 @@ def standing(
 
 
 def check_measured(manifest: Manifest) -> None:
-    """Refuse to upload a release that says nothing of how good it is.
+    """Refuse to upload a release that says nothing of how good some of its weights are.
 
     Raises:
-        HubError: the release was built without an evaluation.
+        HubError: the release was built without an evaluation of them.
     """
-    if "eval" not in manifest.inputs:
-        raise HubError(
-            "these weights have not been measured; run `countdown-rl eval` on them and give --eval, or give "
-            "--unmeasured to publish them all the same."
-        )
+    for path in manifest.facts["forms"]:
+        key = eval_key_of(path.removeprefix("./").removeprefix("."))
+        if key not in manifest.inputs:
+            what = "these weights have" if key == "eval" else f"the weights in {path} have"
+            raise HubError(
+                f"{what} not been measured; run `countdown-rl eval` on them and give --eval, or give --unmeasured to "
+                "publish them all the same."
+            )
 
 
-def evaluation_of(path: Path, ref: ModelRef) -> Manifest:
-    """The manifest of the eval artifact at *path*, which must be of the very weights of *ref*."""
-    manifest = artifacts.read(path, "eval")
-    if manifest.inputs.get("model", {}).get("digest") != ref.digest:
+def _evaluations(sources: Sources, weights: Sequence[Weights]) -> dict[Weights, tuple[Manifest, Measured]]:
+    found: dict[Weights, tuple[Manifest, Measured]] = {}
+    for path in sources.measured:
+        manifest = artifacts.read(path, "eval")
+        ours = next((one for one in weights if evidence.concerns(manifest, one.manifest)), None)
+        if ours is None:
+            # Named after the weights it was probably meant for, so that the sentence can be followed.
+            meant = next((one for one in weights if one.folder.name == path.name), weights[0])
+            raise evidence.other_weights(path, meant.ref.source)
+        found[ours] = (manifest, evidence.measurement(path))
+    return found
+
+
+def _comparison(path: Path, first: Weights, evaluation: Manifest | None) -> Manifest:
+    found = artifacts.read(path, "comparison")
+    if not lineage.mentions(found.inputs, evaluation.digest if evaluation else first.ref.digest):
         raise ArtifactError(
-            f"{path} measured other weights than {ref.source} holds now; run "
-            f"`countdown-rl eval --model {ref.source} --out {path}` again."
+            f"{path} does not compare {first.ref.source}; run `countdown-rl compare` on its evaluation."
         )
-    return manifest
+    return found
 
 
-def measurement(path: Path) -> Measured:
-    """What the metrics of the eval artifact at *path* say."""
-    try:
-        metrics = json.loads((path / "metrics.json").read_bytes())
-        groups = [
-            (_GROUPS.get(key, f"{key} numbers"), group["accuracy"], group["n"], tuple(group["interval"]))
-            for field in ("by_size", "by_needs")
-            for key, group in sorted(metrics[field].items())
-        ]
-        return Measured(
-            accuracy=metrics["accuracy"],
-            n=metrics["n"],
-            interval=(metrics["interval"][0], metrics["interval"][1]),
-            format=metrics["format"],
-            groups=groups,
-            decoding=metrics["decoding"],
-            data=metrics["data"],
-            task=metrics["task"],
-        )
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ArtifactError(f"{path / 'metrics.json'} is damaged; run `countdown-rl eval` again.") from error
+def _check_chain(inputs: dict[str, Any]) -> None:
+    for name, entry in inputs.items():
+        if (link := lineage.changed(entry)) is not None:
+            raise ArtifactError(
+                f"the manifest of {link}, in the chain that led to the {name}, was changed afterwards; make {link} and "
+                "what follows it again."
+            )
 
 
-def beside(model: str, kind: str) -> Path | None:
-    """Where the pipeline keeps the eval artifact of *model*, or a comparison that has it in, if there is one."""
-    path = Path(model)
-    place = path.parent / "eval" / (path.name if kind == "eval" else "comparison")
-    if artifacts.peek(place) != kind:
-        return None
-    digest, found = _digest(path), _manifest(place)
-    if kind == "comparison" and not (digest and found and lineage.mentions(found.inputs, digest)):
-        return None
-    return place
-
-
-def _manifest(path: Path) -> Manifest | None:
-    try:
-        return Manifest(**json.loads((path / artifacts.MANIFEST).read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def _digest(path: Path) -> str | None:
-    manifest = _manifest(path)
-    return manifest.digest if manifest else None
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    return {"sha256": artifacts.file_sha256(path), "size": path.stat().st_size}
-
-
-def _weights(model: str) -> tuple[ModelRef, Manifest]:
-    ref = references.resolve(model)
-    if ref.manifest is None or ref.manifest.kind not in KINDS:
+def _check_measured(
+    sources: Sources, measured: Measured | None, links: Sequence[Link], options: PublishOptions
+) -> None:
+    if measured is None:
+        if options.min_accuracy > 0:
+            raise UsageError("--min-accuracy needs an evaluation; give --eval.")
+        return
+    if any(link.files.get("train.jsonl", {}).get("sha256") == measured.data["digest"] for link in links):
         raise ArtifactError(
-            f"{model} has no manifest that says how it came to be; give --model what `countdown-rl quantize`, "
-            "`merge`, `train` or `warmup` made."
+            f"{sources.model} was measured on the puzzles it was trained on; run `countdown-rl eval` on the test split."
         )
-    return ref, ref.manifest
+    if measured.accuracy < options.min_accuracy:
+        raise ArtifactError(
+            f"{sources.model} solves {100 * measured.accuracy:.1f}% of the puzzles in {measured.data['file']}, less "
+            f"than --min-accuracy {options.min_accuracy:g}; train it further, or ask for less."
+        )
 
 
-def _told(kind: str, links: list[Link], options: PublishOptions) -> dict[str, Any]:
+def _chain(entries: Iterable[Any]) -> list[Link]:
+    links = {link.digest: link for entry in entries for link in lineage.chain(entry)}
+    return list(links.values())
+
+
+def _is_ours(links: list[Link], base_model: str | None) -> bool:
+    root = lineage.origin(links)
+    return root.name in references.SHIPPED or (root.kind == "model" and base_model is None)
+
+
+def _told(weights: Weights, links: list[Link], options: PublishOptions) -> dict[str, Any]:
     """What the card says of the model's name and origin: as given, or as the chain has it."""
     root = lineage.origin(links)
     base_model = options.base_model or (root.name if root.kind == "hub" else None)
-    if base_model is not None and not _HUB_ID.fullmatch(base_model):
-        raise UsageError(f"--base-model {base_model} is no id on the Hub; give NAME/MODEL.")
-    if kind == "adapter" and base_model is None:
+    for option, given in (("--base-model", base_model), ("--measured-on", options.measured_on)):
+        if given is not None and not _HUB_ID.fullmatch(given):
+            raise UsageError(f"{option} {given} is no id on the Hub; give NAME/MODEL.")
+    if weights.form is forms.ADAPTER and base_model is None:
         raise UsageError(
             f"an adapter loads only over its base, and {root.name} is not on the Hub; merge it first, or give "
             "--base-model."
         )
     trained = any(link.kind == "adapter" for link in links)
-    shipped = root.name in references.SHIPPED or (root.kind == "model" and base_model is None)
     return {
-        "name": options.name or _name(root, kind, trained),
+        "name": options.name or _name(root, weights.form, trained),
         "base_model": base_model,
-        "base_relation": options.base_relation or ("adapter" if kind == "adapter" else "finetune"),
-        "license": options.license or ("apache-2.0" if shipped else None),
+        "base_relation": options.base_relation or ("adapter" if weights.form is forms.ADAPTER else "finetune"),
         "datasets": list(options.trained_on),
+        "measured_on": options.measured_on,
     }
 
 
-def _name(root: Link, kind: str, trained: bool) -> str:
+def _name(root: Link, form: Form, trained: bool) -> str:
     stem = Path(root.name).name.removesuffix(".gguf")
-    parts = [stem, "" if "countdown" in stem else "countdown", "grpo" if trained else ""]
-    return "-".join(part for part in [*parts, {"quantized": "nf4", "adapter": "lora"}.get(kind, "")] if part)
+    end = {forms.FULL: "", forms.ADAPTER: "lora"}.get(form, form.name)
+    parts = [stem, "" if "countdown" in stem else "countdown", "grpo" if trained else "", end]
+    return "-".join(part for part in parts if part)
+
+
+def _copy(one: Weights, release: Path, base_model: str | None, measured: Measured | None) -> Part:
+    names = [name for name in sorted(one.manifest.files) if Path(name).name != CARD]
+    to = release / one.place
+    for name in names:
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(one.folder / name, to / name)
+    if one.form is forms.ADAPTER and base_model is not None:
+        _point_at_base(to / "adapter_config.json", base_model)
+    return Part(one.form, one.place, names, measured)
 
 
 def _point_at_base(path: Path, base_model: str) -> None:
-    config = json.loads(path.read_bytes()) | {"base_model_name_or_path": base_model}
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    config = json.loads(path.read_bytes())
+    if config.get("base_model_name_or_path") != base_model:
+        config["base_model_name_or_path"] = base_model
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def _check(folder: Path, inputs: Mapping[str, Any]) -> None:
-    """What must not leave this machine, and what the card must not promise in vain."""
-    page = (folder / CARD).read_text("utf-8")
-    for name in _LINK.findall(page):
-        if not (folder / name).exists():
-            raise ArtifactError(
-                f"the card names {name}, which is not in the release; take it out of what it came from."
-            )
-    named = [
-        (link.name, text)
-        for entry in inputs.values()
-        for link in lineage.chain(entry)
-        for text in _strings(link.options)
-    ]
-    for file in sorted(folder.glob("*config.json")):
-        named += [(file.name, text) for text in _strings(json.loads(file.read_bytes()))]
-    named += [("the manifest", text) for text in _strings(inputs)]
-    named = [(place, text) for place, text in named if _is_path(text)]
-    named += [("the card", found) for found in _ABSOLUTE.findall(page)]
-    if named:
-        place, path = named[0]
-        raise ArtifactError(
-            f"{place} names {path}, a path of this machine; make {place} again with relative paths before publishing."
-        )
-    if TOKEN.search(page) or any(TOKEN.search(text) for text in _strings(inputs)):
-        raise ArtifactError("the card or the manifest holds what looks like a token for the Hub; take it out first.")
-
-
-def _is_path(text: str) -> bool:
-    return os.path.isabs(text) and bool(_ABSOLUTE.fullmatch(text))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _strings(inner)
+def _listing(folder: Path) -> dict[str, dict[str, Any]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {"sha256": artifacts.file_sha256(path), "size": path.stat().st_size}
+        for path in files
+    }

@@ -1,14 +1,18 @@
 """Intervals and tests for shares of puzzles solved."""
 
-from math import sqrt
+from collections.abc import Sequence
+from math import erfc, sqrt
 
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
 
+#: Resamples of a bootstrap; the fewest values that it is made from, and the fewest puzzles' worth of either side.
+DRAWS, FEWEST, RAREST = 4_000, 20, 5
+
 Interval = tuple[float, float]
 
 
-def wilson(successes: int, n: int) -> Interval:
+def wilson(successes: float, n: float) -> Interval:
     """The 95% score interval of a proportion (Wilson 1927); (0, 1) when *n* is 0."""
     if n == 0:
         return 0.0, 1.0
@@ -17,6 +21,67 @@ def wilson(successes: int, n: int) -> Interval:
     half = Z * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
     scale = 1 + Z * Z / n
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def mean_interval(values: Sequence[float], each: int = 1) -> Interval:
+    """The 95% interval of the mean of *values* between 0 and 1, each found from *each* trials.
+
+    A mean over puzzles of shares is known better than one trial a puzzle would tell, and worse than
+    that many independent trials. Wilson's interval at the effective sample size, as Korn and Graubard
+    (1998) do for clustered data: p (1 - p) over the variance of the mean. For values of 0 and 1 it is
+    Wilson's own.
+    """
+    n = len(values)
+    if n == 0:
+        return wilson(0, 0)
+    mean = sum(values) / n
+    spread = sum((value - mean) ** 2 for value in values) / n
+    most = mean * (1 - mean)
+    effective = n if spread >= most else n * min(each, most / spread if spread else each)
+    return wilson(mean * effective, effective)
+
+
+def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
+    """The 95% interval of the mean of *values* between 0 and 1, from resampling them.
+
+    The bootstrap-t of the mean's log-odds (Efron and Tibshirani 1993, "An Introduction to the Bootstrap",
+    chapter 12): it stays between 0 and 1, and covers where resampled means alone do not. The same for the
+    same values. Where there are few values, or nearly all are 0 or 1, resampling tells too little: then it
+    is Wilson's.
+    """
+    import numpy as np
+
+    distinct, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+    n = int(counts.sum())
+    total = float(counts @ distinct)
+    if len(distinct) < 2 or n < FEWEST or min(total, n - total) < RAREST:
+        return wilson(total, n)
+    # Equal values are exchangeable, so a resample is how often it has each of them; the last is the sample.
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=DRAWS)
+    drawn = np.concatenate((drawn, counts[None]))
+    means = drawn @ distinct / n
+    spread = np.maximum(drawn @ distinct**2 / n - means**2, 0)
+    known = (spread > 1e-12) & (means > 0) & (means < 1)
+    means, spread = means[known], spread[known]
+    odds = np.log(means / (1 - means))
+    errors = np.sqrt(spread / n) / (means * (1 - means))
+    below, above = np.quantile((odds[:-1] - odds[-1]) / errors[:-1], (0.025, 0.975))
+    low, high = 1 / (1 + np.exp(-(odds[-1] - np.array((above, below)) * errors[-1])))
+    return float(low), float(high)
+
+
+def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
+    """The mean of *second* less that of *first*, pair by pair, with its 95% interval and two-sided p-value.
+
+    For shares of several completions a puzzle, where a puzzle is no longer right or wrong: the normal
+    interval of a mean of differences.
+    """
+    n = len(first)
+    changes = [after - before for before, after in zip(first, second, strict=True)]
+    mean = sum(changes) / n
+    error = sqrt(sum((change - mean) ** 2 for change in changes) / max(1, n - 1) / n)
+    p = erfc(abs(mean) / error / sqrt(2)) if error else float(mean == 0)
+    return mean, (max(-1.0, mean - Z * error), min(1.0, mean + Z * error)), p
 
 
 def paired_difference(both: int, first_only: int, second_only: int, neither: int) -> tuple[float, Interval]:

@@ -47,7 +47,7 @@ class Stock:
         self._at: dict[int, Any] = {}
         self._seen: dict[int, int] = {}
         self._ends: dict[int, bool] = {}
-        self._lists: dict[int, Any] = {}
+        self._lists: dict[tuple[int, int, int], Any] = {}
 
     def puzzles(self, size: int, split: str, cells: int, enough: int) -> Any:
         """All puzzles of one kind, or None where there are at least *enough*, or too many to count.
@@ -64,14 +64,9 @@ class Stock:
             self._count(size)
         if self._tallies[size][part, bits].sum() - out >= enough:
             return None
-        if size not in self._lists:
-            self._lists[size] = self._list(size)
-        everything = self._lists[size]
-        chosen = everything[(everything[:, 0] == part) & np.isin(everything[:, 1], bits)][:, 2:]
-        if not self.exclude:
-            return chosen
-        kept = [(tuple(row[1:]), row[0]) not in self.exclude for row in chosen.tolist()]
-        return chosen[np.array(kept, dtype=bool)]
+        if (size, part, cells) not in self._lists:
+            self._lists[size, part, cells] = self._list(size, part, cells, int(self._tallies[size][part, bits].sum()))
+        return self._lists[size, part, cells]
 
     def _count(self, size: int) -> None:
         """Look at more sets of *size* numbers: twice as many as so far."""
@@ -80,21 +75,26 @@ class Stock:
             self._at[size] = np.zeros(size, dtype=np.int64)
             self._seen[size] = 0
         steps = max(_BATCH, self._seen[size])
-        nothing = np.zeros((0, 3 + size), dtype=np.int64)
-        _, more = self._census(size, self._at[size], steps, self._tallies[size], nothing)
+        nothing = np.zeros((0, 1 + size), dtype=np.int64)
+        _, more = self._census(size, self._at[size], steps, self._tallies[size], nothing, 0, 0)
         self._seen[size] += steps
         self._ends[size] = not more
 
-    def _list(self, size: int) -> Any:
-        room = np.zeros((int(self._tallies[size].sum()), 3 + size), dtype=np.int64)
+    def _list(self, size: int, part: int, cells: int, count: int) -> Any:
+        room = np.zeros((count, 1 + size), dtype=np.int64)
         tally = np.zeros((3, 7), dtype=np.int64)
-        self._census(size, np.zeros(size, dtype=np.int64), 1 << 40, tally, room)
-        return room
+        self._census(size, np.zeros(size, dtype=np.int64), 1 << 40, tally, room, part, cells)
+        if not self.exclude:
+            return room
+        kept = [(tuple(row[1:]), row[0]) not in self.exclude for row in room.tolist()]
+        return room[np.array(kept, dtype=bool)]
 
-    def _census(self, size: int, at: Any, steps: int, tally: Any, listed: Any) -> tuple[int, bool]:
+    def _census(
+        self, size: int, at: Any, steps: int, tally: Any, listed: Any, part: int, cells: int
+    ) -> tuple[int, bool]:
         wanted = self.wanted
         work = tables(size, wanted.high - wanted.low + 1)
         return compiled.census(
-            at, self._values, self._copies, PARTS, wanted.low, wanted.high, steps, tally, listed,
+            at, self._values, self._copies, PARTS, wanted.low, wanted.high, steps, tally, listed, part, cells,
             wanted.rule.every, wanted.rule.whole, joins(wanted.signs), *work,
         )  # fmt: skip

@@ -1,17 +1,29 @@
 """The train stage: GRPO on a LoRA adapter, from artifacts to an artifact, continued where it was killed."""
 
-import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from countdown_rl import adapters, artifacts, dataset, models, rewards, tasks, trainlog
+from countdown_rl import (
+    adapters,
+    artifacts,
+    dataset,
+    history,
+    models,
+    processes,
+    rewards,
+    tasks,
+    trackers,
+    trainlog,
+    trl_options,
+)
 from countdown_rl.checkpoints import Checkpoints, step_of
-from countdown_rl.errors import InputError, ModelError
+from countdown_rl.curriculum import Curriculum, in_turn, kind
+from countdown_rl.errors import ArtifactError, InputError, ModelError
+from countdown_rl.history import History, Journal
 from countdown_rl.options import TrainOptions
 from countdown_rl.trainlog import StepRow
 
@@ -21,21 +33,21 @@ if TYPE_CHECKING:
 #: A completion that has given its answer has nothing more to say.
 STOP = "</answer>"
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
-#: The row of every step so far, in each checkpoint.
-STEPS = "steps.csv"
 #: Options that change how a run is watched or kept, and nothing of what it computes.
-_WATCHING = ("checkpoint_every", "log_every")
+_WATCHING = ("checkpoint_every", "save_minutes", "log_every", "sample_every", "sample_size", "report_to")
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run left: a row for every step, and the step it was continued from, or None."""
+    """What a finished run left: a row for every step, the sentences that it was warned with, by name, and
+    the step it was continued from, or None."""
 
     out: Path
     rows: list[StepRow]
     facts: dict[str, Any]
+    warnings: dict[str, str]
     resumed: int | None
 
 
@@ -52,21 +64,26 @@ def train(
     trust_remote_code: bool = False,
     on_step: Callable[[StepRow], None] | None = None,
     on_note: Callable[[str], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
 ) -> TrainResult:
     """Train a LoRA adapter on *model* with GRPO and write it at *out* as an ``adapter`` artifact.
 
     Args:
         data: a data artifact (its ``train.jsonl`` is used) or one JSONL file.
         checkpoints: where an unfinished run is kept; one with the same options, data and model continues
-            from its last checkpoint. Cleared when the run is finished.
-        log: where the CSV of the run goes, one :class:`StepRow` a line.
-        restart: begin again though there is something to continue.
+            from its last checkpoint, one with others is refused. Cleared when the run is finished.
+        log: where the CSV of the run goes, one :class:`StepRow` a line; beside it go samples of completions
+            and, at the end, a picture of the run.
+        restart: begin again though there is something to continue, or something else in the way.
         on_step: called after every optimiser step.
         on_note: called with a sentence worth reading.
+        on_warning: called with a sentence that says what goes wrong with the learning, each once.
 
     Raises:
         CountdownError: anything of the above is not as it should be; nothing was changed.
     """
+    if not processes.first():  # the others compute, and neither write nor speak
+        log = on_step = on_note = on_warning = None
     note = on_note or (lambda _: None)
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
@@ -78,18 +95,22 @@ def train(
         "inputs": inputs,
         "versions": artifacts.versions(LIBRARIES),
     }
+    if processes.count() > 1:  # each draws from random numbers of its own
+        identity["options"]["processes"] = processes.count()
     store = Checkpoints(checkpoints, identity)
     resume = None if restart else store.latest()
-    if resume:
-        note(f"Continuing after step {step_of(resume)}.")
-    elif store.foreign():
-        note(f"{checkpoints} holds a run with other options, data, model or versions; beginning afresh.")
+    if not restart and not resume and (differences := store.differences()):
+        raise ArtifactError(
+            f"{checkpoints} holds an unfinished run that is not this one ({'; '.join(differences)}); "
+            "go back to what it was to continue it, or give --restart (or delete that directory) to begin again."
+        )
+    beside = (log or checkpoints).parent
+    trackers.prepare(options.report_to, beside)
 
     models.quiet()
     import torch
 
-    if options.threads or hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(options.threads or processes.threads())
     loaded = models.load(
         ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=ref.base is not None
     )
@@ -97,29 +118,50 @@ def train(
         note(loaded.note)
     check_prompts(loaded, rows, options)
 
-    if not resume:
+    past = history.load(resume) if resume else History()
+    journal = Journal(past, log, steps=options.steps, every=options.log_every)
+    run = _Run(
+        options,
+        loaded,
+        rows,
+        weights,
+        store,
+        past,
+        journal,
+        on_step=on_step or (lambda _: None),
+        on_warning=on_warning or (lambda _: None),
+    )
+    trainer = _trainer(run, step_of(resume) if resume else 0)
+    if resume:
+        note(f"Continuing after step {step_of(resume)}.")
+    together = trainer.accelerator.wait_for_everyone
+    together()  # until all have seen what there is to continue
+    if not resume and processes.first():
         store.begin()
-    rows_done = trainlog.read(resume / STEPS) if resume else []
-    trainer = _trainer(options, loaded, rows, weights, step_of(resume) if resume else 0, store, rows_done, log, on_step)
-    if log:
-        trainlog.write(log, trainlog.thinned(rows_done, options.log_every))
+    together()
+    journal.begin()
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
-    facts = _facts(trainer, loaded, rows_done, options)
-    with artifacts.writing(
-        out,
-        "adapter",
-        options=asdict(options) | {"model": ref.reference, "revision": ref.revision},
-        inputs=inputs,
-        libraries=LIBRARIES,
-    ) as draft:
-        base = ref.base or ref
-        policy = trainer.accelerator.unwrap_model(trainer.model)
-        adapters.save(policy, draft.path, base=base.location, revision=base.revision)
-        loaded.tokenizer.save_pretrained(draft.path)
-        draft.facts.update(facts)
-    store.clear()
-    return TrainResult(Path(out), rows_done, facts, step_of(resume) if resume else None)
+    facts = _facts(trainer, run)
+    whole = trainer.gathered()
+    if processes.first():
+        with artifacts.writing(
+            out,
+            "adapter",
+            options=asdict(options) | {"model": ref.reference, "revision": ref.revision},
+            inputs=inputs,
+            libraries=LIBRARIES,
+        ) as draft:
+            base = ref.base or ref
+            policy = trainer.accelerator.unwrap_model(trainer.model)
+            adapters.save(policy, draft.path, base=base.location, revision=base.revision, weights=whole)
+            loaded.tokenizer.save_pretrained(draft.path)
+            draft.facts.update(facts)
+        journal.end()
+        store.clear()
+    together()
+    trainer.accelerator.end_training()
+    return TrainResult(Path(out), past.rows, facts, past.warnings, step_of(resume) if resume else None)
 
 
 def how_to_continue(checkpoints: Path) -> str:
@@ -151,7 +193,9 @@ def check_prompts(loaded: models.Loaded, rows: Sequence[Row], options: TrainOpti
     """
     longest = 0
     count = -(-options.steps // options.iterations) * options.prompts
-    drawn = sorted(set(islice(draws(len(rows), options.seed), count)))
+    drawn: Sequence[int] = range(len(rows))  # any, where a curriculum chooses
+    if not options.curriculum:
+        drawn = sorted(set(islice(in_turn(len(rows), options.seed), count)))
     for start in range(0, len(drawn), 1024):
         part = [rows[index] for index in drawn[start : start + 1024]]
         prompts = [_prompt(loaded.tokenizer, row) for row in part]
@@ -175,69 +219,84 @@ def _prompt(tokenizer: Any, row: Row) -> str:
     return models.render(tokenizer, tasks.of_row(row).messages(row))
 
 
-def draws(count: int, seed: int, start: int = 0) -> Iterator[int]:
-    """Row numbers without end: every row once in an order of its own, then all again in another.
+@dataclass
+class _Run:
+    """What a run is made of, on its way into a trainer."""
 
-    The draw at position *start* depends on *count*, *seed* and *start* alone.
-    """
-    epoch, skip = divmod(start, count)
-    while True:
-        yield from np.random.default_rng((seed, epoch)).permutation(count)[skip:].tolist()
-        epoch, skip = epoch + 1, 0
+    options: TrainOptions
+    loaded: models.Loaded
+    rows: Sequence[Row]
+    weights: Mapping[str, float]
+    store: Checkpoints
+    past: History
+    journal: Journal
+    on_step: Callable[[StepRow], None]
+    on_warning: Callable[[str], None]
+
+    @property
+    def round_steps(self) -> int:
+        """Steps that a batch of completions serves; only between rounds is nothing in flight that a
+        checkpoint would lack."""
+        return self.options.steps_per_generation * self.options.iterations
 
 
-def _trainer(
-    options: TrainOptions,
-    loaded: models.Loaded,
-    rows: Sequence[Row],
-    weights: Mapping[str, float],
-    done: int,
-    store: Checkpoints,
-    rows_done: list[StepRow],
-    log: Path | None,
-    on_step: Callable[[StepRow], None] | None,
-) -> "Trainer":
+def _trainer(run: _Run, done: int) -> "Trainer":
+    """The trainer of *run*, which has *done* steps behind it."""
     import datasets
     import peft
     from transformers import PrinterCallback
 
     from countdown_rl.decoding import Stop
     from countdown_rl.grpo import Trainer
-    from countdown_rl.recording import Grading, Recorder
+    from countdown_rl.recording import Graded, Grading, Recorder
 
-    # Completions serve this many steps; only between them is there nothing in flight that a checkpoint lacks.
-    round_steps = options.steps_per_generation * options.iterations
+    options, loaded, rows, past = run.options, run.loaded, run.rows, run.past
     tokenizer = loaded.tokenizer
+    puzzles = options.steps_per_generation * options.prompts  # a round
+    first = done // run.round_steps
+    curriculum = None
+    if options.curriculum:
+        curriculum = Curriculum(rows, size=puzzles, seed=options.seed, evidence=past.evidence)
 
     def prompts() -> Iterator[dict[str, Any]]:
-        first = done // round_steps * options.steps_per_generation * options.prompts
-        for index in draws(len(rows), options.seed, first):
+        order = curriculum.draws(first) if curriculum else in_turn(len(rows), options.seed, first * puzzles)
+        for index in order:
             yield {"prompt": _prompt(tokenizer, rows[index]), "row": rows[index]}
 
+    def graded(step: int, batch: Sequence[Graded]) -> None:
+        recorder.graded(step, batch)
+        if curriculum:
+            from accelerate.utils import gather_object
+
+            outcomes = gather_object([(kind(one.row), bool(one.grade.correct)) for one in batch])
+            curriculum.saw(outcomes, options.generations)
+
     def stepped(row: StepRow) -> None:
-        if log and (row.step % options.log_every == 0 or row.step == options.steps):
-            trainlog.write(log, trainlog.thinned(rows_done, options.log_every))
-        if on_step:
-            on_step(row)
+        run.journal.step(row)
+        run.on_step(row)
 
     def checkpoint_written(path: Path) -> None:
-        trainlog.write(path / STEPS, rows_done)
-        store.keep(path)
-
-    def due(step: int) -> bool:
-        every = -(-options.checkpoint_every // round_steps) * round_steps
-        return every > 0 and step % every == 0 and step < options.steps
+        if curriculum:
+            past.evidence = curriculum.evidence
+        past.save(path)
+        run.store.keep(path)
 
     recorder = Recorder(
-        rows_done,
+        past.rows,
+        warnings=past.warnings,
         seed=options.seed,
-        due=due,
+        sample_size=options.sample_size,
+        sampled=lambda step: _passes(step, options.sample_every, run.round_steps),
+        due=Due(options, run.round_steps),
         on_step=stepped,
+        on_warning=run.on_warning,
+        on_sample=run.journal.sample,
         on_checkpoint=checkpoint_written,
     )
     grading = Grading(
         lambda text, row: tasks.of_row(row).grade(text, row),
         lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+        graded,
     )
     lora = peft.LoraConfig(
         r=options.lora_r,
@@ -248,8 +307,8 @@ def _trainer(
     )
     trainer = Trainer(
         model=loaded.model,
-        reward_funcs=[grading.function(name, rewards.reward(name)) for name in weights],
-        args=config(options, loaded, list(weights.values()), store),
+        reward_funcs=[grading.function(name, rewards.reward(name)) for name in run.weights],
+        args=config(options, loaded, list(run.weights.values()), run.store),
         train_dataset=datasets.IterableDataset.from_generator(prompts),
         processing_class=tokenizer,
         callbacks=[recorder],
@@ -262,13 +321,40 @@ def _trainer(
     return trainer
 
 
+def _passes(step: int, every: int, stride: int) -> bool:
+    """Whether one of the steps 1, 1 + *every*, ... lies within the *stride* steps up to *step*."""
+    return every > 0 and (step - 1) // every != (step - 1 - stride) // every
+
+
+class Due:
+    """When a checkpoint is due: after so many steps or minutes, at the end of a round, before the last step."""
+
+    def __init__(self, options: TrainOptions, round_steps: int) -> None:
+        self._every = -(-options.checkpoint_every // round_steps) * round_steps
+        self._seconds = options.save_minutes * 60
+        self._round, self._steps = round_steps, options.steps
+        self._last = time.monotonic()
+
+    def __call__(self, step: int) -> bool:
+        if step % self._round or step >= self._steps:
+            return False
+        if not (self._every and step % self._every == 0) and not (self._seconds and self._late()):
+            return False
+        self._last = time.monotonic()
+        return True
+
+    def _late(self) -> bool:
+        from accelerate.utils import broadcast_object_list
+
+        late = [time.monotonic() - self._last >= self._seconds]
+        return bool(broadcast_object_list(late)[0])  # all processes save, or none
+
+
 def config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
     """What TRL is told of a run."""
-    from trl import GRPOConfig
-
-    accumulation = options.prompts * options.generations // options.micro_batch
+    accumulation = processes.share(options.prompts * options.generations, options.micro_batch, processes.count())
     mixed = loaded.device.startswith("cuda") and loaded.precision != "fp32"
-    return GRPOConfig(
+    own = dict(  # noqa: C408 - the names are those of GRPOConfig
         output_dir=str(store.directory),
         max_steps=options.steps,
         per_device_train_batch_size=options.micro_batch,
@@ -295,28 +381,32 @@ def config(options: TrainOptions, loaded: models.Loaded, weights: list[float], s
         epsilon_high=options.epsilon_high,
         gradient_checkpointing=options.gradient_checkpointing,
         bf16=mixed,
+        ddp_find_unused_parameters=False,  # every part of the adapter is used
         use_cpu=loaded.device == "cpu",
         seed=options.seed,
         shuffle_dataset=False,  # the order of draws is ours, so that a continued run can start in its middle
         ignore_data_skip=True,
         save_strategy="no",  # the recorder says when
         logging_steps=1,
-        report_to="none",
+        report_to=list(options.report_to) or "none",
+        project=trackers.PROJECT,
         disable_tqdm=True,
     )
+    return trl_options.whole(own, options.trl)
 
 
-def _facts(trainer: "Trainer", loaded: models.Loaded, rows: Sequence[StepRow], options: TrainOptions) -> dict[str, Any]:
+def _facts(trainer: "Trainer", run: _Run) -> dict[str, Any]:
     parameters = list(trainer.model.parameters())
-    last = rows[-max(1, len(rows) // 10) :]
+    rows = run.past.rows
+    last = trainlog.mean(rows[-max(1, len(rows) // 10) :])
     return {
-        "steps": options.steps,
-        "precision": loaded.precision,
-        "path": loaded.path,
+        "steps": run.options.steps,
+        "precision": run.loaded.precision,
+        "path": run.loaded.path,
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "total_parameters": sum(p.numel() for p in parameters),
         "reward_first": rows[0].reward,
-        "reward_last_tenth": trainlog.mean(last).reward,
-        "correct_last_tenth": trainlog.mean(last).correct,
+        "reward_last_tenth": last.reward,
+        "correct_last_tenth": last.correct,
         "reward_best": max(row.reward for row in rows),
     }

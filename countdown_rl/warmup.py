@@ -212,6 +212,7 @@ def _fit(
             train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             max_length=None,
+            pad_to_multiple_of=16,  # oneDNN keeps what it made for every shape: few shapes, little memory
             logging_steps=min(_LOG_EVERY, options.steps),
             save_strategy="no",
             report_to="none",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -413,6 +413,9 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self.repo(kind, id)
         tree, prefix = repo.trees[self.revision(repo, rev)], f"{under}/" if under else ""
         found = [blob.entry(path) for path, blob in sorted(tree.items()) if path.startswith(prefix)]
+        folders = {parent.as_posix() for entry in found for parent in PurePosixPath(entry["path"]).parents[:-1]}
+        within = sorted(folder for folder in folders if folder.startswith(prefix))
+        found += [{"type": "directory", "path": path, "oid": git_sha1(path.encode()), "size": 0} for path in within]
         if not found and under:
             raise RefusalError(404, f"{under} does not exist on {rev}", "EntryNotFound")
         if self.query.get("recursive", ["false"])[0].lower() != "true":

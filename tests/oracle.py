@@ -7,12 +7,21 @@ way to permute equal numbers.
 
 import itertools
 import random
+from functools import lru_cache
 
 PRIME = (1 << 61) - 1
 
 
 def count(numbers, target, *, every=True, whole=False, signs="+-*/"):
     """How many distinct solutions there are."""
+    trees = _trees(tuple(numbers), whole, signs)
+    wanted = [trees[-1]] if every else trees
+    return len({tuple(sorted(key)) for found in wanted for key, (p, q) in found.items() if p == target * q})
+
+
+@lru_cache(maxsize=4)
+def _trees(numbers, whole, signs):
+    """By subset, the last one being all numbers: the value of each function of them, by its points."""
     rng = random.Random(7)
     variables = [rng.randrange(1, PRIME) for _ in numbers]
     points = [
@@ -55,5 +64,4 @@ def count(numbers, target, *, every=True, whole=False, signs="+-*/"):
                             key = tuple([x * y % PRIME for x, y in zip(a, other, strict=True)])
                         found[key] = top, bottom
             part = (part - 1) & mask
-    masks = [full] if every else range(1, full + 1)
-    return len({tuple(sorted(key)) for mask in masks for key, (p, q) in trees[mask].items() if p == target * q})
+    return list(trees.values())

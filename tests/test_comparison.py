@@ -20,7 +20,8 @@ def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True) -> Pat
     rows = [{"nums": [1] * size, "needs": "add-sub"} for size in sizes]
     samples = [
         ({"id": f"r{at}"} if ids else {})
-        | {"nums": row["nums"], "target": 1, "completion": "", "correct": mark == "+", "tokens": 10, "truncated": False}
+        | {"nums": row["nums"], "target": 1, "correct": mark == "+", "tokens": 10, "truncated": False}
+        | {"completion": f"{path.name} says r{at}", "answer": None, "value": None}
         | {"reason": "" if mark == "+" else "no-answer", "format": True, "strict_format": True}
         for at, (mark, row) in enumerate(zip(marks, rows, strict=True))
     ]
@@ -91,6 +92,44 @@ def test_the_table_has_a_line_each_and_says_how(three):
     )
 
 
+def test_the_puzzles_that_changed_side_are_kept_with_both_completions(three):
+    comparison.compare(three, Path("comparison"))
+    changes = comparison.read_changes(Path("comparison"))
+    marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
+    pairs = [("base", "adapter"), ("base", "merged"), ("adapter", "merged")]
+    assert [(one["from"], one["to"], one["id"], one["side"]) for one in changes] == [
+        (first, second, f"r{at}", "won" if now == "+" else "lost")
+        for first, second in pairs
+        for at, (was, now) in enumerate(zip(marks[first], marks[second], strict=True))
+        if was != now
+    ]
+    for one in changes:
+        assert (one["before"]["correct"], one["after"]["correct"]) == (one["side"] == "lost", one["side"] == "won")
+        assert one["before"]["completion"] == f"{one['from']} says {one['id']}"
+        assert one["after"]["completion"] == f"{one['to']} says {one['id']}"
+    values = json.loads(Path("comparison/comparison.json").read_text())
+    told = {row["name"]: row["against_previous"] for row in values["results"][1:]}
+    sides = [one["side"] for one in changes if (one["from"], one["to"]) == ("adapter", "merged")]
+    assert (sides.count("won"), sides.count("lost")) == (told["merged"]["won"], told["merged"]["lost"])
+
+
+def test_of_several_completions_a_change_shows_those_that_tell():
+    def result(*puzzles):
+        samples = [
+            {"correct": ok, "completion": f"{at}{turn}", "nums": [1], "target": 1, "answer": "1", "value": "1"}
+            | {"reason": ""}
+            for at, marks in enumerate(puzzles)
+            for turn, ok in enumerate(marks)
+        ]
+        return evaluation.Result({"n": len(puzzles), "model": {"kind": "directory"}}, samples)
+
+    first = result((True, False, False), (True, True, False), (True, False, True))
+    second = result((False, True, True), (False, True, False), (False, True, True))
+    found = comparison.changes({"a": first, "b": second})
+    assert [(one["side"], one["right_before"], one["right_after"]) for one in found] == [("won", 1, 2), ("lost", 2, 1)]
+    assert [(one["before"]["completion"], one["after"]["completion"]) for one in found] == [("01", "01"), ("10", "10")]
+
+
 def test_the_same_results_give_the_same_bytes(three):
     def written(out):
         comparison.compare(three, out)
@@ -153,6 +192,14 @@ def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "12 held-out puzzles" in text
     assert "+33.3" in text
+    assert "says" not in text
+    assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "2") == 0
+    text = capsys.readouterr().out
+    assert "2 of 4 that changed side" in text
+    assert "base says r2" in text
+    assert "adapter says r2" in text
+    assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "9", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["changes"]) == 4
 
 
 def test_the_command_names_results_by_what_tells_them_apart(three, monkeypatch, capsys):

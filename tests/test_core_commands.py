@@ -272,6 +272,16 @@ def test_grade_answers_a_line_for_a_line(command, tmp_path):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
 
 
+def test_grade_writes_over_nothing_it_reads_and_any_text_it_was_given(command, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"nums": [3], "target": 3, "completion": "<answer>\\ud800</answer>"}\n')
+    before = file.read_bytes()
+    assert command("grade", file, "--out", file)[0] == 2
+    assert file.read_bytes() == before
+    status, out, _ = command("grade", file)
+    assert (status, json.loads(out)["answer"], json.loads(out)["reason"]) == (0, "\ud800", "bad-character")
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [('{"nums": [1]', "line 1: not JSON"), ('{"nums": [1], "target": 1}', "no text in `completion`")],

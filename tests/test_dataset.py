@@ -55,3 +55,15 @@ def test_missing_and_empty_files_are_refused(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(InputError, match="is empty"):
         dataset.read_rows(tmp_path / "empty.jsonl")
+
+
+def test_text_that_utf_8_cannot_hold_is_written_as_escapes(tmp_path):
+    row = {**ROW, "solution": "50 + 3 − 7 \ud800 é"}
+    dataset.write_rows(tmp_path / "rows.jsonl", [ROW, row])
+    assert dataset.read_rows(tmp_path / "rows.jsonl") == [ROW, row]
+    assert "−" in (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8-sig")
+    assert dataset.read_rows(tmp_path / "rows.jsonl") == [ROW]

@@ -1,5 +1,6 @@
 """A release says what it is, of what it was made, and how good it is; or it is not built."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ from huggingface_hub import ModelCard
 from countdown_rl import artifacts, lineage, publishing, references
 from countdown_rl.errors import ArtifactError, HubError, ModelError, UsageError
 from countdown_rl.options import PublishOptions
+from countdown_rl.sources import Sources
 from tests import release_chain, tiny_llama
 
 ROOT = Path(__file__).parent.parent
@@ -30,8 +32,8 @@ def root(made, tmp_path) -> Path:
 
 
 def build(root: Path, options: PublishOptions = NONE, model: str = "merged", **given) -> artifacts.Manifest:
-    given = {"measured": root / "eval" / model, "comparison": root / "eval" / "comparison"} | given
-    return publishing.build(str(root / model), root / "release", options, **given)
+    given = {"measured": (root / "eval" / model,), "comparison": root / "eval" / "comparison"} | given
+    return publishing.build(Sources(str(root / model), **given), root / "release", options)
 
 
 def card(root: Path) -> ModelCard:
@@ -42,7 +44,7 @@ def test_the_release_holds_the_weights_and_the_whole_chain(root):
     manifest = build(root)
     merged = artifacts.read(root / "merged", "merged")
     assert merged.files.items() <= manifest.files.items()
-    assert manifest.files.keys() - merged.files.keys() == {"README.md"}
+    assert manifest.files.keys() - merged.files.keys() == {"README.md", "LICENSE"}
     kinds = [link.kind for link in lineage.chain(manifest.inputs["model"])]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert manifest.facts["accuracy"] == 0.62
@@ -109,7 +111,7 @@ def test_an_evaluation_of_other_weights_is_refused(root):
     with pytest.raises(ArtifactError, match=r"measured other weights .*countdown-rl eval --model"):
         build(root)
     with pytest.raises(ArtifactError, match="measured other weights"):
-        build(root, measured=root / "eval" / "base")
+        build(root, measured=(root / "eval" / "base",))
     assert not (root / "release").exists()
 
 
@@ -123,11 +125,11 @@ def test_too_low_an_accuracy_is_refused(root):
     with pytest.raises(ArtifactError, match=r"solves 62\.0%"):
         build(root, PublishOptions(min_accuracy=0.9))
     with pytest.raises(UsageError, match="--eval"):
-        build(root, PublishOptions(min_accuracy=0.5), measured=None, comparison=None)
+        build(root, PublishOptions(min_accuracy=0.5), measured=(), comparison=None)
 
 
 def test_a_release_without_results_says_so_and_is_not_uploaded(root):
-    manifest = build(root, measured=None, comparison=None)
+    manifest = build(root, measured=(), comparison=None)
     assert "have not been measured" in card(root).text
     assert card(root).data.eval_results is None
     with pytest.raises(HubError, match="--unmeasured"):
@@ -163,7 +165,7 @@ def test_nothing_of_this_machine_leaves_it(root, value, sentence):
     with artifacts.writing(root / "base", "model", options={"note": value}, inputs=manifest.inputs) as draft:
         tiny_llama.checkpoint(draft.path)
     with pytest.raises(ArtifactError, match=sentence):
-        build(root, model="base", measured=None, comparison=None)
+        build(root, model="base", measured=(), comparison=None)
     assert not (root / "release").exists()
 
 
@@ -181,8 +183,8 @@ def test_an_adapter_names_its_base_on_the_hub(root, monkeypatch):
     monkeypatch.chdir(root)  # the base is named by a relative path
     root = Path()
     with pytest.raises(UsageError, match="--base-model"):
-        build(root, model="adapter", measured=None, comparison=None)
-    build(root, PublishOptions(base_model="some/base"), model="adapter", measured=None, comparison=None)
+        build(root, model="adapter", measured=(), comparison=None)
+    build(root, PublishOptions(base_model="some/base"), model="adapter", measured=(), comparison=None)
     config = json.loads((root / "release" / "adapter_config.json").read_bytes())
     assert config["base_model_name_or_path"] == "some/base"
     data = card(root).data
@@ -195,21 +197,25 @@ def test_a_base_that_is_no_id_is_wrong_usage(root):
 
 
 def test_what_stands_is_what_was_asked_for(root):
-    asked = {"model": str(root / "merged")}
-    assert publishing.standing(root / "release", NONE, **asked) is None
+    asked = Sources(str(root / "merged"))
+
+    def standing(options: PublishOptions = NONE, **sources):
+        return publishing.standing(root / "release", options, dataclasses.replace(asked, **sources))
+
+    assert standing() is None
     built = build(root, PublishOptions(license="mit"))
-    assert publishing.standing(root / "release", NONE, **asked) == built
-    assert publishing.standing(root / "release", PublishOptions(license="mit"), **asked) == built
-    assert publishing.standing(root / "release", PublishOptions(license="other"), **asked) is None
-    assert publishing.standing(root / "release", PublishOptions(min_accuracy=0.9), **asked) is None
-    assert publishing.standing(root / "release", NONE, **asked, measured=root / "eval" / "base") is None
+    assert standing() == built
+    assert standing(PublishOptions(license="mit")) == built
+    assert standing(PublishOptions(license="other")) is None
+    assert standing(PublishOptions(min_accuracy=0.9)) is None
+    assert standing(measured=(root / "eval" / "base",)) is None
     for other in ("countdown-tiny", str(root / "base"), str(root / "gone")):
-        assert publishing.standing(root / "release", NONE, model=other) is None
+        assert standing(model=other) is None
     (root / "merged").rename(root / "away")
-    assert publishing.standing(root / "release", NONE, **asked) == built
+    assert standing() == built
     (root / "away").rename(root / "merged")
     release_chain.again(root, "merged", seed=5)
-    assert publishing.standing(root / "release", NONE, **asked) is None
+    assert standing() is None
 
 
 def command(root: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_llama
 
-from countdown_rl import artifacts, checkpoints, training, trainlog
+from countdown_rl import artifacts, checkpoints, curriculum, training, trainlog
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.options import TrainOptions
 
@@ -58,7 +58,18 @@ class Letters:
         return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
 
     def grade(self, completion, row):
-        return SimpleNamespace(text=completion, correct=len(completion) % 2 == 0, format=True)
+        right = len(completion) % 2 == 0
+        reason = "" if right else "odd"
+        return SimpleNamespace(text=completion, correct=right, format=True, reason=reason, answer=None, value=None)
+
+
+class Hopeless(Letters):
+    """A task at which nothing succeeds."""
+
+    def grade(self, completion, row):
+        return SimpleNamespace(
+            **vars(super().grade(completion, row)) | {"correct": False, "reason": "odd", "answer": "1 + 1"}
+        )
 
 
 def by_letters(name, known=training.rewards.reward):
@@ -93,6 +104,11 @@ class Killed(BaseException):
     pass
 
 
+def timeless(rows):
+    parts = dict.fromkeys(name for name in trainlog.COLUMNS if name.startswith("seconds"))
+    return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
+
+
 def killing(step):
     def on_step(row):
         if row.step == step:
@@ -110,7 +126,7 @@ def unbroken(place, letters, tmp_path_factory):
 def test_a_run_leaves_an_adapter_a_log_and_nothing_else(place, unbroken):
     out = unbroken.out.parent
     manifest = artifacts.read(unbroken.out, "adapter")
-    assert {path.name for path in out.iterdir()} == {"adapter", "log.csv"}
+    assert {path.name for path in out.iterdir()} == {"adapter", "log.csv", "samples.jsonl", "curves.png"}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
     assert not {"README.md", "training_args.bin"} & set(manifest.files)
     assert manifest.inputs["data"]["manifest"]["kind"] == "data"
@@ -135,19 +151,23 @@ def test_a_killed_and_continued_run_ends_with_the_same_bytes(place, unbroken, tm
     assert result.resumed == 3
     assert any("after step 3" in note for note in notes)
     assert files(tmp_path / "adapter") == files(unbroken.out)
-    strip = [replace(row, seconds=0, seconds_generation=0, seconds_reward=0, seconds_loss=0) for row in result.rows]
-    first = [replace(row, seconds=0, seconds_generation=0, seconds_reward=0, seconds_loss=0) for row in unbroken.rows]
-    assert strip == first
+    assert timeless(result.rows) == timeless(unbroken.rows)
+    assert (tmp_path / "samples.jsonl").read_bytes() == (unbroken.out.parent / "samples.jsonl").read_bytes()
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_other_options_begin_afresh_and_say_so(place, tmp_path):
+def test_an_unfinished_run_is_not_overwritten_by_another(place, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(4))
-    notes = []
-    result = run(place, tmp_path, replace(SMALL, seed=1), on_note=notes.append)
-    assert result.resumed is None
-    assert any("beginning afresh" in note for note in notes)
+    left = files(tmp_path / "checkpoints" / "checkpoint-3")
+    with pytest.raises(ArtifactError, match=r"--top-p was 1.0, is 0.9; --seed was 42, is 1\).*--restart"):
+        run(place, tmp_path, replace(SMALL, seed=1, top_p=0.9))
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
+    with pytest.raises(ArtifactError, match=r"\(other data\)"):
+        run(place, tmp_path, data=other)
+    assert files(tmp_path / "checkpoints" / "checkpoint-3") == left
+    assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
 
 
 def test_restart_begins_again(place, unbroken, tmp_path):
@@ -176,6 +196,106 @@ def test_rounds_of_several_steps_continue_exactly_too(place, tmp_path):
     assert run(place, tmp_path / "b", options).resumed == 4  # the end of a round, not of every step
     assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
     assert all(row.kl is not None for row in whole.rows)
+
+
+@pytest.mark.parametrize("more", [{}, {"steps_per_generation": 2, "iterations": 2, "steps": 8}])
+def test_a_curriculum_continues_exactly_too(place, tmp_path, more):
+    options = replace(SMALL, curriculum=True, checkpoint_every=1, sample_every=2, **more)
+    whole = run(place, tmp_path / "a", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(6))
+    assert run(place, tmp_path / "b", options).resumed >= 4
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert (tmp_path / "b" / "samples.jsonl").read_bytes() == (tmp_path / "a" / "samples.jsonl").read_bytes()
+    plain = run(place, tmp_path / "c", replace(options, curriculum=False))
+    assert [row.reward for row in plain.rows] != [row.reward for row in whole.rows]
+
+
+def test_a_curriculum_is_told_of_every_round_once(place, tmp_path, monkeypatch):
+    told, known = [], curriculum.Curriculum.saw
+    monkeypatch.setattr(curriculum.Curriculum, "saw", lambda self, *seen: told.append(seen) or known(self, *seen))
+    run(place, tmp_path, replace(SMALL, curriculum=True, iterations=2, reward=("correct=1", "format=0.1")))
+    assert [(len(outcomes), size) for outcomes, size in told] == [(8, 4)] * 3
+    for outcomes, size in told:
+        groups = [{kind for kind, _ in outcomes[at : at + size]} for at in range(0, len(outcomes), size)]
+        assert all(len(kinds) == 1 for kinds in groups)
+
+
+def test_minutes_between_checkpoints_count_as_well(place, tmp_path):
+    options = replace(SMALL, checkpoint_every=0, save_minutes=1e-6)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, on_step=killing(3))
+    # A checkpoint is written after the row of its step.
+    assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
+    late = training.Due(replace(SMALL, checkpoint_every=0, save_minutes=60), 1)
+    assert not any(late(step) for step in range(1, 6))
+    rounds = training.Due(replace(SMALL, checkpoint_every=0, save_minutes=1e-9), 2)
+    assert [step for step in range(1, 7) if rounds(step)] == [2, 4]
+
+
+def test_samples_show_completions_over_time_with_their_grades(place, tmp_path):
+    result = run(place, tmp_path, replace(SMALL, sample_every=2, sample_size=2))
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
+    assert [sample["step"] for sample in samples] == [1, 1, 3, 3, 5, 5]
+    assert samples[0]["id"] != samples[1]["id"]
+    assert all(sample["reason"] == ("" if sample["correct"] else "odd") for sample in samples)
+    assert all(0 < sample["tokens"] <= 12 for sample in samples)
+    assert result.rows[0].kinds.keys() == {"correct_3"}
+    assert result.rows[0].kinds["correct_3"] == result.rows[0].correct
+    run(place, tmp_path / "none", replace(SMALL, sample_every=0))
+    assert (tmp_path / "none" / "samples.jsonl").read_bytes() == b""
+
+
+def test_a_run_that_goes_wrong_says_so_once_though_it_was_continued(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(training.tasks, "of_row", lambda row: Hopeless())
+    options = replace(SMALL, steps=14, checkpoint_every=11)
+    said, again = [], []
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, on_step=killing(13), on_warning=said.append)
+    result = run(place, tmp_path, options, on_warning=again.append)
+    assert (result.resumed, again) == (11, [])
+    assert sorted(result.warnings) == ["length", "zero"]
+    assert sorted(result.warnings.values()) == sorted(said)
+    assert "(100%) the reason is odd, as in '1 + 1'" in result.warnings["zero"]
+
+
+def test_other_fields_of_trl_reach_the_run(place, tmp_path):
+    likeliest = run(place, tmp_path / "a", replace(SMALL, steps=1, trl=("top_k=1",)))
+    assert likeliest.rows[0].dead_groups == 1.0
+    calm = run(place, tmp_path / "b", replace(SMALL, steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
+    assert calm.rows[0].grad_norm > 0
+    with pytest.raises(UsageError, match="--learning-rate"):
+        run(place, tmp_path / "c", replace(SMALL, trl=("learning_rate=1",)))
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_one_sentence(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(training.trackers, "find_spec", lambda name: None)
+    with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[wandb\]'"):
+        run(place, tmp_path, replace(SMALL, report_to=("wandb",)))
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_tracker_writes_beside_the_log_without_the_network(place, unbroken, tmp_path, name):
+    pytest.importorskip(name)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_training as t; from pathlib import Path;"
+        "from dataclasses import replace\n"
+        "with t.pytest.MonkeyPatch.context() as patch:\n"
+        "    patch.setattr(t.training.tasks, 'of_row', lambda row: t.Letters())\n"
+        "    patch.setattr(t.training.rewards, 'reward', t.by_letters)\n"
+        "    t.run(Path(sys.argv[2]), Path(sys.argv[3]), replace(t.SMALL, report_to=(sys.argv[4],)))\n"
+    )
+    where = tmp_path / "run"
+    paths = [str(Path(__file__).parent), str(place), str(where), name]
+    env = os.environ | {"PYTHONPATH": str(Path(training.__file__).parents[1]), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    weights = "adapter_model.safetensors"
+    assert files(where / "adapter")[weights] == files(unbroken.out)[weights]
+    assert [path for path in (where / name).rglob("*") if path.is_file()]
 
 
 def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
@@ -252,10 +372,10 @@ def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, l
 def test_every_row_is_drawn_once_before_any_is_drawn_again():
     from itertools import islice
 
-    order = list(islice(training.draws(7, seed=3), 21))
+    order = list(islice(curriculum.in_turn(7, seed=3), 21))
     assert sorted(order[:7]) == sorted(order[7:14]) == list(range(7))
     assert order[:7] != order[7:14]
-    assert list(islice(training.draws(7, seed=3, start=9), 12)) == order[9:]
+    assert list(islice(curriculum.in_turn(7, seed=3, start=9), 12)) == order[9:]
 
 
 def test_a_half_written_checkpoint_is_not_continued_from(tmp_path):
@@ -270,7 +390,7 @@ def test_a_half_written_checkpoint_is_not_continued_from(tmp_path):
     (tmp_path / "c" / "checkpoint-4").mkdir()
     assert store.latest() == tmp_path / "c" / "checkpoint-2"
     other = checkpoints.Checkpoints(tmp_path / "c", {"a": 2})
-    assert other.foreign()
+    assert other.differences() == ["it cannot be read"]
     assert other.latest() is None
 
 
@@ -314,7 +434,14 @@ def test_options_name_their_mistakes():
 
 def test_the_log_comes_back_as_it_was_written(tmp_path):
     row = trainlog.StepRow(3, 0.25, 0.5, 1.0, 40.5, 0.0, 1 / 3, None, None, 0.1, 1e-5, 2.5, 1.5, 0.01, 0.9)
+    kinds = {"correct_3": 0.5, "correct_mul_div": None}
+    rows = [row, replace(row, step=4, seconds_rest=0.25, kinds=kinds)]
+    trainlog.write(tmp_path / "log.csv", rows)
+    assert trainlog.read(tmp_path / "log.csv") == [replace(row, kinds=dict.fromkeys(kinds)), rows[1]]
     trainlog.write(tmp_path / "log.csv", [row])
+    text = (tmp_path / "log.csv").read_text()
+    assert trainlog.read(tmp_path / "log.csv") == [row]
+    (tmp_path / "log.csv").write_text(text.replace(",seconds_rest", "").replace("0.9,0.0", "0.9"))  # an older log
     assert trainlog.read(tmp_path / "log.csv") == [row]
     (tmp_path / "log.csv").write_text("step,reward\n1,2\n")
     with pytest.raises(InputError):
@@ -323,8 +450,9 @@ def test_the_log_comes_back_as_it_was_written(tmp_path):
 
 def test_a_logged_row_is_the_mean_of_its_steps():
     first = trainlog.StepRow(1, 0.0, 0, 0, 10, 0, 1, None, None, 0, 1e-4, 1, 1, 0, 0)
-    second = replace(first, step=2, reward=1.0, entropy=0.5)
+    second = replace(first, step=2, reward=1.0, entropy=0.5, kinds={"correct_3": 0.25})
     both = trainlog.mean([first, second])
+    assert both.kinds == {"correct_3": 0.25}
     assert (both.step, both.reward, both.entropy, both.kl) == (2, 0.5, 0.5, None)
     assert math.isclose(both.length, 10)
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from countdown_rl import artifacts, publishing, references, uploading
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.options import PublishOptions
+from countdown_rl.sources import Sources
 from tests import release_chain
 from tests.hub import EXPIRED, READ, STRANGER, WRITE, Blob
 
@@ -22,7 +24,9 @@ NAME = "me/tiny"
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     root = release_chain.chain(tmp_path_factory.mktemp("chain"))
-    publishing.build(str(root / "merged"), root / "release", PublishOptions(), measured=root / "eval" / "merged")
+    publishing.build(
+        Sources(str(root / "merged"), measured=(root / "eval" / "merged",)), root / "release", PublishOptions()
+    )
     return root
 
 
@@ -37,7 +41,9 @@ def other_release(built: Path, tmp_path: Path) -> Path:
     shutil.rmtree(root / "release")
     release_chain.again(root, "merged", seed=9)
     release_chain.evaluate(root, "merged", accuracy=0.7)
-    publishing.build(str(root / "merged"), root / "release", PublishOptions(), measured=root / "eval" / "merged")
+    publishing.build(
+        Sources(str(root / "merged"), measured=(root / "eval" / "merged",)), root / "release", PublishOptions()
+    )
     return root / "release"
 
 
@@ -88,7 +94,7 @@ def test_four_bit_weights_load_back_as_four_bit(hub, built, tmp_path):
 
     merged = references.resolve(str(built / "merged"))
     quantization.quantize(merged, tmp_path / "quantized", QuantizeOptions())
-    publishing.build(str(tmp_path / "quantized"), tmp_path / "release", PublishOptions())
+    publishing.build(Sources(str(tmp_path / "quantized")), tmp_path / "release", PublishOptions())
     uploading.push(tmp_path / "release", NAME)
     code = (
         "import torch; from transformers import AutoModelForCausalLM;"
@@ -240,6 +246,8 @@ def test_a_fault_that_passes_loses_nothing(hub, release, fault):
         ({"match": "POST .*/commit/", "cut": "before"}, "connection broke"),
         ({"match": "POST .*/commit/", "status": 412}, "changed by someone else"),
         ({"match": "GET", "status": 429, "headers": {"Retry-After": "3600"}}, "asks to wait 3600 s"),
+        ({"match": "GET", "status": 429, "headers": {"Retry-After": "Fri, 01 Jan 2999 00:00:00 GMT"}}, "asks to wait"),
+        ({"match": "GET", "status": 429, "headers": {"RateLimit": '"api";r=0;t=900'}}, "asks to wait 900 s"),
         ({"match": "POST .*/preupload", "status": 403}, "may not write"),
         ({"match": "POST .*/validate-yaml", "status": 400}, "does not accept"),
     ],
@@ -334,3 +342,21 @@ def test_the_command_says_what_is_missing(hub, built, tmp_path):
     assert done.returncode == 1
     assert done.stderr.count("error:") == 1
     assert "hf auth login" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:00:30 GMT"}, 2),
+        ({"RateLimit": '"api";r=0;t=55'}, 55),
+        ({"RateLimit": '"api";r=3;t=55'}, 2),
+        ({}, 2),
+    ],
+)
+def test_it_waits_as_long_as_the_hub_asks(hub, release, monkeypatch, headers, seconds):
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    hub.fail("GET .*/whoami", status=429, headers=headers)
+    uploading.push(release, NAME)
+    assert waited == [seconds]

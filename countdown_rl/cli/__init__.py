@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from countdown_rl import __version__
+from countdown_rl import __version__, processes
 from countdown_rl.cli import (
+    ask,
     compare,
     console,
     eval,
@@ -20,6 +21,7 @@ from countdown_rl.cli import (
     merge,
     publish,
     quantize,
+    report,
     samples,
     solve,
     train,
@@ -62,6 +64,8 @@ app.command("merge", rich_help_panel=STAGES)(merge.merge)
 app.command("quantize", rich_help_panel=STAGES)(quantize.quantize)
 app.command("publish", rich_help_panel=STAGES)(publish.publish)
 app.command("compare", rich_help_panel=BESIDE)(compare.compare)
+app.command("report", rich_help_panel=BESIDE)(report.report)
+app.command("ask", rich_help_panel=BESIDE)(ask.ask)
 app.command("samples", rich_help_panel=BESIDE)(samples.samples)
 app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
 app.command("solve", rich_help_panel=BESIDE)(solve.solve)
@@ -74,6 +78,8 @@ def main() -> None:
     0 done, 1 could not (the sentence says what to do), 2 wrong usage, 130 interrupted. With
     ``COUNTDOWN_RL_DEBUG=1`` a failure shows its traceback as well.
     """
+    if not processes.first():
+        console.hush()
     try:
         app(standalone_mode=True)
     except UsageError as error:
@@ -106,5 +112,8 @@ def _os_sentence(error: OSError) -> str:
 def _fail(error: BaseException, sentence: str, status: int) -> None:
     if os.environ.get("COUNTDOWN_RL_DEBUG"):
         raise error
+    if not processes.first() and not isinstance(error, CountdownError):
+        console.people.quiet = False  # a CountdownError meets all processes, and the first has told of it
+        sentence = f"process {processes.number()}: {sentence}"
     console.failure(sentence)
     sys.exit(status)

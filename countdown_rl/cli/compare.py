@@ -4,35 +4,48 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.errors import UsageError
+from countdown_rl.errors import InputError, UsageError
 
 
 def compare(
     results: Annotated[list[Path], typer.Argument(help="What eval wrote, two or more, in order.")],
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/eval/comparison"),
+    changed: Annotated[
+        int, typer.Option(min=0, help="Show so many puzzles that changed side, with what was said before and after.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Compare evaluations on the same puzzles.
 
     Each is held against the first and against the one before it, puzzle by puzzle: the paired difference
-    with its 95% interval, and McNemar's exact test.
+    with its 95% interval, and McNemar's exact test. A floor and a ceiling (`eval --model random` and
+    `--model solver`) stand in the table and are held against nothing.
 
-    **Example**
+    **Examples**
 
     `countdown-rl compare artifacts/eval/base artifacts/eval/adapter artifacts/eval/merged`
+
+    `countdown-rl compare artifacts/eval/merged artifacts/eval/quantized --changed 5`
     """
-    names = [path.name for path in results]
-    if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
-        names = [path.as_posix() for path in results]
-    if len(set(names)) < len(names):
-        raise UsageError("an evaluation is given twice; give each once.")
     from countdown_rl import comparison
 
-    values = comparison.compare(dict(zip(names, results, strict=True)), out)
-    console.result({"out": str(out)} | values, as_json=as_json, view=_view(values))
+    try:
+        named = comparison.named(results)
+    except InputError as error:
+        raise UsageError(str(error)) from None
+    values = comparison.compare(named, out)
+    view: RenderableType = _view(values)
+    if changed:
+        changes = comparison.read_changes(out)
+        values["changes"] = changes[:changed]
+        count = Text(f"\n{len(values['changes'])} of {len(changes):,} that changed side", style="dim")
+        view = Group(view, *map(_change, values["changes"]), count)
+    console.result({"out": str(out)} | values, as_json=as_json, view=view)
 
 
 def _view(values: dict[str, Any]) -> Table:
@@ -45,8 +58,20 @@ def _view(values: dict[str, Any]) -> Table:
     for row in values["results"]:
         low, high = row["interval"]
         cells = [row["name"], percent(row["accuracy"]), f"{percent(low)} to {percent(high)}"]
-        if row is not first:
+        if "against_first" in row:
             previous = row["against_previous"]
             cells += [points(row["against_first"]), points(previous), f"{previous['p']:.2g}"]
         table.add_row(*cells)
     return table
+
+
+def _change(change: dict[str, Any]) -> Text:
+    puzzle = f"{' '.join(map(str, change['nums']))} → {change['target']}" if "nums" in change else change["question"]
+    text = Text(f"\n{console.plain(puzzle)}", style="bold")
+    text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
+    for name, when in ((change["from"], "before"), (change["to"], "after")):
+        said = change[when]
+        text.append(f"{'✓' if said['correct'] else '✗'} {name}", style="green" if said["correct"] else "red")
+        text.append(f"  {said['reason']}\n" if said["reason"] else "\n", style="dim")
+        text.append(console.plain(said["completion"].strip("\n")) + "\n", style="default")
+    return text

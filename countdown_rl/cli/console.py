@@ -9,6 +9,11 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from countdown_rl.text import plain
+
+__all__ = ["busy", "data", "failure", "note", "people", "plain", "result", "solving", "steps", "stream", "warn"]
 
 #: Seconds between two lines where there is no terminal.
 QUIET = 60.0
@@ -17,9 +22,15 @@ people = Console(stderr=True, highlight=False)
 _out = Console(highlight=False, markup=False, soft_wrap=True)
 
 
+def hush() -> None:
+    """Say nothing from now on: another process speaks."""
+    people.quiet = _out.quiet = True
+
+
 def data(text: str) -> None:
     """One line of data to stdout, exactly as it is."""
-    sys.stdout.write(text + "\n")
+    if not _out.quiet:
+        sys.stdout.write(text + "\n")
 
 
 def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | None = None) -> None:
@@ -28,6 +39,21 @@ def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | N
         data(json.dumps(values, ensure_ascii=False, sort_keys=True))
     elif view is not None:
         _out.print(view)
+
+
+def stream(text: str) -> None:
+    """A piece of what a model is writing, to stdout at once."""
+    _out.print(Text(plain(text), style="dim"), end="")
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Says *what* is going on while a terminal waits."""
+    if not people.is_terminal:
+        yield
+        return
+    with people.status(f"[dim]{_escape(what)}[/]"):
+        yield
 
 
 def note(text: str) -> None:

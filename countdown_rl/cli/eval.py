@@ -1,5 +1,6 @@
 """``countdown-rl eval``: what a model solves."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +14,17 @@ from countdown_rl.options import EVAL_CHOICES, EvalOptions
 DEFAULT = EvalOptions()
 DECODING, MACHINE = "Decoding", "Machine"
 
+#: The k of pass@k that the table shows beside the last, and how many reasons it names.
+POWERS = (1, 2, 4, 8, 16, 32, 64)
+REASONS = 4
+
 
 def eval_(
     model: Annotated[
         str,
         typer.Option(
-            help="The shipped model's name, an adapter, merged or quantized directory, a GGUF file, a Hub id."
+            help="The shipped model's name, an adapter, merged or quantized directory, a GGUF file, a Hub id; "
+            "random or solver for a floor and a ceiling."
         ),
     ] = "artifacts/adapter",
     revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = None,
@@ -36,6 +42,10 @@ def eval_(
     top_p: Annotated[
         float, typer.Option(min=0.01, max=1, help="Sample from the likeliest part.", rich_help_panel=DECODING)
     ] = DEFAULT.top_p,
+    samples: Annotated[
+        int,
+        typer.Option(min=1, help="Completions of each puzzle; above 1 gives pass@k as well.", rich_help_panel=DECODING),
+    ] = DEFAULT.samples,
     seed: Annotated[int, typer.Option(min=0, help="Of the sampling.", rich_help_panel=DECODING)] = DEFAULT.seed,
     batch_size: Annotated[
         int, typer.Option(min=0, help="Puzzles at once; 0 fits the memory.", rich_help_panel=MACHINE)
@@ -64,6 +74,10 @@ def eval_(
     `countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl --out artifacts/eval/adapter`
 
     `countdown-rl eval --model countdown-tiny --n 200 --out artifacts/eval/base`
+
+    `countdown-rl eval --model random --out artifacts/eval/random`
+
+    `countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = EvalOptions(**given)
@@ -91,17 +105,50 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
 
     def row(name: str, share: dict[str, Any], style: str = "") -> None:
         low, high = share["interval"]
-        table.add_row(name, f"{share['accuracy']:.1%}", f"{low:.1%} to {high:.1%}", f"{share['n']:,}", style=style)
+        solved = share.get("share", share.get("accuracy"))
+        table.add_row(
+            name, f"{solved:.1%}", f"{low:.1%} to {high:.1%}", f"{share.get('n', metrics['n']):,}", style=style
+        )
+
+    def kinds(key: str, name: Callable[[str], str]) -> None:
+        if shares := metrics.get(key):
+            table.add_row()
+        for kind, share in (shares or {}).items():
+            row(name(kind), share)
 
     row("all", metrics, "bold")
-    for size, share in metrics["by_size"].items():
-        row(f"{size} numbers", share)
-    for needs, share in metrics["by_needs"].items():
-        row({"add-sub": "+ - suffice", "mul-div": "needs * or /"}.get(needs, needs), share)
-    table.add_section()
-    table.caption = (
-        f"format {metrics['format']:.1%}, {metrics['mean_tokens']:.0f} tokens a completion, "
-        f"{metrics['truncated']:.1%} cut short"
-    )
+    passes = metrics.get("pass_at", {})
+    for k, share in passes.items():
+        if k in (*map(str, POWERS), str(len(passes))):
+            row(f"pass@{k}", share)
+    if "majority" in metrics:
+        row("majority vote", metrics["majority"])
+    kinds("by_size", lambda size: f"{size} numbers")
+    kinds("by_needs", lambda needs: {"add-sub": "+ - suffice", "mul-div": "needs * or /"}.get(needs, needs))
+    kinds("by_solutions", lambda many: f"{many} solution{'' if many == '1' else 's'}")
+    refusals = [key for key in ("impossible", "wrong_refusals") if metrics.get(key, {}).get("n")]
+    if "impossible" in refusals or metrics["reasons"].get("not-impossible"):
+        table.add_row()
+        for key in refusals:
+            row({"impossible": "impossible, and said so", "wrong_refusals": "possible, refused"}[key], metrics[key])
+    table.caption = "\n".join(_aside(metrics))
     table.caption_justify = "left"
     return table
+
+
+def _aside(metrics: dict[str, Any]) -> list[str]:
+    lines, tokens = [], metrics["tokens"]
+    if "precision" in metrics:  # a floor or a ceiling writes nothing in tokens
+        lines = [
+            f"format {metrics['format']:.1%}, {metrics['truncated']:.1%} cut short",
+            f"{metrics['mean_tokens']:.0f} tokens a completion, 19 of 20 within {tokens['p95']:,}",
+        ]
+    if lines and tokens["per_right_answer"] is not None:
+        lines[-1] += f", {tokens['per_right_answer']:,.0f} for each right answer"
+    if "draws" in metrics:
+        draws = metrics["draws"]
+        lines.append(f"one draw of all puzzles solves {draws['lowest']:.1%} to {draws['highest']:.1%}")
+    if metrics["reasons"]:
+        most = list(metrics["reasons"].items())[:REASONS]
+        lines.append("refused: " + ", ".join(f"{reason} {count:,}" for reason, count in most))
+    return lines

@@ -1,6 +1,5 @@
 """``countdown-rl grade``: grade completions, a line at a time."""
 
-import json as encoding
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -34,20 +33,22 @@ def grade(
       echo '{"nums": [3, 4], "target": 7, "completion": "<answer>3 + 4</answer>"}' | countdown-rl grade
     """
     from countdown_rl import dataset, tasks
-    from countdown_rl.errors import InputError
+    from countdown_rl.errors import InputError, UsageError
 
     reasons: Counter[str] = Counter()
     counts = Counter[str]()
-    encode = encoding.JSONEncoder(ensure_ascii=False).encode
     with ExitStack() as stack:
         lines: BinaryIO = sys.stdin.buffer
         if source != "-":
             if not Path(source).is_file():
                 raise InputError(f"{source} does not exist or is no file.")
+            if out is not None and out.exists() and out.samefile(source):
+                raise UsageError("--out is the file to grade; name another one.")
             lines = stack.enter_context(Path(source).open("rb"))
         to: TextIO | None = None if json else sys.stdout
         if out is not None:
             to = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
+        grades = None if to is None else dataset.writer(to)
         for row in dataset.iter_rows(lines, "standard input" if source == "-" else source):
             counts["n"] += 1
             completion = row.get("completion")
@@ -57,8 +58,8 @@ def grade(
             for name in ("format", "strict_format", "correct"):
                 counts[name] += getattr(made, name)
             reasons[made.reason] += 1
-            if to is not None:
-                to.write(encode({**({"id": row["id"]} if "id" in row else {}), **vars(made)}) + "\n")
+            if grades is not None:
+                grades.write({**({"id": row["id"]} if "id" in row else {}), **vars(made)})
     reasons.pop("", None)
     summary = {name: counts[name] for name in ("n", "correct", "format", "strict_format")}
     console.result({**summary, "reasons": dict(reasons.most_common())}, as_json=json)

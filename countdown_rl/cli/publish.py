@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,23 +10,49 @@ from countdown_rl.cli import console
 from countdown_rl.errors import UsageError
 from countdown_rl.options import PublishOptions
 
+if TYPE_CHECKING:
+    from countdown_rl.artifacts import Manifest
+    from countdown_rl.sources import Sources
+    from countdown_rl.uploading import Upload
+
 DEFAULT = PublishOptions()
 CARD = "What the card says"
 HUB = "To the Hub"
 
 
 def publish(
-    model: Annotated[str, typer.Option(help="What quantize, merge, train or warmup wrote.")] = "artifacts/quantized",
-    out: Annotated[Path, typer.Option(help="The release folder.")] = Path("artifacts/release"),
-    measured: Annotated[
+    model: Annotated[
+        str | None,
+        typer.Option(help="What quantize, merge, train or warmup wrote.", show_default="artifacts/quantized"),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The same model in another form, or its adapter, into a folder of that name; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
         Path | None,
-        typer.Option("--eval", help="What eval wrote for these weights. Default: eval/ beside them, if it is there."),
+        typer.Option(help="The release folder.", show_default="artifacts/release, or artifacts/data-release"),
+    ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--eval", help="What eval wrote for these weights; repeatable. Default: eval/ beside them, if it is there."
+        ),
     ] = None,
     comparison: Annotated[
         Path | None, typer.Option(help="What compare wrote, for its table. Default: as for --eval.")
     ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="The training's log, for its curves. Default: train/log.csv beside the weights, if theirs."),
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="Publish these puzzles, which gen-data wrote, rather than weights.")
+    ] = None,
     name: Annotated[
-        str | None, typer.Option(rich_help_panel=CARD, help="The model's name. Default: from what it was made of.")
+        str | None, typer.Option(rich_help_panel=CARD, help="Its name. Default: from what it was made of.")
     ] = DEFAULT.name,
     base_model: Annotated[
         str | None,
@@ -40,11 +66,23 @@ def publish(
         ),
     ] = DEFAULT.base_relation,  # type: ignore[assignment]
     license: Annotated[
-        str | None, typer.Option(rich_help_panel=CARD, help="As the Hub spells it, such as apache-2.0.")
+        str | None,
+        typer.Option(rich_help_panel=CARD, help="As the Hub spells it, such as apache-2.0. Default: the base's."),
     ] = DEFAULT.license,
+    license_file: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=CARD, help="Its text; apache-2.0 comes by itself, and some bases ask for theirs."),
+    ] = None,
     trained_on: Annotated[
         list[str] | None, typer.Option(rich_help_panel=CARD, help="A data set on the Hub it learnt from; repeatable.")
     ] = None,
+    measured_on: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=CARD,
+            help="The data set on the Hub that the evaluation's puzzles are of; writes .eval_results/ too.",
+        ),
+    ] = DEFAULT.measured_on,
     min_accuracy: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Refuse weights that solve a smaller share of the puzzles.")
     ] = DEFAULT.min_accuracy,
@@ -64,11 +102,13 @@ def publish(
 ) -> None:
     """Build the release folder, and upload it with --push.
 
-    The folder holds the weights, the tokenizer, a model card with the measured results, checksums, and the
-    chain of manifests from the data to the weights. The same artifacts give the same bytes. With --push it
-    goes to the Hub as one commit, private unless --public, and each file is then checked there by size and
-    hash. A release that stands as asked for goes up as it was built; only what changed is sent. The token
-    is the one of `hf auth login`, or HF_TOKEN.
+    The folder holds the weights, the tokenizer, the licence, a model card with the measured results and the
+    training's curves, checksums, and the chain of manifests from the data to the weights. With --also it holds
+    the same model in other forms, each in a folder of its own. The same artifacts give the same bytes. With
+    --push it goes to the Hub as one commit, private unless --public, and each file is then checked there by
+    size and hash. A release that stands as asked for goes up as it was built; only what changed is sent. The
+    token is the one of `hf auth login`, or HF_TOKEN. With --dataset the puzzles go instead, as a data set that
+    `load_dataset` reads.
 
     **Examples**
 
@@ -76,48 +116,90 @@ def publish(
 
     `countdown-rl publish --push --repo-id me/countdown-tiny-nf4`
 
-    `countdown-rl publish --model artifacts/merged --out artifacts/release-bf16 --push --repo-id me/countdown --public`
-    """
+    `countdown-rl publish --model artifacts/merged --also artifacts/gguf --also artifacts/adapter --push --repo-id me/countdown`
+
+    `countdown-rl publish --dataset artifacts/data --license cc0-1.0 --push --repo-id me/countdown-puzzles`
+    """  # noqa: E501
     if push and repo_id is None:
         raise UsageError("--push needs to know where to; give --repo-id NAME/MODEL.")
     if not push and (repo_id is not None or public or force or tag is not None or unmeasured):
         raise UsageError("--repo-id, --public, --tag, --force and --unmeasured go with --push; add it.")
-    from countdown_rl import publishing
+    options = PublishOptions(
+        name=name,
+        base_model=base_model,
+        base_relation=base_relation,
+        license=license,
+        license_file=None if license_file is None else str(license_file),
+        trained_on=tuple(trained_on or ()),
+        measured_on=measured_on,
+        min_accuracy=min_accuracy,
+    )
+    if dataset is not None:
+        of_weights = (model, also, measured, comparison, log, base_model, base_relation, license_file, trained_on)
+        if any(of_weights) or measured_on or min_accuracy or unmeasured:
+            raise UsageError(
+                "--dataset publishes puzzles; of the options on weights only --name and --license go with it."
+            )
+        out = out or Path("artifacts/data-release")
+        manifest, built = _puzzles(dataset, out, options, push=push)
+        score = f"{sum(manifest.facts['rows'].values()):,} rows"
+    else:
+        from countdown_rl.sources import Sources
 
-    options = PublishOptions(name, base_model, base_relation, license, tuple(trained_on or ()), min_accuracy)
-    manifest = None
-    if push:
-        manifest = publishing.standing(out, options, model=model, measured=measured, comparison=comparison)
-    built = manifest is None
-    if manifest is None:
-        measured = measured or publishing.beside(model, "eval")
-        comparison = comparison or publishing.beside(model, "comparison")
-        manifest = publishing.build(model, out, options, measured=measured, comparison=comparison)
+        sources = Sources(
+            model or "artifacts/quantized", tuple(also or ()), tuple(measured or ()), comparison, log
+        )  # fmt: skip
+        out = out or Path("artifacts/release")
+        manifest, built = _weights(sources, out, options, push=push, unmeasured=unmeasured)
+        score = _score(manifest.facts)
     result: dict[str, Any] = {"out": str(out), "built": built, "digest": manifest.digest, **manifest.facts}
     result |= {"files": len(manifest.files) + 1, "bytes": sum(entry["size"] for entry in manifest.files.values())}
-    view = f"{out}: {result['files']} files, {result['bytes'] / 1e6:,.1f} MB, {_score(manifest.facts)}"
-    if not push or repo_id is None:
-        if "accuracy" not in manifest.facts:
-            console.warn("these weights have not been measured, and the card says so; `countdown-rl eval` does it.")
-        console.result(result, as_json=as_json, view=view)
-        return
-    if not unmeasured:
+    view = f"{out}: {result['files']} files, {result['bytes'] / 1e6:,.1f} MB, {score}"
+    if repo_id is not None:
+        if not built:
+            console.note(f"{out} goes up as it was built")
+        upload = _upload(out, repo_id, public=public, force=force, tag=tag)
+        result |= {"upload": asdict(upload)}
+        view = _uploaded(upload)
+    console.result(result, as_json=as_json, view=view)
+
+
+def _weights(
+    sources: "Sources", out: Path, options: PublishOptions, *, push: bool, unmeasured: bool
+) -> tuple["Manifest", bool]:
+    from countdown_rl import publishing
+    from countdown_rl.sources import completed
+
+    standing = publishing.standing(out, options, sources) if push else None
+    manifest = standing or publishing.build(completed(sources), out, options)
+    if push and not unmeasured:
         publishing.check_measured(manifest)
-    if not built:
-        console.note(f"{out} goes up as it was built")
+    elif "accuracy" not in manifest.facts:
+        console.warn("these weights have not been measured, and the card says so; `countdown-rl eval` does it.")
+    return manifest, standing is None
+
+
+def _puzzles(data: Path, out: Path, options: PublishOptions, *, push: bool) -> tuple["Manifest", bool]:
+    from countdown_rl import datarelease
+
+    standing = datarelease.standing(data, out, options) if push else None
+    return standing or datarelease.build(data, out, options), standing is None
+
+
+def _upload(out: Path, repo_id: str, *, public: bool, force: bool, tag: str | None) -> "Upload":
     from countdown_rl import uploading
 
-    upload = uploading.push(
-        out, repo_id, public=public, force=force, tag=tag, tell=console.note, bars=console.people.is_terminal
-    )
-    result |= {"upload": asdict(upload)}
+    bars = console.people.is_terminal
+    return uploading.push(out, repo_id, public=public, force=force, tag=tag, tell=console.note, bars=bars)
+
+
+def _uploaded(upload: "Upload") -> str:
     sent = f"{len(upload.uploaded)} files sent" if upload.uploaded else "nothing to send"
     removed = f", {len(upload.removed)} removed" if upload.removed else ""
-    view = (
+    return (
         f"{upload.url} ({'private' if upload.private else 'public'}, {upload.tag}): {sent}, {upload.unchanged} "
         f"unchanged{removed}; all {upload.verified} are there, by size and hash"
     )
-    console.result(result, as_json=as_json, view=view)
 
 
 def _score(facts: dict[str, Any]) -> str:

@@ -1,13 +1,15 @@
 """``countdown-rl train``: GRPO on a LoRA adapter."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from countdown_rl import processes
 from countdown_rl.cli import check_view, console, live
-from countdown_rl.options import TRAIN_CHOICES, TrainOptions
+from countdown_rl.options import TRACKERS, TRAIN_CHOICES, TrainOptions
 
 DEFAULT = TrainOptions()
 
@@ -16,7 +18,8 @@ RUN, SAMPLING = "Run", "Completions"
 
 
 def _one_of(name: str) -> str:
-    return "One of " + ", ".join(f"`{choice}`" for choice in TRAIN_CHOICES[name]) + "."
+    choices = TRACKERS if name == "report_to" else TRAIN_CHOICES[name]
+    return "One of " + ", ".join(f"`{choice}`" for choice in choices) + "."
 
 
 def train(
@@ -71,6 +74,16 @@ def train(
         bool,
         typer.Option(help="Leave completions that hit the length limit out of the loss.", rich_help_panel=POLICY),
     ] = DEFAULT.mask_truncated,
+    curriculum: Annotated[
+        bool,
+        typer.Option(help="Draw more of the kinds of puzzles solved sometimes, not always.", rich_help_panel=BATCH),
+    ] = DEFAULT.curriculum,
+    trl: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE", help="Any other field of TRL's GRPOConfig. Repeat it.", rich_help_panel=POLICY
+        ),
+    ] = list(DEFAULT.trl),  # noqa: B006
     temperature: Annotated[
         float, typer.Option(min=0.01, help="Of the sampling, and of the loss.", rich_help_panel=SAMPLING)
     ] = DEFAULT.temperature,
@@ -123,10 +136,36 @@ def train(
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Steps between checkpoints; 0 keeps none.", rich_help_panel=RUN)
     ] = DEFAULT.checkpoint_every,
+    save_minutes: Annotated[
+        float,
+        typer.Option(min=0, help="Minutes between checkpoints, beside the steps; 0: none.", rich_help_panel=RUN),
+    ] = DEFAULT.save_minutes,
+    sample_every: Annotated[
+        int,
+        typer.Option(min=0, help="Steps between samples of completions; 0 keeps none.", rich_help_panel=RUN),
+    ] = DEFAULT.sample_every,
+    sample_size: Annotated[
+        int, typer.Option(min=1, help="Completions a sample.", rich_help_panel=RUN)
+    ] = DEFAULT.sample_size,
+    report_to: Annotated[
+        list[str],
+        typer.Option(help=f"{_one_of('report_to')} Offline, beside the log. Repeat it.", rich_help_panel=RUN),
+    ] = list(DEFAULT.report_to),  # noqa: B006
     restart: Annotated[
         bool,
         typer.Option("--restart", help="Begin again, whatever there is to continue.", rich_help_panel=RUN),
     ] = False,
+    processes_: Annotated[
+        int, typer.Option("--processes", min=1, help="Processes on this machine, one a GPU.", rich_help_panel=RUN)
+    ] = 1,
+    launch: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How they share the work: {', '.join(f'`{name}`' for name in processes.LAUNCHES)}, or an Accelerate "
+            "configuration file. Default: `ddp`.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -142,16 +181,24 @@ def train(
 
     The base is held in 4-bit NF4 where that is sound and fast; on a processor without a GPU its values are
     quantized once and computed with in full. A run that was stopped continues when the same command is run
-    again.
+    again. Beside the log go samples of completions (`countdown-rl samples`) and a picture of the run.
 
     **Examples**
 
     `countdown-rl train --model countdown-tiny --data artifacts/data --out artifacts/adapter`
 
     `countdown-rl train --reward correct=1 --reward format=0.1 --generations 32 --learning-rate 1e-4`
+
+    `countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check`
+
+    `countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --processes 8 --launch zero2`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
-    options = TrainOptions(**given | {"reward": tuple(reward)})
+    options = TrainOptions(**given | {"reward": tuple(reward), "trl": tuple(trl), "report_to": tuple(report_to)})
+    if not processes.launched():
+        processes.share(prompts * generations, micro_batch, processes_)
+        if launch is not None:
+            processes.configuration(launch)
     if check:
         from countdown_rl import checking
 
@@ -162,10 +209,13 @@ def train(
             data=data,
             out=out,
             checkpoints=checkpoints,
+            processes=processes_,
             trust_remote_code=trust_remote_code,
         )
         check_view.show(checked, as_json=as_json)
         return
+    if not processes.launched() and (processes_ > 1 or launch is not None):
+        raise typer.Exit(processes.start(sys.argv[1:], processes=processes_, launch=launch or "ddp"))
     from countdown_rl import training
 
     with live.watching(steps) as watch:
@@ -182,6 +232,7 @@ def train(
                 trust_remote_code=trust_remote_code,
                 on_step=watch,
                 on_note=console.note,
+                on_warning=console.warn,
             )
         except KeyboardInterrupt:
             console.note(training.how_to_continue(checkpoints))
@@ -191,4 +242,5 @@ def train(
         f"Wrote {out}: reward {facts['reward_first']:.3f} at first, {facts['reward_last_tenth']:.3f} "
         f"at the end; {facts['correct_last_tenth']:.0%} of sampled completions solved their puzzle."
     )
-    console.result({"out": str(out), "log": str(log), "resumed": result.resumed} | facts, as_json=as_json)
+    about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}
+    console.result(about | facts, as_json=as_json)

@@ -11,6 +11,9 @@ from countdown_rl.errors import InputError
 
 Row = Mapping[str, Any]
 
+#: What is kept of a row beside a completion: enough to read it, and to grade it again.
+SHOWN = ("id", "task", "nums", "target", "needs", "operators", "rule", "style", "question", "gold")
+
 
 @dataclass(frozen=True)
 class Grade:
