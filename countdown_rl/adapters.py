@@ -5,15 +5,20 @@ from pathlib import Path
 from typing import Any
 
 
-def save(model: Any, directory: Path, *, base: str, revision: str | None = None) -> None:
-    """Write the PEFT *model*'s adapter into *directory*, naming *base* as the model that it belongs to."""
+def save(
+    model: Any, directory: Path, *, base: str, revision: str | None = None, weights: dict[str, Any] | None = None
+) -> None:
+    """Write the PEFT *model*'s adapter into *directory*, naming *base* as the model that it belongs to.
+
+    *weights* are those of the whole model by name, where *model* itself holds a part of them.
+    """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     # By hand: save_pretrained writes a card, asks the Hub about the vocabulary, and lists modules in the
     # order of Python's hashes.
-    weights = get_peft_model_state_dict(model, save_embedding_layers=False)
-    tensors = {name: weights[name].detach().cpu().contiguous() for name in sorted(weights)}
+    found = get_peft_model_state_dict(model, state_dict=weights, save_embedding_layers=False)
+    tensors = {name: found[name].detach().cpu().contiguous() for name in sorted(found)}
     save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     config = model.peft_config["default"].to_dict()
     config |= {"base_model_name_or_path": base, "revision": revision, "inference_mode": True}

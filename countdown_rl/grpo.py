@@ -143,22 +143,38 @@ class Trainer(GRPOTrainer):
         updates = self.args.steps_per_generation // self.args.gradient_accumulation_steps
         order = torch.randperm(rows) if updates > 1 else torch.arange(rows)
         size = self.args.per_device_train_batch_size
-        micro = []
+        parts = []
         for update in order.tensor_split(updates):
             rank = (live[update].long() * (lengths.max() + 1) + lengths[update]).cpu()
-            for chosen in update[rank.argsort(descending=True, stable=True)].split(size):
-                kept = chosen[live[chosen].cpu()]
-                micro.append(_cut(batch, kept) | {"share": len(kept) / size if self.loss_type in _BY_ROW else 1.0})
-        return micro
+            parts.extend(update[rank.argsort(descending=True, stable=True)].split(size))
+        counts = self._agreed([int(live[chosen].sum()) for chosen in parts])
+        kept = [chosen[:count] for chosen, count in zip(parts, counts, strict=True)]  # those that count come first
+        by_row = self.loss_type in _BY_ROW
+        return [_cut(batch, rows) | {"share": len(rows) / size if by_row else 1.0} for rows in kept]
+
+    def _agreed(self, counts: list[int]) -> list[int]:
+        """How many rows each micro-batch keeps: those that count here, and as many in every process.
+
+        TRL gathers a figure a row, and a backward pass needs all processes, so none may have fewer.
+        """
+        if self.accelerator.num_processes == 1:
+            return counts
+        mine = torch.tensor([counts], device=self.accelerator.device)
+        return self.accelerator.gather(mine).max(0).values.clamp(min=1).tolist()
 
     @property
     def skips_dead_rows(self) -> bool:
         """Whether leaving out rows of zero advantage leaves the gradient as it was."""
-        alone = self.accelerator.num_processes == 1  # others would wait for a backward pass that never comes
         args = self.args
         entropy = args.entropy_coef or args.use_adaptive_entropy or args.top_entropy_quantile < 1.0
         others = entropy or self.aux_loss_enabled or args.use_liger_kernel
-        return alone and self.beta == 0.0 and not others and self.loss_type in (*_BY_TOKEN, *_BY_ROW)
+        return self.beta == 0.0 and not others and self.loss_type in (*_BY_TOKEN, *_BY_ROW)
+
+    def gathered(self) -> dict[str, torch.Tensor] | None:
+        """The weights by name where processes hold parts of them, else None; for all processes to call."""
+        if self.is_fsdp_enabled or getattr(self.accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3:
+            return self.accelerator.get_state_dict(self.model_wrapped)
+        return None
 
     def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
         if len(inputs["advantages"]) == 0:

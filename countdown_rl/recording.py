@@ -175,6 +175,8 @@ class Recorder(TrainerCallback):
                 self._on_warning(text)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.trainer is not None:
+            self.trainer.accelerator.wait_for_everyone()  # each writes a part
         if args.should_save:
             self._on_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 

@@ -1,6 +1,5 @@
 """The train stage: GRPO on a LoRA adapter, from artifacts to an artifact, continued where it was killed."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ from countdown_rl import (
     dataset,
     history,
     models,
+    processes,
     rewards,
     tasks,
     trackers,
@@ -81,6 +81,8 @@ def train(
     Raises:
         CountdownError: anything of the above is not as it should be; nothing was changed.
     """
+    if not processes.first():  # the others compute, and neither write nor speak
+        log = on_step = on_note = on_warning = None
     note = on_note or (lambda _: None)
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
@@ -92,6 +94,8 @@ def train(
         "inputs": inputs,
         "versions": artifacts.versions(LIBRARIES),
     }
+    if processes.count() > 1:  # each draws from random numbers of its own
+        identity["options"]["processes"] = processes.count()
     store = Checkpoints(checkpoints, identity)
     resume = None if restart else store.latest()
     if not restart and not resume and (differences := store.differences()):
@@ -105,8 +109,7 @@ def train(
     models.quiet()
     import torch
 
-    if options.threads or hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(options.threads or processes.threads())
     loaded = models.load(
         ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=ref.base is not None
     )
@@ -130,27 +133,34 @@ def train(
     trainer = _trainer(run, step_of(resume) if resume else 0)
     if resume:
         note(f"Continuing after step {step_of(resume)}.")
-    else:
+    together = trainer.accelerator.wait_for_everyone
+    together()  # until all have seen what there is to continue
+    if not resume and processes.first():
         store.begin()
+    together()
     journal.begin()
     with trackers.aside(options.report_to):
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
     facts = _facts(trainer, run)
-    with artifacts.writing(
-        out,
-        "adapter",
-        options=asdict(options) | {"model": ref.reference, "revision": ref.revision},
-        inputs=inputs,
-        libraries=LIBRARIES,
-    ) as draft:
-        base = ref.base or ref
-        policy = trainer.accelerator.unwrap_model(trainer.model)
-        adapters.save(policy, draft.path, base=base.location, revision=base.revision)
-        loaded.tokenizer.save_pretrained(draft.path)
-        draft.facts.update(facts)
-    journal.end()
-    store.clear()
+    whole = trainer.gathered()
+    if processes.first():
+        with artifacts.writing(
+            out,
+            "adapter",
+            options=asdict(options) | {"model": ref.reference, "revision": ref.revision},
+            inputs=inputs,
+            libraries=LIBRARIES,
+        ) as draft:
+            base = ref.base or ref
+            policy = trainer.accelerator.unwrap_model(trainer.model)
+            adapters.save(policy, draft.path, base=base.location, revision=base.revision, weights=whole)
+            loaded.tokenizer.save_pretrained(draft.path)
+            draft.facts.update(facts)
+        journal.end()
+        store.clear()
+    together()
+    trainer.accelerator.end_training()
     return TrainResult(Path(out), past.rows, facts, past.warnings, step_of(resume) if resume else None)
 
 
@@ -318,7 +328,7 @@ def _passes(step: int, every: int, stride: int) -> bool:
 
 def config(options: TrainOptions, loaded: models.Loaded, weights: list[float], store: Checkpoints) -> Any:
     """What TRL is told of a run."""
-    accumulation = options.prompts * options.generations // options.micro_batch
+    accumulation = processes.share(options.prompts * options.generations, options.micro_batch, processes.count())
     mixed = loaded.device.startswith("cuda") and loaded.precision != "fp32"
     own = dict(  # noqa: C408 - the names are those of GRPOConfig
         output_dir=str(store.directory),
@@ -347,6 +357,7 @@ def config(options: TrainOptions, loaded: models.Loaded, weights: list[float], s
         epsilon_high=options.epsilon_high,
         gradient_checkpointing=options.gradient_checkpointing,
         bf16=mixed,
+        ddp_find_unused_parameters=False,  # every part of the adapter is used
         use_cpu=loaded.device == "cpu",
         seed=options.seed,
         shuffle_dataset=False,  # the order of draws is ours, so that a continued run can start in its middle

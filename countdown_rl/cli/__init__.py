@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from countdown_rl import __version__
+from countdown_rl import __version__, processes
 from countdown_rl.cli import (
     ask,
     compare,
@@ -78,6 +78,8 @@ def main() -> None:
     0 done, 1 could not (the sentence says what to do), 2 wrong usage, 130 interrupted. With
     ``COUNTDOWN_RL_DEBUG=1`` a failure shows its traceback as well.
     """
+    if not processes.first():
+        console.hush()
     try:
         app(standalone_mode=True)
     except UsageError as error:
@@ -110,5 +112,8 @@ def _os_sentence(error: OSError) -> str:
 def _fail(error: BaseException, sentence: str, status: int) -> None:
     if os.environ.get("COUNTDOWN_RL_DEBUG"):
         raise error
+    if not processes.first() and not isinstance(error, CountdownError):
+        console.people.quiet = False  # a CountdownError meets all processes, and the first has told of it
+        sentence = f"process {processes.number()}: {sentence}"
     console.failure(sentence)
     sys.exit(status)

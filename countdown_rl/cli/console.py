@@ -22,9 +22,15 @@ people = Console(stderr=True, highlight=False)
 _out = Console(highlight=False, markup=False, soft_wrap=True)
 
 
+def hush() -> None:
+    """Say nothing from now on: another process speaks."""
+    people.quiet = _out.quiet = True
+
+
 def data(text: str) -> None:
     """One line of data to stdout, exactly as it is."""
-    sys.stdout.write(text + "\n")
+    if not _out.quiet:
+        sys.stdout.write(text + "\n")
 
 
 def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | None = None) -> None:

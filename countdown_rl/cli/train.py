@@ -1,11 +1,13 @@
 """``countdown-rl train``: GRPO on a LoRA adapter."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from countdown_rl import processes
 from countdown_rl.cli import check_view, console, live
 from countdown_rl.options import TRACKERS, TRAIN_CHOICES, TrainOptions
 
@@ -153,6 +155,17 @@ def train(
         bool,
         typer.Option("--restart", help="Begin again, whatever there is to continue.", rich_help_panel=RUN),
     ] = False,
+    processes_: Annotated[
+        int, typer.Option("--processes", min=1, help="Processes on this machine, one a GPU.", rich_help_panel=RUN)
+    ] = 1,
+    launch: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How they share the work: {', '.join(f'`{name}`' for name in processes.LAUNCHES)}, or an Accelerate "
+            "configuration file. Default: `ddp`.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -175,9 +188,17 @@ def train(
     `countdown-rl train --model countdown-tiny --data artifacts/data --out artifacts/adapter`
 
     `countdown-rl train --reward correct=1 --reward format=0.1 --generations 32 --learning-rate 1e-4`
+
+    `countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check`
+
+    `countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --processes 8 --launch zero2`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = TrainOptions(**given | {"reward": tuple(reward), "trl": tuple(trl), "report_to": tuple(report_to)})
+    if not processes.launched():
+        processes.share(prompts * generations, micro_batch, processes_)
+        if launch is not None:
+            processes.configuration(launch)
     if check:
         from countdown_rl import checking
 
@@ -188,10 +209,13 @@ def train(
             data=data,
             out=out,
             checkpoints=checkpoints,
+            processes=processes_,
             trust_remote_code=trust_remote_code,
         )
         check_view.show(checked, as_json=as_json)
         return
+    if not processes.launched() and (processes_ > 1 or launch is not None):
+        raise typer.Exit(processes.start(sys.argv[1:], processes=processes_, launch=launch or "ddp"))
     from countdown_rl import training
 
     with live.watching(steps) as watch:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Qwen2.5-3B-Instruct with the puzzles and the score of AReaL's Countdown example: eight GPUs of 80 GB.
 #
-#   [MODEL=...] [EXCLUDE=hands.jsonl] stages/recipes/qwen2.5-3b-areal.sh OUT [--check | --quick]
+#   [MODEL=...] [EXCLUDE=hands.jsonl] [PROCESSES=8] stages/recipes/qwen2.5-3b-areal.sh OUT [--check | --quick]
 #
 # Targets of 10 to 25 from 2, 3 or 4 numbers of 1 to 24; a right answer scores 1, a well-formed wrong one 0.1,
 # anything else 0. There, the mean reward went from 0.13 to 0.79 by step 930. What is put right here:
@@ -14,17 +14,17 @@
 #     its share from the weights as they are.
 #
 # EXCLUDE names a file of hands to keep out of the data, as AReaL kept out some 200 published ones of the 24 game:
-# one {"nums": [...]} a line. MODEL is a Hub id or a local checkpoint; LAUNCH and PROCESSES say how training is
-# spread. With --check nothing is trained: options, model, data, prompts and memory are looked at. --quick takes
+# one {"nums": [...]} a line. MODEL is a Hub id or a local checkpoint; training takes 8 processes, or PROCESSES of
+# them. With --check nothing is trained: options, model, data, prompts and memory are looked at. --quick takes
 # a few steps on a few puzzles.
 set -euo pipefail
-usage="usage: [MODEL=...] [EXCLUDE=hands.jsonl] $0 OUT [--check | --quick]"
+usage="usage: [MODEL=...] [EXCLUDE=hands.jsonl] [PROCESSES=8] $0 OUT [--check | --quick]"
 out=${1:?$usage}
 model=${MODEL:-Qwen/Qwen2.5-3B-Instruct}
 
 data=(--preset 24 --rule at-most-once --n 200000 --valid 1000 --test 1000 --seed 42)
 train=(
-  --precision bf16 --lora-r 64 --lora-alpha 64 --gradient-checkpointing
+  --processes "${PROCESSES:-8}" --precision bf16 --lora-r 64 --lora-alpha 64 --gradient-checkpointing
   --prompts 256 --generations 8 --micro-batch 8 --steps 930
   --learning-rate 5e-5 --adam-beta1 0.9 --adam-beta2 0.95 --weight-decay 0.017
   --epsilon 0.2 --epsilon-high 0.2 --beta 0 --scale-rewards group --temperature 1
@@ -36,7 +36,7 @@ case ${2-} in
   "" | --check) ;;
   --quick)
     data+=(--n 300 --valid 30 --test 30)
-    train+=(--steps 2 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 16)
+    train+=(--processes 1 --steps 2 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 16)
     eval+=(--n 4 --max-new-tokens 16)
     ;;
   *) echo "$usage" >&2; exit 2 ;;

@@ -1,0 +1,202 @@
+"""More than one process: the configurations that ship, what is refused, and two processes that train as one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_llama
+
+from countdown_rl import artifacts, cli, dataset, processes
+from countdown_rl.errors import CountdownError, UsageError
+
+ROOT = Path(__file__).parent.parent
+KINDS = {"ddp": "MULTI_GPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp": "FSDP"}
+
+
+def path_of(launch):
+    return ROOT / "countdown_rl" / "launch" / f"{launch}.yaml"
+
+
+@pytest.mark.parametrize("launch", processes.LAUNCHES)
+def test_a_launch_configuration_is_what_accelerate_reads(launch):
+    from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+
+    config = load_config_from_file(str(path_of(launch)))
+    assert isinstance(config, ClusterConfig)
+    assert config.distributed_type == KINDS[launch]
+    assert config.num_machines == 1
+
+
+def environment_of(launch):
+    """What accelerate's launcher would tell each process."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    words = ["--config_file", str(path_of(launch)), "--num_processes", "2", "-m", "countdown_rl", "train"]
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    return arguments, prepare_multi_gpu_env
+
+
+def test_the_fsdp_configuration_makes_accelerates_plugin(monkeypatch):
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    arguments, prepare = environment_of("fsdp")
+    for name, value in prepare(arguments).items():
+        monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert str(plugin.state_dict_type).endswith("FULL_STATE_DICT")
+
+
+@pytest.mark.parametrize(("launch", "stage"), [("zero2", 2), ("zero3", 3)])
+def test_the_deepspeed_configurations_say_their_stage(launch, stage):
+    arguments, _ = environment_of(launch)
+    assert arguments.use_deepspeed
+    assert arguments.zero_stage == stage
+    assert arguments.mixed_precision == "bf16"
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+    made = HfDeepSpeedConfig({"zero_optimization": {"stage": int(arguments.zero_stage)}, "train_batch_size": "auto"})
+    assert made.is_zero3() is (stage == 3)
+
+
+def test_deepspeed_where_it_is_not_installed_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[deepspeed\]'"):
+        processes.configuration("zero3")
+    assert processes.configuration("fsdp").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--processes", "3", "--micro-batch", "16"], "3 processes cannot share the 128 completions"),
+        (["--launch", "zero4"], "--launch zero4 is neither a file nor one of"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused_before_anything_starts(monkeypatch, capsys, words, says):
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", "train", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_place_of_a_process_is_read_from_its_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (processes.launched(), processes.count(), processes.first()) == (False, 1, True)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "512")):
+        monkeypatch.setenv(name, value)
+    assert (processes.launched(), processes.count(), processes.first()) == (True, 2, False)
+    assert processes.threads() == 1
+
+
+def test_completions_are_shared_out_in_whole_micro_batches():
+    assert processes.share(128, 16, 2) == 4
+    with pytest.raises(UsageError):
+        processes.share(128, 48, 2)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("two")
+    tiny_llama.checkpoint(root / "model", max_position_embeddings=2_048)
+    rows = [{"id": f"row-{n}", "nums": [n, n + 1, 50], "target": n + 40} for n in range(2, 40)]
+    dataset.write_rows(root / "rows.jsonl", rows)
+    return root
+
+
+#: `format/-1` and a length penalty give different rewards within a group of random completions.
+RUN = (
+    *("train", "--model", "model", "--data", "rows.jsonl", "--steps", "4", "--prompts", "4", "--generations", "4"),
+    *("--micro-batch", "4", "--max-completion-length", "12", "--reward", "length:12=1", "--checkpoint-every", "2"),
+)
+
+
+def run(place, name, *launcher, extra=(), env=()):
+    """Train in *place* into directories called *name*; *launcher* is what Python runs."""
+    words = [*launcher, *RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv", "--checkpoints", f"{name}/kept"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
+    return subprocess.run(
+        [sys.executable, *words, *extra], capture_output=True, text=True, cwd=place, env=environment, timeout=300
+    )
+
+
+def both(place, name):
+    return run(place, name, "-m", "countdown_rl", extra=("--processes", "2", "--json"))
+
+
+@pytest.fixture(scope="module")
+def two(place):
+    done = both(place, "two")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_two_processes_leave_what_one_leaves_and_speak_once(place, two):
+    alone = run(place, "one", "-m", "countdown_rl", extra=("--json",))
+    assert alone.returncode == 0, alone.stderr
+
+    def files(name):
+        return sorted(str(path.relative_to(place / name)) for path in (place / name).rglob("*") if path.is_file())
+
+    assert files("two") == files("one")
+    artifacts.read(place / "two" / "adapter", "adapter")
+    assert len(two.stdout.splitlines()) == 1
+    assert json.loads(two.stdout)["steps"] == 4
+    assert two.stderr.count("Wrote two/adapter") == 1
+    one_log, two_log = ((place / name / "log.csv").read_text().splitlines() for name in ("one", "two"))
+    assert len(one_log) == len(two_log) == 1 + 4
+
+
+@pytest.mark.slow
+def test_accelerate_launch_does_the_same(place, two):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    launcher = ("-m", "accelerate.commands.launch", "--config_file", str(path_of("ddp")), "--num_processes", "2")
+    done = run(place, "launched", *launcher, "--main_process_port", port, "-m", "countdown_rl")
+    assert done.returncode == 0, done.stderr
+    weights = [(place / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("two", "launched")]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_two_processes_continue_where_they_were_killed(place, two):
+    # The second checkpoint is due after step 4, the last; dying at step 3 leaves the one of step 2.
+    (place / "dying.py").write_text(
+        "import os, signal\n"
+        "def reward(grade, row, tokens):\n"
+        "    kept = os.path.exists('killed/kept/checkpoint-2/whole')\n"
+        "    if kept and not os.path.exists('killed/once'):\n"
+        "        open('killed/once', 'w').close()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return 0.0\n"
+    )
+    reward = ("--reward", "dying:reward=1")
+    env = (("PYTHONPATH", f"{ROOT}:{place}"),)
+    launcher = ("-m", "countdown_rl")
+    extra = ("--processes", "2", "--json", *reward)
+    assert run(place, "killed", *launcher, extra=extra, env=env).returncode != 0
+    done = run(place, "killed", *launcher, extra=extra, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "Continuing after step 2." in done.stderr
+    assert json.loads(done.stdout)["resumed"] == 2
+    whole = (place / "two" / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert (place / "killed" / "adapter" / "adapter_model.safetensors").read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_two_processes_refuse_with_one_sentence(place):
+    done = run(place, "refused", "-m", "countdown_rl", extra=("--processes", "2", "--max-prompt-length", "5"))
+    assert done.returncode == 1
+    assert done.stderr.count("error:") == 1
+    assert "Traceback" not in done.stderr
+    assert not (place / "refused").exists()
