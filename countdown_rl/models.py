@@ -81,8 +81,10 @@ def load_tokenizer(ref: ModelRef) -> Any:
     if ref.base is not None and not (path / "tokenizer_config.json").is_file():
         return load_tokenizer(ref.base)
     try:
-        if path.is_file():
+        if path.is_file() and not (path.parent / "tokenizer.json").is_file():
             tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        elif path.is_file():  # transformers reads out of GGUF no more than the best-known ways to split text
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
         else:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # every tokenizer format fails in its own way

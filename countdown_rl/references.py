@@ -176,6 +176,9 @@ def _directory(source: str, path: Path) -> ModelRef:
             recorded = manifest.inputs.get("model", {})
             return ModelRef(source, "adapter", path, base=_base(source, path, recorded), manifest=manifest)
         if not (path / "config.json").is_file():
+            weights = sorted(path.glob("*.gguf"))
+            if len(weights) == 1:
+                return ModelRef(source, "gguf", weights[0], manifest=manifest)
             raise ModelError(f"{source} is a {kind} artifact without a config.json, so nothing in it can be loaded.")
         return ModelRef(source, "directory", path, manifest=manifest)
     if (path / "adapter_config.json").is_file():
