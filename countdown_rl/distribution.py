@@ -41,6 +41,14 @@ class Distribution:
         difficulty = list(DIFFICULTY.values()) if "difficulty" in self.balance else [SOLVABLE]
         return [first & second for first in needs for second in difficulty]
 
+    def sets(self, size: int) -> int:
+        """How many sets of so many numbers there are."""
+        ways = [1] + [0] * size  # of 0, 1, ... numbers, from the values looked at so far
+        for value in set(self.values):
+            copies = self.values.count(value) if self.tiles else size
+            ways = [sum(ways[max(0, count - copies) : count + 1]) for count in range(size + 1)]
+        return ways[size]
+
 
 _TILES = (25, 50, 75, 100, *sorted([*range(1, 11)] * 2))
 

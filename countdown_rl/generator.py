@@ -55,6 +55,9 @@ def plan(stock: Stock, split: str, n: int, *, seed: int) -> Plan:
     """
     wanted = stock.wanted
     _check_range(wanted)
+    most = stock.most()
+    if most is not None and n > most:
+        raise InputError(f"There are at most {most:,} such puzzles, fewer than the {n:,} wanted; lower --n.")
     indices = np.arange(n, dtype=np.int64)
     done = np.floor(indices * wanted.impossible + 1e-9).astype(np.int64)
     impossible = np.floor((indices + 1) * wanted.impossible + 1e-9).astype(np.int64) > done

@@ -49,6 +49,13 @@ class Stock:
         self._ends: dict[int, bool] = {}
         self._lists: dict[tuple[int, int, int], Any] = {}
 
+    def most(self) -> int | None:
+        """More puzzles there cannot be, solvable or not; None where a second is enough to count them."""
+        sets = {size: self.wanted.sets(size) for size in self.wanted.sizes}
+        if all(number <= _STEPS[size] for size, number in sets.items()):
+            return None
+        return sum(sets.values()) * (self.wanted.high - self.wanted.low + 1)
+
     def puzzles(self, size: int, split: str, cells: int, enough: int) -> Any:
         """All puzzles of one kind, or None where there are at least *enough*, or too many to count.
 

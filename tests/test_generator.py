@@ -156,7 +156,13 @@ def test_as_many_sets_are_looked_at_as_rows_are_wanted_before_it_is_taken_for_gr
     monkeypatch.setattr(stock, "_BATCH", 8)
     every = _brute_puzzles(TINY, "train")
     with pytest.raises(InputError, match=f"Only {len(every):,} of"):
-        make(TINY, n=1_000)
+        make(TINY, n=250)
+
+
+def test_more_than_there_can_be_is_refused_at_once():
+    hands = {tuple(sorted(hand)) for hand in itertools.combinations(PRESETS["tv"].values, 6)}
+    with pytest.raises(InputError, match=f"at most {len(hands) * 899:,} such puzzles"):
+        make(PRESETS["tv"], n=20_000_000)
 
 
 def test_tiles_are_drawn_without_putting_back():
