@@ -79,6 +79,13 @@ def steps(what: str) -> Iterator[Callable[[int, int, float], None]]:
 
 
 @contextmanager
+def counting(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows (done, all) as it is called with them, counted in *unit*."""
+    with _bar(what) as show:
+        yield lambda done, total: show(done, total, unit)
+
+
+@contextmanager
 def solving() -> Iterator[Callable[[int, int, int], None]]:
     """Shows (done, all, solved) as it is called with them: how many a second, and the share solved so far.
 

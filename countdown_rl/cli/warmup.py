@@ -33,6 +33,13 @@ def warmup(
     max_lines: Annotated[
         int, typer.Option(min=1, help="Lines in a trace at most.", rich_help_panel=TRACES)
     ] = DEFAULT.max_lines,
+    tries: Annotated[
+        str,
+        typer.Option(
+            help="What fails in a trace: `plausible` lines, or the `own` ones of --model, which has it try first.",
+            rich_help_panel=TRACES,
+        ),
+    ] = DEFAULT.tries,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.", rich_help_panel=OPTIMISER)] = DEFAULT.steps,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Traces a step.", rich_help_panel=OPTIMISER)
@@ -78,7 +85,7 @@ def warmup(
     options = WarmupOptions(**given)
     from countdown_rl import warmup as stage
 
-    with console.steps("warming up") as advance:
-        facts = stage.make(options, data=data, out=out, on_step=advance)
+    with console.counting("trying", "puzzles") as count, console.steps("warming up") as advance:
+        facts = stage.make(options, data=data, out=out, on_rows=count, on_step=advance)
     console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats a token.")
     console.result({"out": str(out)} | facts, as_json=as_json)
