@@ -15,9 +15,8 @@ from countdown_rl.tasks import countdown
 
 #: Near the greedy choice, whose mistakes count, but not the same for every puzzle that looks alike.
 TEMPERATURE = 0.7
-MAX_NEW_TOKENS = 96
-#: How often a model that gave up is asked to go on.
-ROUNDS = 4
+#: It writes so many tokens, a few lines, and where it did not say yes or repeat itself it is asked to go on.
+MAX_NEW_TOKENS, ROUNDS = 48, 4
 #: Puzzles that it is asked together.
 BLOCK = 2_048
 
@@ -31,8 +30,8 @@ def tries(
 ) -> list[list[str]]:
     """For each of *rows* the lines that the model writes until it says yes or repeats itself, without verdicts.
 
-    A line is an attempt as :mod:`countdown_rl.traces` writes it. Where the model gives up it is asked again
-    from there. ``on_rows(done, all)`` is called now and then.
+    A line is an attempt as :mod:`countdown_rl.traces` writes it. Where the model gives up it is asked to go on
+    all the same. ``on_rows(done, all)`` is called now and then.
     """
     decoding = generation.Decoding(MAX_NEW_TOKENS, TEMPERATURE, seed=seed)
     writer = Generator(loaded, decoding)
@@ -65,12 +64,12 @@ def _block(writer: Generator, loaded: models.Loaded, rows: Sequence[Mapping[str,
 
 
 def _continue(lines: list[str], completion: Completion) -> bool:
-    """Append to *lines* those of *completion*; say whether it gave up, so that there may be more."""
-    search, _, answer = completion.text.partition("</think>")
-    for line in search.split("\n"):
+    """Append to *lines* those of *completion* that failed; say whether there may be more."""
+    search = completion.text.partition("</think>")[0]
+    for line in search.split("\n")[:-1]:  # what no newline ends is unfinished
         attempt, _, verdict = line.strip().rpartition(" ")
         if verdict == "no" and attempt not in lines:
             lines.append(attempt)
         elif attempt:
             return False
-    return bool(answer)
+    return True
