@@ -70,6 +70,6 @@ def _continue(lines: list[str], completion: Completion) -> bool:
         attempt, _, verdict = line.strip().rpartition(" ")
         if verdict == "no" and attempt not in lines:
             lines.append(attempt)
-        elif attempt:
+        elif line.strip():
             return False
     return True

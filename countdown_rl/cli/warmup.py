@@ -79,13 +79,15 @@ def warmup(
 
     `countdown-rl warmup --data artifacts/data --out artifacts/warm`
 
+    `countdown-rl warmup --model artifacts/warm --tries own --learning-rate 0.002 --steps 400 --out artifacts/warmer`
+
     `countdown-rl warmup --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw --learning-rate 1e-4 --steps 500`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = WarmupOptions(**given)
     from countdown_rl import warmup as stage
 
-    with console.counting("trying", "puzzles") as count, console.steps("warming up") as advance:
-        facts = stage.make(options, data=data, out=out, on_rows=count, on_step=advance)
+    with console.warming() as (tried, learned):
+        facts = stage.make(options, data=data, out=out, on_rows=tried, on_step=learned)
     console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats a token.")
     console.result({"out": str(out)} | facts, as_json=as_json)
