@@ -137,6 +137,7 @@ class WarmupOptions:
     give_up: float = 0.0
     max_lines: int = 10
     tries: str = "plausible"
+    learn_tries: bool = False
     seed: int = 42
     vocab_size: int = 512
     hidden_size: int = 256

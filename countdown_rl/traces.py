@@ -10,8 +10,9 @@ Lines before the last do not reach the target; no line is written twice. The las
 solutions, one of those with the fewest products and quotients, and the answer is that line put together
 again, unless the solver lost patience. Every value on the way is a positive whole number.
 
-What a failed line tried is nothing to imitate: there only its results and its verdict are lessons. So
-what a model learns to try is a solution, each time, given what has failed already.
+What a failed line of the solver tried is nothing to imitate: there only its results and its verdict are
+lessons. So what a model learns to try is a solution, each time, given what has failed already. Lines that a
+model tried itself may be lessons: it learns nothing new from them but that it did not try one twice.
 """
 
 import random
@@ -69,14 +70,15 @@ def trace(
     give_up: float = 0.0,
     max_lines: int,
     tried: Sequence[str] | None = None,
+    learn_tries: bool = False,
 ) -> list[Piece] | None:
     """A completion for *row* that continues the open ``<think>`` and ends with its answer.
 
     *hit_rate* is the chance that a line is a solution, up to *max_lines* lines, of which the last one is
     always a solution. After each line that failed the solver loses patience with chance *give_up*, and
     answers "impossible". The lines that fail are plausible ones, or those of *tried*, in their order: the
-    choices that each made, with the results put right. None when no solution stays within positive whole
-    numbers.
+    choices that each made, with the results put right. *learn_tries* makes lessons of those choices. None
+    when no solution stays within positive whole numbers.
     """
     table = tuple(Value(number, str(number)) for number in row["nums"])
     # Equal numbers give equal lines; a line is known by what is written.
@@ -94,7 +96,7 @@ def trace(
         patient = rng.random() >= give_up
     pieces = [Piece("\n")]
     for line in _likely(misses, hits, row["target"], count, rng) if tried is None else misses[:count]:
-        pieces += _failed(line)
+        pieces += _failed(line, learn_tries)
     if not patient:
         return [*pieces, Piece("</think>\n<answer>impossible</answer>")]
     fewest = min(map(_products, hits))
@@ -128,9 +130,9 @@ def _take(left: list[Value], number: int) -> Value | None:
     return None
 
 
-def _failed(line: Line) -> Iterator[Piece]:
+def _failed(line: Line, lesson: bool) -> Iterator[Piece]:
     for number, step in enumerate(line):
-        yield Piece(f"{', ' if number else ''}{step.left.number} {step.sign} {step.right.number}", lesson=False)
+        yield Piece(f"{', ' if number else ''}{step.left.number} {step.sign} {step.right.number}", lesson)
         yield Piece(f" = {step.result.number}")
     yield Piece(" no\n")
 

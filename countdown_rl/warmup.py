@@ -114,7 +114,7 @@ def _corpus(rows: Sequence[Mapping[str, Any]], options: WarmupOptions) -> list[s
 def _trace(
     row: Mapping[str, Any], index: int, options: WarmupOptions, own: Sequence[Sequence[str]] | None
 ) -> list[traces.Piece] | None:
-    how: dict[str, Any] = {key: getattr(options, key) for key in ("hit_rate", "give_up", "max_lines")}
+    how: dict[str, Any] = {key: getattr(options, key) for key in ("hit_rate", "give_up", "max_lines", "learn_tries")}
     return traces.trace(row, random.Random(f"{options.seed}:{index}"), tried=own[index] if own else None, **how)
 
 

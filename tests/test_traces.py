@@ -99,6 +99,15 @@ def test_what_a_failed_line_tried_is_no_lesson():
     assert re.fullmatch(r"\n(( = \d+){3} no\n)+", learnt)
 
 
+def test_what_a_failed_line_tried_may_be_a_lesson():
+    row = {"nums": [19, 36, 55, 7], "target": 65}
+    tried = ["36 - 19 = 17, 55 + 7 = 62, 62 + 17 = 79"]
+    for learn_tries in (False, True):
+        pieces = trace(row, random.Random(3), hit_rate=1e-9, max_lines=8, tried=tried, learn_tries=learn_tries)
+        assert [piece.lesson for piece in pieces if piece.text == "36 - 19"] == [learn_tries]
+        assert all(piece.lesson for piece in pieces if piece.text == " = 17")
+
+
 def test_a_solution_has_as_few_products_as_any():
     texts = [written({"nums": [2, 3, 4], "target": 10}, random.Random(n), hit_rate=1, max_lines=1) for n in range(30)]
     assert {text.count("*") for text in texts} == {2}  # 2 * 3 + 4, once as a step and once in the answer

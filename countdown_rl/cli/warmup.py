@@ -40,6 +40,14 @@ def warmup(
             rich_help_panel=TRACES,
         ),
     ] = DEFAULT.tries,
+    learn_tries: Annotated[
+        bool,
+        typer.Option(
+            "--learn-tries/--no-learn-tries",
+            help="Learn what failed lines try, not only their results: with its own, not to try one twice.",
+            rich_help_panel=TRACES,
+        ),
+    ] = DEFAULT.learn_tries,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.", rich_help_panel=OPTIMISER)] = DEFAULT.steps,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Traces a step.", rich_help_panel=OPTIMISER)
