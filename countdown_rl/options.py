@@ -136,6 +136,8 @@ class WarmupOptions:
     hit_rate: float = 0.3
     give_up: float = 0.0
     max_lines: int = 10
+    tries: str = "plausible"
+    learn_tries: bool = False
     seed: int = 42
     vocab_size: int = 512
     hidden_size: int = 256
@@ -147,6 +149,8 @@ class WarmupOptions:
 
     def __post_init__(self) -> None:
         check_choices(self, WARMUP_CHOICES)
+        if self.tries == "own" and self.model is None:
+            raise UsageError("--tries own needs a model whose tries they are; give --model.")
         for name in ("hidden_size", "intermediate_size"):
             if getattr(self, name) % 64:
                 raise UsageError(f"--{name.replace('_', '-')} must be a multiple of 64, which 4-bit formats need.")
@@ -154,7 +158,7 @@ class WarmupOptions:
             raise UsageError(f"--heads {self.heads} does not divide --hidden-size {self.hidden_size} into even parts.")
 
 
-WARMUP_CHOICES = {"optimizer": ("muon", "adamw")}
+WARMUP_CHOICES = {"optimizer": ("muon", "adamw"), "tries": ("plausible", "own")}
 
 
 def check_choices(options: Any, choices: Mapping[str, tuple[str, ...]]) -> None:

@@ -10,17 +10,20 @@ Lines before the last do not reach the target; no line is written twice. The las
 solutions, one of those with the fewest products and quotients, and the answer is that line put together
 again, unless the solver lost patience. Every value on the way is a positive whole number.
 
-What a failed line tried is nothing to imitate: there only its results and its verdict are lessons. So
-what a model learns to try is a solution, each time, given what has failed already.
+What a failed line of the solver tried is nothing to imitate: there only its results and its verdict are
+lessons. So what a model learns to try is a solution, each time, given what has failed already. Lines that a
+model tried itself may be lessons: it learns nothing new from them but that it did not try one twice.
 """
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 #: The largest value a written step may have; beyond it a small model only learns to copy digits.
 LIMIT = 9_999
+_CHOICE = re.compile(r"(\d{1,4}) ([-+*/]) (\d{1,4}) =")
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,22 @@ class Piece:
 
 
 def trace(
-    row: Mapping[str, Any], rng: random.Random, *, hit_rate: float, give_up: float = 0.0, max_lines: int
+    row: Mapping[str, Any],
+    rng: random.Random,
+    *,
+    hit_rate: float,
+    give_up: float = 0.0,
+    max_lines: int,
+    tried: Sequence[str] | None = None,
+    learn_tries: bool = False,
 ) -> list[Piece] | None:
     """A completion for *row* that continues the open ``<think>`` and ends with its answer.
 
     *hit_rate* is the chance that a line is a solution, up to *max_lines* lines, of which the last one is
     always a solution. After each line that failed the solver loses patience with chance *give_up*, and
-    answers "impossible". None when no solution stays within positive whole numbers.
+    answers "impossible". The lines that fail are plausible ones, or those of *tried*, in their order: the
+    choices that each made, with the results put right. *learn_tries* makes lessons of those choices. None
+    when no solution stays within positive whole numbers.
     """
     table = tuple(Value(number, str(number)) for number in row["nums"])
     # Equal numbers give equal lines; a line is known by what is written.
@@ -75,14 +87,16 @@ def trace(
     misses = [line for line in attempts.values() if line[-1].result.number != row["target"]]
     if not hits:
         return None
+    if tried is not None:
+        misses = [line for line in _retraced(tried, table) if line[-1].result.number != row["target"]]
     count = 0
     patient = True
     while patient and count < min(max_lines - 1, len(misses)) and rng.random() >= hit_rate:
         count += 1
         patient = rng.random() >= give_up
     pieces = [Piece("\n")]
-    for line in _likely(misses, hits, row["target"], count, rng):
-        pieces += _failed(line)
+    for line in _likely(misses, hits, row["target"], count, rng) if tried is None else misses[:count]:
+        pieces += _failed(line, learn_tries)
     if not patient:
         return [*pieces, Piece("</think>\n<answer>impossible</answer>")]
     fewest = min(map(_products, hits))
@@ -91,9 +105,34 @@ def trace(
     return [*pieces, Piece(f"{written} yes\n</think>\n<answer>{hit[-1].result.text}</answer>")]
 
 
-def _failed(line: Line) -> Iterator[Piece]:
+def _retraced(tried: Sequence[str], table: tuple[Value, ...]) -> list[Line]:
+    """The lines that make the choices of *tried*, without those that cannot be made, each line once."""
+    found: dict[str, Line] = {}
+    for text in tried:
+        left, line = list(table), []
+        for a, sign, b in _CHOICE.findall(text):
+            pair = [value for value in (_take(left, int(a)), _take(left, int(b))) if value is not None]
+            made = [step for step in _steps(*pair) if step.sign == sign] if len(pair) == 2 else []
+            if not made:
+                break
+            line.append(made[0])
+            left.append(made[0].result)
+        else:
+            if len(left) == 1 and line:
+                found.setdefault(", ".join(map(str, line)), tuple(line))
+    return list(found.values())
+
+
+def _take(left: list[Value], number: int) -> Value | None:
+    for at, value in enumerate(left):
+        if value.number == number:
+            return left.pop(at)
+    return None
+
+
+def _failed(line: Line, lesson: bool) -> Iterator[Piece]:
     for number, step in enumerate(line):
-        yield Piece(f"{', ' if number else ''}{step.left.number} {step.sign} {step.right.number}", lesson=False)
+        yield Piece(f"{', ' if number else ''}{step.left.number} {step.sign} {step.right.number}", lesson)
         yield Piece(f" = {step.result.number}")
     yield Piece(" no\n")
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, dataset, models, tokenizer, traces
+from countdown_rl import artifacts, dataset, models, tokenizer, traces, tries
 from countdown_rl.errors import InputError
 from countdown_rl.options import WarmupOptions
 from countdown_rl.tasks import countdown
@@ -27,9 +27,12 @@ LIBRARIES = ("tokenizers", "torch", "transformers", "trl")
 _SHAPE = ("vocab_size", "hidden_size", "layers", "heads", "intermediate_size", "context")
 
 OnStep = Callable[[int, int, float], None]
+OnRows = Callable[[int, int], None]
 
 
-def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
+def make(
+    options: WarmupOptions, *, data: Path, out: Path, on_rows: OnRows | None = None, on_step: OnStep | None = None
+) -> dict[str, Any]:
     """Warm up on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
 
     Returns the facts of :func:`warm_up`.
@@ -48,17 +51,22 @@ def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | Non
         settings["model"] = ref.reference
     models.quiet()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
-        facts = warm_up(rows, options, draft.path, on_step)
+        facts = warm_up(rows, options, draft.path, on_rows, on_step)
         draft.facts.update(facts)
     return facts
 
 
 def warm_up(
-    rows: Sequence[Mapping[str, Any]], options: WarmupOptions, out: Path, on_step: OnStep | None = None
+    rows: Sequence[Mapping[str, Any]],
+    options: WarmupOptions,
+    out: Path,
+    on_rows: OnRows | None = None,
+    on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Train on one trace a row and save weights (safetensors, bf16) and tokenizer to the directory *out*.
 
-    ``on_step(step, steps, loss)`` is called as training goes on; the loss is in nats a token.
+    Where the model's own tries are to fail in the traces, it tries first, and ``on_rows(done, rows)`` is called
+    as it goes on. ``on_step(step, steps, loss)`` is called as training goes on; the loss is in nats a token.
 
     Returns:
         Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the steps.
@@ -70,13 +78,17 @@ def warm_up(
 
     torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
     set_seed(options.seed)
+    own = None
     if options.model is None:
         tokens = tokenizer.build(_corpus(rows, options), options.vocab_size)
         model = _small_llama(options, tokens)
     else:
         loaded = models.load(models.resolve(options.model, revision=options.revision), precision="fp32")
         model, tokens = loaded.model, loaded.tokenizer
-    examples = _examples(rows, options, tokens)
+        if options.tries == "own":
+            rows = rows[: options.steps * options.batch_size]
+            own = tries.tries(loaded, rows, seed=options.seed, on_rows=on_rows)
+    examples = _examples(rows, own, options, tokens)
     losses = _fit(model, tokens, examples, options, on_step)
     model.to(torch.bfloat16).save_pretrained(out)
     tokens.save_pretrained(out)
@@ -95,13 +107,15 @@ def _corpus(rows: Sequence[Mapping[str, Any]], options: WarmupOptions) -> list[s
     texts = []
     for index, row in enumerate(rows[:CORPUS]):
         texts += [turn["content"] for turn in countdown.messages(row)]
-        texts += ["".join(piece.text for piece in _trace(row, index, options) or ())]
+        texts += ["".join(piece.text for piece in _trace(row, index, options, None) or ())]
     return texts
 
 
-def _trace(row: Mapping[str, Any], index: int, options: WarmupOptions) -> list[traces.Piece] | None:
-    rng = random.Random(f"{options.seed}:{index}")
-    return traces.trace(row, rng, hit_rate=options.hit_rate, give_up=options.give_up, max_lines=options.max_lines)
+def _trace(
+    row: Mapping[str, Any], index: int, options: WarmupOptions, own: Sequence[Sequence[str]] | None
+) -> list[traces.Piece] | None:
+    how: dict[str, Any] = {key: getattr(options, key) for key in ("hit_rate", "give_up", "max_lines", "learn_tries")}
+    return traces.trace(row, random.Random(f"{options.seed}:{index}"), tried=own[index] if own else None, **how)
 
 
 def _small_llama(options: WarmupOptions, tokens: Any) -> Any:
@@ -123,14 +137,16 @@ def _small_llama(options: WarmupOptions, tokens: Any) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _examples(rows: Sequence[Mapping[str, Any]], options: WarmupOptions, tokens: Any) -> dict[str, Any]:
+def _examples(
+    rows: Sequence[Mapping[str, Any]], own: Sequence[Sequence[str]] | None, options: WarmupOptions, tokens: Any
+) -> dict[str, Any]:
     """Token ids of prompt and trace, (T,) each, and labels that leave out (-100) all but the lessons."""
     examples: dict[str, Any] = {"input_ids": [], "labels": []}
     wanted = options.steps * options.batch_size
     for index, row in enumerate(rows):
         if len(examples["input_ids"]) == wanted:
             break
-        pieces = _trace(row, index, options)
+        pieces = _trace(row, index, options, own)
         if pieces is None:
             continue
         prompt = models.render(tokens, countdown.messages(row))

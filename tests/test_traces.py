@@ -99,6 +99,15 @@ def test_what_a_failed_line_tried_is_no_lesson():
     assert re.fullmatch(r"\n(( = \d+){3} no\n)+", learnt)
 
 
+def test_what_a_failed_line_tried_may_be_a_lesson():
+    row = {"nums": [19, 36, 55, 7], "target": 65}
+    tried = ["36 - 19 = 17, 55 + 7 = 62, 62 + 17 = 79"]
+    for learn_tries in (False, True):
+        pieces = trace(row, random.Random(3), hit_rate=1e-9, max_lines=8, tried=tried, learn_tries=learn_tries)
+        assert [piece.lesson for piece in pieces if piece.text == "36 - 19"] == [learn_tries]
+        assert all(piece.lesson for piece in pieces if piece.text == " = 17")
+
+
 def test_a_solution_has_as_few_products_as_any():
     texts = [written({"nums": [2, 3, 4], "target": 10}, random.Random(n), hit_rate=1, max_lines=1) for n in range(30)]
     assert {text.count("*") for text in texts} == {2}  # 2 * 3 + 4, once as a step and once in the answer
@@ -108,3 +117,26 @@ def test_of_two_steps_that_do_not_need_each_other_one_order_is_tried():
     tried = [[str(step) for step in line] for line in lines(tuple(Value(n, str(n)) for n in (19, 36, 55, 7)), 65)]
     assert ["55 - 7 = 48", "36 - 19 = 17", "48 + 17 = 65"] in tried
     assert ["36 - 19 = 17", "55 - 7 = 48", "48 + 17 = 65"] not in tried
+
+
+def test_what_a_model_tried_fails_in_its_order_with_the_results_put_right():
+    row = {"nums": [19, 36, 55, 7], "target": 65}
+    tried = [
+        "36 - 19 = 18, 55 + 7 = 62, 62 + 17 = 79",  # 17
+        "36 - 19 = 17, 36 + 7 = 43, 43 + 17 = 60",  # 36 twice
+        "55 + 36 = 91, 91 - 7 = 84, 84 - 19 = 60",  # a solution
+        "36 - 19 = 17, 55 + 7 = 62, 62 + 17 = 79",  # the first again
+        "55 / 19 = 3, 36 + 7 = 43, 43 + 3 = 46",  # no whole number
+        "55 + 36 = 91, 91 - 7 = 84",  # 19 left
+        "now what",
+        "19 - 7 = 12, 55 - 36 = 19, 19 + 12 = 31",
+    ]
+    text = written(row, random.Random(0), hit_rate=1e-9, max_lines=10, tried=tried)
+    assert text.split("\n")[1:3] == [
+        "36 - 19 = 17, 55 + 7 = 62, 62 + 17 = 79 no",
+        "19 - 7 = 12, 55 - 36 = 19, 19 + 12 = 31 no",
+    ]
+    assert text.count(" no\n") == 2
+    assert " = 65 yes\n</think>" in text
+    alone = written(row, random.Random(0), hit_rate=1e-9, max_lines=10, tried=[])
+    assert " no\n" not in alone

@@ -53,6 +53,23 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     assert after.files["model.safetensors"]["sha256"] != manifest.files["model.safetensors"]["sha256"]
 
 
+def test_a_model_is_warmed_up_on_what_it_tries_itself(data, tmp_path):
+    words = ["warmup", "--model", "countdown-tiny", "--data", str(data), *SMALL[:4], "--tries", "own", "--json"]
+    outs = [tmp_path / name for name in ("one", "two")]
+    for out in outs:
+        done = CliRunner().invoke(app, [*words, "--out", str(out)])
+        assert done.exit_code == 0, done.output
+    assert artifacts.read(outs[0], "model").options["tries"] == "own"
+    assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
+
+
+def test_own_tries_need_a_model(data, tmp_path):
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["warmup", "--tries", "own", "--data", str(data), "--out", str(out)])
+    assert "--tries own needs a model" in str(done.exception)
+    assert not out.exists()
+
+
 def test_the_shipped_model_is_the_size_that_was_promised_and_says_how_it_was_made():
     manifest = artifacts.read(SHIPPED["countdown-tiny"], "model")
     assert manifest.facts["parameters"] <= 5_000_000

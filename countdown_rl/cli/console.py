@@ -13,7 +13,7 @@ from rich.text import Text
 
 from countdown_rl.text import plain
 
-__all__ = ["busy", "data", "failure", "note", "people", "plain", "result", "solving", "steps", "stream", "warn"]
+__all__ = ["busy", "data", "failure", "note", "people", "plain", "result", "solving", "stream", "warming", "warn"]
 
 #: Seconds between two lines where there is no terminal.
 QUIET = 60.0
@@ -72,10 +72,13 @@ def failure(sentence: str) -> None:
 
 
 @contextmanager
-def steps(what: str) -> Iterator[Callable[[int, int, float], None]]:
-    """Shows (step, steps, loss) as it is called with them."""
-    with _bar(what) as show:
-        yield lambda step, total, loss: show(step, total, f"loss {loss:.3f}")
+def warming() -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int, float], None]]]:
+    """Two functions: one shows (done, all) of the puzzles tried, one (step, steps, loss) of what follows."""
+    with _bar("trying") as show:
+        yield (
+            lambda done, total: show(done, total, "puzzles"),
+            lambda step, total, loss: show(step, total, f"loss {loss:.3f}", "warming up"),
+        )
 
 
 @contextmanager
@@ -100,8 +103,11 @@ def solving() -> Iterator[Callable[[int, int, int], None]]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar that goes when the work is done; where there is no terminal, a line a minute."""
+def _bar(what: str) -> Iterator[Callable[..., None]]:
+    """A bar that goes when the work is done; where there is no terminal, a line a minute.
+
+    It shows (done, all, aside) as it is called with them, and what is being done where that is not *what*.
+    """
     columns = (
         TextColumn("{task.description}", style="dim"),
         BarColumn(bar_width=24),
@@ -113,12 +119,12 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as progress:
         task = progress.add_task(what, total=None, aside="")
 
-        def show(done: int, total: int, aside: str) -> None:
+        def show(done: int, total: int, aside: str, now: str = what) -> None:
             nonlocal said
-            progress.update(task, completed=done, total=total, aside=aside)
+            progress.update(task, description=now, completed=done, total=total, aside=aside)
             if not people.is_terminal and time.monotonic() - said >= QUIET:
                 said = time.monotonic()
-                note(f"{what}: {done:,} of {total:,}, {aside}")
+                note(f"{now}: {done:,} of {total:,}, {aside}")
 
         yield show
 

@@ -33,6 +33,21 @@ def warmup(
     max_lines: Annotated[
         int, typer.Option(min=1, help="Lines in a trace at most.", rich_help_panel=TRACES)
     ] = DEFAULT.max_lines,
+    tries: Annotated[
+        str,
+        typer.Option(
+            help="What fails in a trace: `plausible` lines, or the `own` ones of --model, which has it try first.",
+            rich_help_panel=TRACES,
+        ),
+    ] = DEFAULT.tries,
+    learn_tries: Annotated[
+        bool,
+        typer.Option(
+            "--learn-tries/--no-learn-tries",
+            help="Learn what failed lines try, not only their results: with its own, not to try one twice.",
+            rich_help_panel=TRACES,
+        ),
+    ] = DEFAULT.learn_tries,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.", rich_help_panel=OPTIMISER)] = DEFAULT.steps,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Traces a step.", rich_help_panel=OPTIMISER)
@@ -72,13 +87,15 @@ def warmup(
 
     `countdown-rl warmup --data artifacts/data --out artifacts/warm`
 
+    `countdown-rl warmup --model artifacts/warm --tries own --learning-rate 0.002 --steps 400 --out artifacts/warmer`
+
     `countdown-rl warmup --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw --learning-rate 1e-4 --steps 500`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = WarmupOptions(**given)
     from countdown_rl import warmup as stage
 
-    with console.steps("warming up") as advance:
-        facts = stage.make(options, data=data, out=out, on_step=advance)
+    with console.warming() as (tried, learned):
+        facts = stage.make(options, data=data, out=out, on_rows=tried, on_step=learned)
     console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats a token.")
     console.result({"out": str(out)} | facts, as_json=as_json)
