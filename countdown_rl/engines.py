@@ -17,7 +17,7 @@ from countdown_rl.references import ModelRef
 from countdown_rl.tasks import Row
 
 #: The package that each engine needs, as Python imports it and as pip installs it.
-PACKAGES = {"llama-cpp": ("llama_cpp", "llama-cpp-python"), "vllm": ("vllm", "vllm")}
+PACKAGES = {"llama-cpp": ("xllamacpp", "xllamacpp"), "vllm": ("vllm", "vllm")}
 
 
 class Engine(Protocol):
@@ -102,7 +102,9 @@ def settle(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     if reason is not None:
         raise UsageError(reason)
     if not _installed(name):
-        raise ModelError(f"--engine {name} needs {PACKAGES[name][1]}; install it, or leave --engine out.")
+        raise ModelError(
+            f"--engine {name} needs {PACKAGES[name][1]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
+        )
     return name
 
 
@@ -124,7 +126,7 @@ def load(
     if name == "llama-cpp":
         from countdown_rl.on_llama_cpp import LlamaCpp
 
-        return LlamaCpp(ref, decoding, threads=threads)
+        return LlamaCpp(ref, decoding, threads=threads, device=device)
     if name == "vllm":
         from countdown_rl.on_vllm import Vllm
 
