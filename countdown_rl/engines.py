@@ -98,10 +98,10 @@ def settle(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
         return name
     reason = _refusal(name if name != "auto" else "vllm", ref, precision, device)
     if name == "auto":
-        return "vllm" if reason is None and _installed("vllm") and _has_gpu() else "transformers"
+        return "vllm" if reason is None and installed("vllm") and _has_gpu() else "transformers"
     if reason is not None:
         raise UsageError(reason)
-    if not _installed(name):
+    if not installed(name):
         raise ModelError(
             f"--engine {name} needs {PACKAGES[name][1]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
         )
@@ -195,7 +195,8 @@ def _refusal(name: str, ref: ModelRef, precision: str, device: str) -> str | Non
     return None
 
 
-def _installed(name: str) -> bool:
+def installed(name: str) -> bool:
+    """Whether the package that engine *name* needs is here."""
     module = PACKAGES[name][0]
     try:
         return importlib.util.find_spec(module) is not None

@@ -9,13 +9,13 @@ import json
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from countdown_rl import artifacts, comparison, evaluation, ggufs, models, nf4, references, tensors
+from countdown_rl import artifacts, comparison, engines, evaluation, ggufs, models, nf4, references, tensors
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.options import EvalOptions, QuantizeOptions
 from countdown_rl.references import ModelRef
@@ -60,7 +60,7 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | No
     source = Checkpoint(source_path)
     inputs = {"model": ref.as_input()} | ({"data": artifacts.file_input(data)} if data is not None else {})
     with artifacts.writing(
-        out, "quantized", options=asdict(options), inputs=inputs, libraries=LIBRARIES[options.format]
+        out, "quantized", options=asdict(options), inputs=inputs, libraries=_libraries(options.format)
     ) as draft:
         if options.format == "nf4":
             draft.facts.update(_nf4(source, source_path, draft.path))
@@ -125,6 +125,10 @@ def _gguf(
         "parameters": sum(slot.size // slot.dtype.itemsize for slot in source.slots.values()),
         "bytes": file.stat().st_size,
     }
+    if engines.installed("llama-cpp"):
+        from countdown_rl import rereading
+
+        facts["llama_cpp"] = rereading.check(file, tokenizer)
     return facts, file
 
 
@@ -135,11 +139,14 @@ def _score(ref: ModelRef, written: Path, data: Path, options: QuantizeOptions) -
         ModelError: more was lost than ``options.max_drop``.
     """
     asked = EvalOptions(n=options.n, max_new_tokens=options.max_new_tokens)
+    # Where it can be, by a program that did not write it.
+    runtime = "llama-cpp" if options.format == "gguf" and engines.installed("llama-cpp") else "auto"
     with tempfile.TemporaryDirectory() as name:
         before = evaluation.evaluate(
             asked, model=ref.source, revision=ref.revision, data=data, out=Path(name, "before")
         )
-        after = evaluation.evaluate(asked, model=str(written), data=data, out=Path(name, "after"))
+        own = replace(asked, engine=runtime, agreement=0)
+        after = evaluation.evaluate(own, model=str(written), data=data, out=Path(name, "after"))
     change = comparison.difference(before, after)
     if options.max_drop is not None and -100 * change["difference"] > options.max_drop:
         raise ModelError(
@@ -147,7 +154,16 @@ def _score(ref: ModelRef, written: Path, data: Path, options: QuantizeOptions) -
             f"--max-drop {options.max_drop:g}, so nothing was written; give a finer format or a higher limit."
         )
     keys = ("accuracy", "n", "correct", "interval")
-    return change | {"before": {k: before.metrics[k] for k in keys}, "after": {k: after.metrics[k] for k in keys}}
+    return change | {
+        "runtime": after.metrics["engine"],
+        "before": {k: before.metrics[k] for k in keys},
+        "after": {k: after.metrics[k] for k in keys},
+    }
+
+
+def _libraries(format: str) -> tuple[str, ...]:
+    runtime = ("xllamacpp",) if format == "gguf" and engines.installed("llama-cpp") else ()
+    return LIBRARIES[format] + runtime
 
 
 def _refuse(ref: ModelRef, format: str) -> None:

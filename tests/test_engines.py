@@ -227,7 +227,7 @@ def test_auto_is_transformers_unless_vllm_and_a_gpu_are_there_and_the_weights_ar
 def test_an_engine_that_is_not_there_or_does_not_fit_is_refused_in_a_sentence(
     place, tmp_path, monkeypatch, engine, changes, error, says
 ):
-    monkeypatch.setattr(engines, "_installed", lambda name: False)
+    monkeypatch.setattr(engines, "installed", lambda name: False)
     with pytest.raises(error, match=says):
         run(place, tmp_path / "eval", replace(SMALL, engine=engine, **changes))
     assert list(tmp_path.iterdir()) == []
@@ -237,7 +237,7 @@ def test_a_gguf_file_keeps_its_precision_and_needs_its_package(monkeypatch):
     gguf = ModelRef("m.gguf", "gguf", Path("m.gguf"))
     with pytest.raises(UsageError, match="has its own precision"):
         engines.settle("llama-cpp", gguf, precision="bf16", device="auto")
-    monkeypatch.setattr(engines, "_installed", lambda name: False)
+    monkeypatch.setattr(engines, "installed", lambda name: False)
     with pytest.raises(ModelError, match=r"needs xllamacpp: `pip install 'countdown-rl\[llama-cpp\]'`"):
         engines.settle("llama-cpp", gguf, precision="auto", device="auto")
     assert engines.settle("auto", gguf, precision="auto", device="auto") == "transformers"
