@@ -188,7 +188,8 @@ def _refusal(name: str, ref: ModelRef, precision: str, device: str) -> str | Non
     if ref.kind in ("gguf", "adapter"):
         what = "an adapter; merge it first" if ref.kind == "adapter" else "a GGUF file; leave --engine out"
         return f"--engine vllm runs whole checkpoints, and {ref.source} is {what}."
-    if precision == "nf4" or (ref.manifest is not None and ref.manifest.kind == "quantized"):
+    facts = ref.manifest.facts if ref.manifest is not None and ref.manifest.kind == "quantized" else None
+    if precision == "nf4" or (facts is not None and facts.get("format", "nf4") == "nf4"):
         return "--engine vllm does not hold NF4 weights; leave --engine out."
     if device not in ("auto", "cuda"):
         return f"--engine vllm runs on a GPU; leave --device {device} out."

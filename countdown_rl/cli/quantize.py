@@ -16,7 +16,8 @@ def quantize(
     model: Annotated[str, typer.Option(help="What merge wrote, or any safetensors checkpoint.")] = "artifacts/merged",
     revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = None,
     format: Annotated[
-        Literal["nf4", "gguf"], typer.Option(help="`nf4` for transformers, `gguf` for llama.cpp and Ollama: see above.")
+        Literal["nf4", "gguf", "w4a16"],
+        typer.Option(help="`nf4` for transformers, `gguf` for llama.cpp and Ollama, `w4a16` for vLLM: see above."),
     ] = DEFAULT.format,  # type: ignore[assignment]
     gguf_type: Annotated[
         Literal["f16", "q8_0", "q4_0", "q4_k_m"],
@@ -47,6 +48,10 @@ def quantize(
     - `gguf`: one file with tokenizer and chat template, for llama.cpp, LM Studio and Ollama (`ollama create
       NAME -f Modelfile`). Merge with `--base dequantized` for it. With the `llama-cpp` extra llama.cpp itself
       reads it back, and `--data` is scored there.
+
+    - `w4a16`: linear layers as whole numbers of 4 bits with a bf16 scale a group of weights, rounded to nearest by
+      compressed-tensors (the `w4a16` extra). vLLM serves it as it is; transformers loads it where compressed-tensors
+      is installed. Merge with `--base dequantized` for it.
 
     Written a tensor at a time, so the model may be larger than memory, unless `--data` has it scored.
 
