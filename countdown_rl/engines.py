@@ -17,7 +17,7 @@ from countdown_rl.references import ModelRef
 from countdown_rl.tasks import Row
 
 #: The package that each engine needs, as Python imports it and as pip installs it.
-PACKAGES = {"llama-cpp": ("llama_cpp", "llama-cpp-python"), "vllm": ("vllm", "vllm")}
+PACKAGES = {"llama-cpp": ("xllamacpp", "xllamacpp"), "vllm": ("vllm", "vllm")}
 
 
 class Engine(Protocol):
@@ -98,11 +98,13 @@ def settle(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
         return name
     reason = _refusal(name if name != "auto" else "vllm", ref, precision, device)
     if name == "auto":
-        return "vllm" if reason is None and _installed("vllm") and _has_gpu() else "transformers"
+        return "vllm" if reason is None and installed("vllm") and _has_gpu() else "transformers"
     if reason is not None:
         raise UsageError(reason)
-    if not _installed(name):
-        raise ModelError(f"--engine {name} needs {PACKAGES[name][1]}; install it, or leave --engine out.")
+    if not installed(name):
+        raise ModelError(
+            f"--engine {name} needs {PACKAGES[name][1]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
+        )
     return name
 
 
@@ -124,7 +126,7 @@ def load(
     if name == "llama-cpp":
         from countdown_rl.on_llama_cpp import LlamaCpp
 
-        return LlamaCpp(ref, decoding, threads=threads)
+        return LlamaCpp(ref, decoding, threads=threads, device=device)
     if name == "vllm":
         from countdown_rl.on_vllm import Vllm
 
@@ -186,14 +188,16 @@ def _refusal(name: str, ref: ModelRef, precision: str, device: str) -> str | Non
     if ref.kind in ("gguf", "adapter"):
         what = "an adapter; merge it first" if ref.kind == "adapter" else "a GGUF file; leave --engine out"
         return f"--engine vllm runs whole checkpoints, and {ref.source} is {what}."
-    if precision == "nf4" or (ref.manifest is not None and ref.manifest.kind == "quantized"):
+    facts = ref.manifest.facts if ref.manifest is not None and ref.manifest.kind == "quantized" else None
+    if precision == "nf4" or (facts is not None and facts.get("format", "nf4") == "nf4"):
         return "--engine vllm does not hold NF4 weights; leave --engine out."
     if device not in ("auto", "cuda"):
         return f"--engine vllm runs on a GPU; leave --device {device} out."
     return None
 
 
-def _installed(name: str) -> bool:
+def installed(name: str) -> bool:
+    """Whether the package that engine *name* needs is here."""
     module = PACKAGES[name][0]
     try:
         return importlib.util.find_spec(module) is not None

@@ -208,7 +208,7 @@ def _library() -> ctypes.CDLL:
         import libggml
     except ImportError as error:
         raise ModelError(
-            "q4_k_m needs the ggml library: `pip install 'countdown-rl[gguf]'`, or give --gguf-type q8_0 or q4_0."
+            "q4_k_m needs the ggml library: `pip install 'countdown-rl[llama-cpp]'`, or give --gguf-type q8_0 or q4_0."
         ) from error
     found = sorted(path for path in Path(libggml.__file__).parent.rglob("libggml-base.*") if path.is_file())
     found += sorted(path for path in Path(libggml.__file__).parent.rglob("ggml-base.dll"))

@@ -83,7 +83,7 @@ def merge(
         ) as draft,
         _ordinary(ref.base, draft.path.parent) as base,
     ):
-        source = nf4.Packed(base) if _four_bit(base) else Checkpoint(base)
+        source = nf4.Packed(base) if _four_bit(base, ref.base) else Checkpoint(base)
         if isinstance(source, nf4.Packed) and options.base == "original":
             raise UsageError(
                 f"{ref.base.source} is a 4-bit checkpoint, so the original weights are not there; "
@@ -131,8 +131,14 @@ def _ordinary(base: ModelRef, inside: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def _four_bit(path: Path) -> bool:
-    return "quantization_config" in json.loads((path / "config.json").read_bytes())
+def _four_bit(path: Path, base: ModelRef) -> bool:
+    recipe = json.loads((path / "config.json").read_bytes()).get("quantization_config")
+    if recipe is not None and recipe.get("quant_method") != "bitsandbytes":
+        raise ModelError(
+            f"{base.source} is quantized with {recipe.get('quant_method', 'an unknown method')}, into which nothing is "
+            "merged here; train over the unquantized weights."
+        )
+    return recipe is not None
 
 
 def _plan(path: Path, source: Checkpoint, adapter: Adapter, dtype: torch.dtype | None) -> Plan:

@@ -26,8 +26,9 @@ FP32_UP_TO = 20_000_000
 
 @dataclass
 class Loaded:
-    """A model ready to run. ``path`` says how its weights are held: "bitsandbytes-nf4", "dequantized-nf4"
-    or "plain"; ``precision`` is what was settled on, ``note`` what a person should know about that."""
+    """A model ready to run. ``path`` says how its weights are held: "bitsandbytes-nf4", "dequantized-nf4",
+    "dequantized-w4a16" or "plain"; ``precision`` is what was settled on, ``note`` what a person should know
+    about that."""
 
     model: Any
     tokenizer: Any
@@ -178,12 +179,15 @@ def _adapter(
 
 def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remote_code: bool, plain: bool) -> Loaded:
     import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig
 
-    from countdown_rl import nf4
+    from countdown_rl import nf4, w4a16
 
     path = files(ref)
     quantized = path.is_dir() and is_4bit(path, ref)
+    integers = path.is_dir() and w4a16.is_held_in(path)
+    if integers and precision == "nf4":
+        raise ModelError(f"{ref.source} is in 4 bits already, as W4A16; leave --precision nf4 out.")
     cuda, note = device.type == "cuda", ""
     if device.type == "mps" and (precision == "nf4" or (quantized and precision == "auto")):
         note = "4-bit weights are not to be had on an Apple GPU; going on in bf16."
@@ -203,6 +207,9 @@ def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remo
 
         where = path.parent
         options |= {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)}
+    elif integers:
+        w4a16.check_installed()
+        options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
     elif native and not quantized:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
@@ -233,7 +240,7 @@ def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remo
             nf4.to_plain(model, dtype)
         elif precision == "nf4":
             nf4.round_in_place(model)
-        held = "dequantized-nf4" if quantized or precision == "nf4" else "plain"
+        held = "dequantized-nf4" if quantized or precision == "nf4" else "dequantized-w4a16" if integers else "plain"
         nf4.cast(model, dtype)
         model = model.to(device)
     model.eval()
@@ -250,6 +257,10 @@ def is_4bit(path: Path, ref: ModelRef) -> bool:
     """
     from transformers import AutoConfig
 
+    from countdown_rl import w4a16
+
+    if w4a16.is_held_in(path):
+        return False
     config = AutoConfig.from_pretrained(path, local_files_only=True)
     recipe = getattr(config, "quantization_config", None)
     if recipe is None:
@@ -258,7 +269,7 @@ def is_4bit(path: Path, ref: ModelRef) -> bool:
     if not recipe.get("load_in_4bit"):
         raise ModelError(
             f"{ref.source} is quantized with {recipe.get('quant_method', 'an unknown method')}, which is not "
-            "read here; give a bitsandbytes 4-bit checkpoint or an unquantized one."
+            "read here; give a bitsandbytes 4-bit or W4A16 checkpoint, or an unquantized one."
         )
     return True
 

@@ -1,90 +1,141 @@
-"""llama.cpp as an engine, by way of llama-cpp-python's ``Llama.generate`` (0.3)."""
+"""llama.cpp as an engine, by way of the server that the ``xllamacpp`` wheel carries (2026.10)."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
 
 from countdown_rl import generation, models
 from countdown_rl.errors import ModelError
 from countdown_rl.generation import Completion, Decoding
 from countdown_rl.references import ModelRef, files
 
+#: Completions that are written together; on one core more of them bring nothing.
+SLOTS = 8
+
+#: Rows that are handed over at once: a slot that is free takes the next, and what is finished is kept after each lot.
+_ROWS = 32
+
 
 class LlamaCpp:
-    """A GGUF file in llama.cpp's own arithmetic, one prompt after another.
+    """A GGUF file in llama.cpp's own arithmetic, several completions at a time.
 
-    What a prompt has in common with the one before it is read once: rows come sorted, those of one puzzle
-    together, and llama-cpp-python keeps the cache of the prefix.
+    Prompts go in as the tokens of this package's tokenizer, and what comes back is cut where the other
+    engines end. What a prompt has in common with the one before it in its slot is read once.
     """
 
     name = "llama-cpp"
     path = "gguf"
-    device = "cpu"
     note = ""
-    libraries: tuple[str, ...] = ("llama_cpp_python",)
+    libraries: tuple[str, ...] = ("xllamacpp",)
 
-    def __init__(self, ref: ModelRef, decoding: Decoding, *, threads: int = 0) -> None:
+    def __init__(self, ref: ModelRef, decoding: Decoding, *, threads: int = 0, device: str = "auto") -> None:
         from countdown_rl.decoding import Stop
 
         self._file = files(ref)
-        self._decoding, self._threads = decoding, threads or None
-        self._llama: Any = None
+        self._decoding, self._threads = decoding, threads
+        self._server: Any = None
+        self._length = 0
+        self.device = _device(device)
         self.tokenizer = models.load_tokenizer(ref)
-        self.precision = self._file.stem.rpartition(".")[2].lower()  # the convention of GGUF names: model.Q4_1.gguf
+        self.precision = re.split(r"[.-]", self._file.stem)[-1].lower()  # names are such as model.Q4_1.gguf
         self._stop = Stop(self.tokenizer, None, generation.STOP)
 
     def prepare(self, length: int) -> int | None:
-        import llama_cpp
-
-        if self._llama is not None and self._llama.n_ctx() >= length:
-            return self._room()
-        try:
-            self._llama = llama_cpp.Llama(
-                model_path=str(self._file),
-                n_ctx=length,
-                n_threads=self._threads,
-                n_threads_batch=self._threads,
-                seed=self._decoding.seed % 2**32,
-                verbose=False,
-            )
-        except (ValueError, RuntimeError) as error:  # how it says that a file or an architecture is not for it
-            raise ModelError(f"llama.cpp cannot load {self._file.name}: {error}") from error
-        return self._room()
+        if length > self._length:
+            self.close()
+            self._server = server(self._file, length * SLOTS, SLOTS, threads=self._threads, on_cpu=self.device == "cpu")
+            self._length = length
+        found = asked(self._server, "/v1/models")["data"][0]["meta"]["n_ctx_train"]
+        return int(found) if found is not None else None
 
     def rows(self, length: int) -> int:
-        return 16  # one after another; so many are kept at once
+        return _ROWS
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        seed = self._decoding.seed
-        return [
-            self._complete(prompt, generation.row_seed(seed, number, at) % 2**32) for at, prompt in enumerate(prompts)
-        ]
+        # The largest seed is llama.cpp's word for a random one.
+        seeds = [generation.row_seed(self._decoding.seed, number, at) % (2**32 - 1) for at in range(len(prompts))]
+        with ThreadPoolExecutor(SLOTS) as threads:
+            return list(threads.map(self._complete, prompts, seeds))
 
     def close(self) -> None:
-        self._llama.close()
+        self._server, self._length = None, 0
 
     def _complete(self, prompt: Sequence[int], seed: int) -> Completion:
-        decoding, written = self._decoding, list[int]()
-        self._llama.set_seed(seed)
-        tokens = self._llama.generate(
-            list(prompt),
-            temp=decoding.temperature,
-            top_p=decoding.top_p,
-            top_k=0,
-            min_p=0.0,
-            repeat_penalty=1.0,
+        decoding = self._decoding
+        answer = self._server.handle_completions(
+            {
+                "prompt": list(prompt),
+                "n_predict": decoding.max_new_tokens,
+                "stop": [generation.STOP],
+                "samplers": ["temperature", "top_p"],  # nothing else, and in the order of transformers
+                "temperature": decoding.temperature,
+                "top_p": decoding.top_p,
+                "seed": seed,
+                "return_tokens": True,
+                "verbose": True,  # only then it tells the tokens
+            }
         )
-        for token in tokens:
-            written.append(int(token))
-            if len(written) == decoding.max_new_tokens or self._over(written):
-                break
-        tokens.close()
-        text = self.tokenizer.decode(written, skip_special_tokens=True)
-        return Completion(text, len(written), self._over(written))
+        if "error" in answer:
+            raise ModelError(f"llama.cpp cannot go on: {answer['error']['message']}.")
+        told = answer["__verbose"]
+        ids = self._stop.cut(told["tokens"])
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return Completion(text, len(ids), told["stop_type"] != "limit" or (bool(ids) and self._stop(ids)))
 
-    def _over(self, written: list[int]) -> bool:
-        return self._stop.may(written[-1]) and self._stop(written)
 
-    def _room(self) -> int | None:
-        told = self._llama.metadata
-        found = told.get(f"{told.get('general.architecture')}.context_length")
-        return int(found) if found is not None else None
+def server(file: Any, context: int, slots: int, *, threads: int = 0, on_cpu: bool = False) -> Any:
+    """llama.cpp's server with the GGUF *file* in it and *context* tokens of room, which *slots* share.
+
+    Raises:
+        ModelError: llama.cpp cannot load it.
+    """
+    import os
+
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(file)
+    params.n_ctx, params.n_parallel = context, slots
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    )
+    if on_cpu:
+        params.n_gpu_layers = 0
+    params.verbosity = -1
+    params.warmup = params.fit_params = False
+    params.cache_ram_mib = 0  # prompts are not asked again
+    try:
+        return xllamacpp.Server(params)
+    except RuntimeError as error:  # of which it says no more than that
+        raise ModelError(
+            f"llama.cpp cannot load {file.name}: it is damaged, too large, or of an architecture that xllamacpp "
+            f"{xllamacpp.__version__} does not know."
+        ) from error
+
+
+def asked(held: Any, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """What the server *held* answers at *path*, of what only its port on this machine gives."""
+    data = None if body is None else json.dumps(body).encode()
+    # The address is the server's own, on this machine.
+    request = Request(held.listening_address + path, data, {"Content-Type": "application/json"})  # noqa: S310
+    with build_opener(ProxyHandler({})).open(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def _device(wanted: str) -> str:
+    """The device that llama.cpp computes on, as it calls it; "cpu" where it has no other or *wanted* is that.
+
+    Raises:
+        ModelError: *wanted* is a GPU, and this build of llama.cpp has none.
+    """
+    import xllamacpp
+
+    others = [one["name"].lower() for one in xllamacpp.get_device_info() if "GPU" in one["type"].name]
+    if wanted in ("cuda", "mps") and not others:
+        raise ModelError(
+            f"this build of llama.cpp has no GPU; leave --device {wanted} out, or install xllamacpp's wheel for it."
+        )
+    return others[0] if others and wanted != "cpu" else "cpu"

@@ -196,7 +196,7 @@ class QuantizeOptions:
         check_choices(self, QUANTIZE_CHOICES)
 
 
-QUANTIZE_CHOICES = {"format": ("nf4", "gguf"), "gguf_type": ("f16", "q8_0", "q4_0", "q4_k_m")}
+QUANTIZE_CHOICES = {"format": ("nf4", "gguf", "w4a16"), "gguf_type": ("f16", "q8_0", "q4_0", "q4_k_m")}
 
 
 @dataclass(frozen=True)

@@ -1,44 +1,29 @@
-"""Full-precision weights into fewer bits: NF4 as bitsandbytes stores it, or GGUF for llama.cpp.
+"""Full-precision weights into fewer bits: NF4 as bitsandbytes stores it, W4A16 for vLLM, or GGUF for llama.cpp.
 
-Written a tensor at a time, so that a model larger than memory can be done. NF4 goes from safetensors to
-safetensors: ``AutoModelForCausalLM.from_pretrained`` loads the result wherever bitsandbytes is installed, on
-a GPU or a CPU. Given puzzles, the result is loaded back and scored on them beside what it was made from.
+Written a tensor at a time, so that a model larger than memory can be done. NF4 and W4A16 go from safetensors
+to safetensors: ``AutoModelForCausalLM.from_pretrained`` loads the result wherever bitsandbytes, or
+compressed-tensors, is installed. Given puzzles, the result is loaded back and scored on them beside what it was
+made from.
 """
 
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from countdown_rl import artifacts, comparison, evaluation, ggufs, models, nf4, references, tensors
+from countdown_rl import artifacts, comparison, engines, evaluation, ggufs, models, packing, references, w4a16
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.options import EvalOptions, QuantizeOptions
 from countdown_rl.references import ModelRef
-from countdown_rl.tensors import Checkpoint, Slot
+from countdown_rl.tensors import Checkpoint
 
 LIBRARIES = {
     "nf4": ("torch", "transformers", "bitsandbytes", "safetensors"),
     "gguf": ("torch", "transformers", "gguf"),
+    "w4a16": ("torch", "transformers", "compressed-tensors", "safetensors"),
 }
-
-#: Written into config.json: how a loader builds its layers. bf16 is what the weights were rounded from.
-RECIPE = {
-    "quant_method": "bitsandbytes",
-    "load_in_4bit": True,
-    "load_in_8bit": False,
-    "bnb_4bit_quant_type": "nf4",
-    "bnb_4bit_use_double_quant": True,
-    "bnb_4bit_compute_dtype": "bfloat16",
-    "bnb_4bit_quant_storage": "uint8",
-}
-
-#: Rewritten here, or about the source alone.
-_OWN = {artifacts.MANIFEST, "config.json", tensors.INDEX}
 
 
 def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | None = None) -> artifacts.Manifest:
@@ -53,6 +38,8 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | No
     if options.max_drop is not None and data is None:
         raise UsageError("--max-drop needs puzzles to measure on; give --data, such as artifacts/data/test.jsonl.")
     _refuse(ref, options.format)
+    if options.format == "w4a16":
+        w4a16.check_installed()
     artifacts.check_writable(out, "quantized")
     source_path = references.files(ref)
     if "quantization_config" in json.loads((source_path / "config.json").read_bytes()):
@@ -60,11 +47,15 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | No
     source = Checkpoint(source_path)
     inputs = {"model": ref.as_input()} | ({"data": artifacts.file_input(data)} if data is not None else {})
     with artifacts.writing(
-        out, "quantized", options=asdict(options), inputs=inputs, libraries=LIBRARIES[options.format]
+        out, "quantized", options=asdict(options), inputs=inputs, libraries=_libraries(options.format)
     ) as draft:
+        written = draft.path
         if options.format == "nf4":
-            draft.facts.update(_nf4(source, source_path, draft.path))
-            written = draft.path
+            form = packing.as_nf4(source, source_path)
+            draft.facts.update(packing.write(source, source_path, draft.path, form))
+        elif options.format == "w4a16":
+            form, facts = packing.as_w4a16(source, source_path)
+            draft.facts.update(facts | packing.write(source, source_path, draft.path, form))
         else:
             facts, written = _gguf(ref, source, source_path, draft.path, options.gguf_type, out.name)
             draft.facts.update(facts)
@@ -76,34 +67,6 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | No
         if data is not None:
             draft.facts["against_source"] = _score(ref, written, data, options)
     return artifacts.read(out, "quantized", verify=False)
-
-
-def _nf4(source: Checkpoint, source_path: Path, out: Path) -> dict[str, Any]:
-    model = nf4.skeleton(source_path)
-    packed = {f"{name}.weight": module for name, module in nf4.linears(model).items()}
-    packed = {name: module for name, module in packed.items() if name in source.slots}
-    turned = {name for name, module in packed.items() if nf4.is_turned(module)}
-    slots: dict[str, Slot] = {}
-    for name, slot in source.slots.items():
-        if name in packed:
-            slots |= nf4.layout(name, slot.shape)
-        else:
-            slots[name] = Slot(torch.bfloat16 if slot.dtype.is_floating_point else slot.dtype, slot.shape)
-    tensors.write(out, slots, _tensors(source, slots, packed.keys(), turned))
-    config = json.loads((source_path / "config.json").read_bytes())
-    config.pop("torch_dtype", None)
-    config |= {"dtype": "bfloat16", "quantization_config": RECIPE}
-    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    for file in sorted(source_path.iterdir()):
-        if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and file.name not in _OWN:
-            shutil.copyfile(file, out / file.name)
-    return {
-        "parameters": sum(slot.size // slot.dtype.itemsize for slot in source.slots.values()),
-        "parameters_in_4_bits": sum(
-            slot.size // slot.dtype.itemsize for name, slot in source.slots.items() if name in packed
-        ),
-        "bytes": sum(slot.size for slot in slots.values()),
-    }
 
 
 def _gguf(
@@ -125,6 +88,10 @@ def _gguf(
         "parameters": sum(slot.size // slot.dtype.itemsize for slot in source.slots.values()),
         "bytes": file.stat().st_size,
     }
+    if engines.installed("llama-cpp"):
+        from countdown_rl import rereading
+
+        facts["llama_cpp"] = rereading.check(file, tokenizer)
     return facts, file
 
 
@@ -135,11 +102,14 @@ def _score(ref: ModelRef, written: Path, data: Path, options: QuantizeOptions) -
         ModelError: more was lost than ``options.max_drop``.
     """
     asked = EvalOptions(n=options.n, max_new_tokens=options.max_new_tokens)
+    # Where it can be, by a program that did not write it.
+    runtime = "llama-cpp" if options.format == "gguf" and engines.installed("llama-cpp") else "auto"
     with tempfile.TemporaryDirectory() as name:
         before = evaluation.evaluate(
             asked, model=ref.source, revision=ref.revision, data=data, out=Path(name, "before")
         )
-        after = evaluation.evaluate(asked, model=str(written), data=data, out=Path(name, "after"))
+        own = replace(asked, engine=runtime, agreement=0)
+        after = evaluation.evaluate(own, model=str(written), data=data, out=Path(name, "after"))
     change = comparison.difference(before, after)
     if options.max_drop is not None and -100 * change["difference"] > options.max_drop:
         raise ModelError(
@@ -147,7 +117,16 @@ def _score(ref: ModelRef, written: Path, data: Path, options: QuantizeOptions) -
             f"--max-drop {options.max_drop:g}, so nothing was written; give a finer format or a higher limit."
         )
     keys = ("accuracy", "n", "correct", "interval")
-    return change | {"before": {k: before.metrics[k] for k in keys}, "after": {k: after.metrics[k] for k in keys}}
+    return change | {
+        "runtime": after.metrics["engine"],
+        "before": {k: before.metrics[k] for k in keys},
+        "after": {k: after.metrics[k] for k in keys},
+    }
+
+
+def _libraries(format: str) -> tuple[str, ...]:
+    runtime = ("xllamacpp",) if format == "gguf" and engines.installed("llama-cpp") else ()
+    return LIBRARIES[format] + runtime
 
 
 def _refuse(ref: ModelRef, format: str) -> None:
@@ -161,14 +140,3 @@ def _refuse(ref: ModelRef, format: str) -> None:
             f"{ref.source} was merged into de-quantized weights, and NF4 would round the adapter away again; "
             "run `countdown-rl merge --base original` and quantize that."
         )
-
-
-def _tensors(
-    source: Checkpoint, slots: Mapping[str, Slot], packed: Collection[str], turned: Collection[str]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for name in source.slots:
-        weight = source.read(name)
-        if name not in packed:
-            yield name, weight.to(slots[name].dtype)
-        else:
-            yield from nf4.pack(name, weight.T if name in turned else weight).items()

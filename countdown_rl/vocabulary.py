@@ -23,7 +23,7 @@ SPLITS = {
     "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),  # not at all, but for digits
 }
 #: What tells the ways apart: digits, cases, contractions, runs of blanks, signs, other scripts.
-_PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße 数字 ١٢٣ 🙂\r\nend  "
+PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße 数字 ١٢٣ 🙂\r\nend  "
 
 
 def describe(writer: Any, directory: Path, tokenizer: Any, size: int) -> None:
@@ -87,7 +87,7 @@ def split_of(tokenizer: Any) -> str:
     tried = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     tried.no_truncation()
     own = tokenizer.backend_tokenizer
-    for probes in ([_PROBE, *puzzles], puzzles):
+    for probes in ([PROBE, *puzzles], puzzles):
         wanted = [own.encode(text, add_special_tokens=False).ids for text in probes]
         for name, patterns in SPLITS.items():
             tried.pre_tokenizer = pre_tokenizers.Sequence(

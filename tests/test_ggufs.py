@@ -87,9 +87,54 @@ def test_without_ggml_a_k_quant_is_refused_in_one_sentence(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "libggml", None)
     ggufs._library.cache_clear()
-    with pytest.raises(ModelError, match=r"countdown-rl\[gguf\]"):
+    with pytest.raises(ModelError, match=r"countdown-rl\[llama-cpp\]"):
         written("q4_k_m")
     assert not Path("quantized").exists()
+
+
+def test_llama_cpp_reads_the_tokens_and_the_chat_that_were_written(capfd):
+    pytest.importorskip("xllamacpp")
+    manifest = written("q8_0")
+    assert manifest.facts["llama_cpp"] == {"prompts": 16, "any_text": True, "chat": True}
+    assert "xllamacpp" in manifest.versions
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_that_llama_cpp_reads_otherwise_is_not_written(monkeypatch):
+    pytest.importorskip("xllamacpp")
+    from countdown_rl import vocabulary
+
+    monkeypatch.setattr(vocabulary, "split_of", lambda tokenizer: "superbpe")
+    with pytest.raises(ModelError, match=r"llama\.cpp reads this puzzle to other tokens"):
+        written("q8_0")
+    assert not Path("quantized").exists()
+
+
+def test_a_chat_that_llama_cpp_writes_otherwise_is_found_out():
+    pytest.importorskip("xllamacpp")
+    from countdown_rl import rereading
+
+    file = Path("quantized", written("q8_0").facts["file"])
+    tokenizer = models.load_tokenizer(resolve("full"))
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
+    assert rereading.check(file, tokenizer) == {"prompts": 16, "any_text": True, "chat": False}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_it_is_scored_by_a_program_that_did_not_write_it_where_there_is_one(monkeypatch, there):
+    from countdown_rl import agreement, dataset, engines
+
+    if there:
+        pytest.importorskip("xllamacpp")
+    else:
+        monkeypatch.setattr(engines, "installed", lambda name: False)
+    dataset.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(agreement.puzzles(12))])
+    options = QuantizeOptions(format="gguf", gguf_type="f16", max_drop=20)
+    manifest = quantize(resolve("countdown-tiny"), Path("quantized"), options, Path("data.jsonl"))
+    score = manifest.facts["against_source"]
+    assert score["runtime"] == ("llama-cpp" if there else "transformers")
+    assert score["after"]["n"] == score["before"]["n"] == 12
+    assert ("xllamacpp" in manifest.versions) == ("llama_cpp" in manifest.facts) == there
 
 
 def test_an_architecture_without_a_place_is_refused_by_name():
@@ -111,6 +156,7 @@ def test_what_lost_too_much_is_not_written(monkeypatch):
     from countdown_rl.evaluation import Result
 
     metrics = {"accuracy": 0.5, "n": 2, "correct": 1, "interval": [0, 1], "data": {}}
+    metrics["engine"] = "transformers"
     answers = iter([[True, True], [True, False]] * 2)
     monkeypatch.setattr(
         evaluation,

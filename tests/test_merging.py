@@ -259,5 +259,6 @@ def test_a_4_bit_base_is_merged_as_the_values_it_holds():
         merged(Path("adapter"))
     manifest, _ = merged(Path("adapter"), base="dequantized", dtype="fp32")
     assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
-    assert merging._four_bit(Path("base"))
-    assert not merging._four_bit(Path("merged"))
+    base = resolve("base")
+    assert merging._four_bit(Path("base"), base)
+    assert not merging._four_bit(Path("merged"), base)

@@ -319,3 +319,38 @@ def test_the_command_takes_forms_and_says_what_was_sent(hub, root, tmp_path):
     assert third.returncode == 0, third.stderr
     assert "gguf/model-q8_0.gguf" in third.stderr
     assert " model.safetensors" not in third.stderr
+
+
+@pytest.mark.slow
+def test_what_quantize_writes_goes_out_in_every_form_and_the_card_says_how_to_run_it(hub, root, tmp_path):
+    from countdown_rl.models import resolve
+    from countdown_rl.options import QuantizeOptions
+    from countdown_rl.quantization import quantize
+
+    pytest.importorskip("compressed_tensors")
+    for out, given in (("four", {"format": "nf4"}), ("ggufs", {"format": "gguf"}), ("w4a16", {"format": "w4a16"})):
+        quantize(resolve("merged"), Path(out), QuantizeOptions(**given))
+    manifest = build(also=("four", "ggufs", "w4a16"))
+    forms = {".": "full", "./four": "nf4", "./ggufs": "gguf", "./w4a16": "w4a16"}
+    assert manifest.facts["forms"] == forms
+    said = page()
+    assert "llama-cli -m ggufs/model-Q8_0.gguf --jinja" in said
+    assert "ollama create countdown -f ggufs/Modelfile" in said
+    assert "vLLM: `vllm serve ./w4a16`" in said
+    assert "vllm serve ./four" not in said
+    assert "`pip install transformers accelerate bitsandbytes`" in said
+    assert "`pip install transformers accelerate compressed-tensors`" in said
+    assert {"compressed-tensors", "bitsandbytes", "gguf"} <= set(ModelCard.load("release/README.md").data.tags)
+
+    uploading.push(Path("release"), NAME)
+    there = hf_hub_download(NAME, "ggufs/model-Q8_0.gguf", cache_dir=tmp_path / "cache")
+    assert Path(there).read_bytes() == Path("ggufs/model-Q8_0.gguf").read_bytes()
+    code = (
+        "import torch; from transformers import AutoModelForCausalLM as Auto;"
+        "ids = torch.arange(5, 25).view(1, 20)\n"
+        "for form in ('four', 'w4a16'):\n"
+        f"    there = Auto.from_pretrained({NAME!r}, subfolder=form, dtype=torch.bfloat16)(ids).logits;"
+        "    here = Auto.from_pretrained(form, dtype=torch.bfloat16)(ids).logits; assert torch.equal(there, here), form"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=hub.env(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
