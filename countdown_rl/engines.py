@@ -83,7 +83,7 @@ class Transformers:
 
     def close(self) -> None:
         del self._loaded, self._generator
-        release()
+        generation.release()
 
 
 def settle(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
@@ -150,7 +150,7 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
             raise ModelError(
                 "the memory does not hold the model and one completion; give a smaller --max-new-tokens."
             ) from error
-    release()
+    generation.release()
     half = (len(prompts) + 1) // 2
     # Halves draw from random numbers of their own, too; no run has as many batches.
     return complete(engine, prompts[:half], number) + complete(engine, prompts[half:], number + (half << 32))
@@ -209,14 +209,3 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def release() -> None:
-    """Hand unused memory back to the machine and its GPU."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -103,6 +103,17 @@ def room(loaded: Loaded) -> int | None:
     return found
 
 
+def release() -> None:
+    """Hand unused memory back to the machine and its GPU."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 class Generator:
     """Writes completions with one loaded model."""
 

@@ -76,10 +76,8 @@ class Vllm:
         ]
 
     def close(self) -> None:
-        from countdown_rl.engines import release
-
         self._llm = None  # it holds most of the GPU as long as anything refers to it
-        release()
+        generation.release()
 
     def _completion(self, written: list[int]) -> Completion:
         ids = self._stop.cut(written)
