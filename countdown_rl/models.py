@@ -90,6 +90,8 @@ def load_tokenizer(ref: ModelRef) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # every tokenizer format fails in its own way
         raise ModelError(f"the tokenizer of {ref.source} cannot be read: {_first_line(error)}") from error
+    for key in ("is_local", "local_files_only"):  # how it was loaded here is nothing to save with it
+        tokenizer.init_kwargs.pop(key, None)
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:

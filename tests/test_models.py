@@ -226,3 +226,8 @@ def test_a_tokenizer_pads_on_the_left_and_always_can(tmp_path):
     tokenizer = load_tokenizer(resolve(str(tmp_path)))
     assert tokenizer.pad_token == tokenizer.eos_token == "<|end|>"
     assert tokenizer.padding_side == "left"
+
+
+def test_a_tokenizer_saved_again_does_not_say_how_it_was_loaded(base, tmp_path):
+    load_tokenizer(resolve(str(base))).save_pretrained(tmp_path / "again")
+    assert "local" not in (tmp_path / "again" / "tokenizer_config.json").read_text()

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,9 @@ from typer.testing import CliRunner
 
 from countdown_rl import artifacts, traces, warmup
 from countdown_rl.cli import app
-from countdown_rl.options import DataOptions, WarmupOptions
 from countdown_rl.references import SHIPPED
 
+ROOT = Path(__file__).parent.parent
 SMALL = ["--steps", "2", "--batch-size", "4", "--layers", "1", "--hidden-size", "64", "--intermediate-size", "64"]
 
 
@@ -74,6 +75,14 @@ def test_the_shipped_model_is_the_size_that_was_promised_and_says_how_it_was_mad
     manifest = artifacts.read(SHIPPED["countdown-tiny"], "model")
     assert manifest.facts["parameters"] <= 5_000_000
     assert sum(file["size"] for file in manifest.files.values()) <= 12_000_000
-    assert WarmupOptions(**{**manifest.options, "model": None}).steps == manifest.options["steps"]
-    made = manifest.inputs["data"]["manifest"]["options"]
-    assert DataOptions(**{key: made[key] for key in ("n", "seed", "valid", "test")}).n == made["n"]
+    chain = [{"options": manifest.options, "inputs": manifest.inputs}]
+    while "model" in chain[-1]["inputs"]:
+        chain.append(chain[-1]["inputs"]["model"]["manifest"])
+    recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text()
+    commands = re.findall(r"countdown-rl (gen-data|warmup) ((?:.|\\\n)*)", recipe)
+    assert len(commands) == 2 * len(chain)
+    for made, (_, data), (_, words) in zip(reversed(chain), commands[::2], commands[1::2], strict=True):
+        for given, options in ((data, made["inputs"]["data"]["manifest"]["options"]), (words, made["options"])):
+            for flag, value in re.findall(r"--([a-z-]+) ([\w.]+)(?=\s|$)", given):
+                if flag != "threads":  # how fast, not what
+                    assert str(options[flag.replace("-", "_")]) == value, flag
