@@ -116,8 +116,14 @@ def main() -> None:
     if given.only:
         begin = time.perf_counter()
         globals()[given.only](given.folder)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        print(json.dumps({"way": given.only, "seconds": round(time.perf_counter() - begin, 1), "peak_mb": round(peak)}))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        line = {
+            "way": given.only,
+            "seconds": round(time.perf_counter() - begin, 1),
+            "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
+            "peak_mb": round(used.ru_maxrss / 1e3),
+        }
+        print(json.dumps(line))
         return
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
