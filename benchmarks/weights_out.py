@@ -79,6 +79,9 @@ def peft(folder: Path) -> None:
 
     model = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.bfloat16)
     PeftModel.from_pretrained(model, folder / "peft").merge_and_unload().save_pretrained(folder / "by-peft")
+    for path in (folder / "by-peft").iterdir():  # ours ends when its files are on the disk, so this does too
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
 
 
 def same(folder: Path) -> None:
