@@ -148,14 +148,14 @@ class Adapter:
         if kind == "bias":
             return weight if layer.bias is None else weight.float() + layer.scale * layer.bias.float()
         turned = turned or layer.embedding  # (vocabulary, width), and A is (r, vocabulary)
-        delta = (layer.b.float() @ layer.a.float()) * layer.scale
-        merged = weight.float().T if turned else weight.float()
-        if delta.shape != merged.shape:
+        delta = (layer.b.float() @ layer.a.float()).mul_(layer.scale)
+        before = weight.float().T if turned else weight.float()
+        if delta.shape != before.shape:
             raise ModelError(
                 f"{self.directory} changes {module} by {tuple(delta.shape)}, where the base has "
-                f"{tuple(merged.shape)}; this is not the base it was trained over."
+                f"{tuple(before.shape)}; this is not the base it was trained over."
             )
-        merged = merged + delta
+        merged = delta.add_(before)  # in place: the pages of one more such tensor take longer than the sum
         if layer.magnitude is not None:
             merged *= (layer.magnitude.float() / torch.linalg.vector_norm(merged, dim=1)).view(-1, 1)
         return merged.T if turned else merged

@@ -188,7 +188,11 @@ def _tensors(source: Checkpoint, adapter: Adapter, plan: Plan, rounds: bool) -> 
         weight = source.read(plan.tied[0] if head and plan.tied else name)
         if rounds and name in plan.packed:
             weight = nf4.rounded(weight.T).T if turned else nf4.rounded(weight)
-        yield name, adapter.fold(name, weight, turned=turned).to(slot.dtype)
+        merged = adapter.fold(name, weight, turned=turned)
+        del weight  # nothing is held while the next one is read
+        merged = merged.to(slot.dtype)
+        yield name, merged
+        del merged
 
 
 def _complete(out: Path, base: Path, ref: ModelRef, plan: Plan, dtype: torch.dtype | None) -> None:

@@ -17,6 +17,8 @@ import torch
 from countdown_rl.tensors import Checkpoint, Slot
 
 BLOCK = 64
+#: Values quantized at once on a CPU, where bitsandbytes takes some twelve bytes for each; whole blocks.
+_PIECE = 1 << 22
 #: What bitsandbytes calls the tensor that tells, as JSON, how a weight was packed. Spaces, which JSON
 #: does not mind, fill it up to a length that is known beforehand.
 STATE = "quant_state.bitsandbytes__nf4"
@@ -25,11 +27,20 @@ STATE_ROOM = 256
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
     """Packed 4-bit values (uint8, (n/2, 1)) and bitsandbytes' ``QuantState`` of a weight of n values."""
-    from bitsandbytes.functional import quantize_4bit
+    from bitsandbytes.functional import QuantState, quantize_4bit, quantize_blockwise
 
-    return quantize_4bit(
-        weight.to(torch.bfloat16).contiguous(), blocksize=BLOCK, compress_statistics=True, quant_type="nf4"
-    )
+    how: dict[str, Any] = {"blocksize": BLOCK, "quant_type": "nf4"}
+    weight = weight.to(torch.bfloat16).contiguous()
+    if weight.numel() <= _PIECE or weight.device.type != "cpu":
+        return quantize_4bit(weight, compress_statistics=True, **how)
+    # A block's values are its own; only the scales of all blocks are quantized together, as quantize_4bit does.
+    parts = [quantize_4bit(piece, **how) for piece in weight.view(-1).split(_PIECE)]
+    scales = torch.cat([state.absmax for _, state in parts])
+    offset = scales.mean()
+    absmax, second = quantize_blockwise(scales - offset, blocksize=256)
+    about = {"dtype": weight.dtype, "code": parts[0][1].code, "offset": offset, "state2": second}
+    state = QuantState(absmax=absmax, shape=weight.shape, **about, **how)
+    return torch.cat([values for values, _ in parts]), state
 
 
 def rounded(weight: torch.Tensor) -> torch.Tensor:

@@ -112,8 +112,10 @@ def _heads(directory: Path) -> list[str]:
 
 def _tensors(source: Checkpoint, slots: Mapping[str, Slot], packing: Packing) -> Iterator[tuple[str, torch.Tensor]]:
     for name in source.slots:
-        weight = source.read(name)
+        # No name holds a tensor while the next one is read.
         if name not in packing.names:
-            yield name, weight.to(slots[name].dtype)
+            yield name, source.read(name).to(slots[name].dtype)
+        elif name in packing.turned:
+            yield from packing.pack(name, source.read(name).T).items()
         else:
-            yield from packing.pack(name, weight.T if name in packing.turned else weight).items()
+            yield from packing.pack(name, source.read(name)).items()

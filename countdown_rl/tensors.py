@@ -6,7 +6,9 @@ first and each tensor straight to its place.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -107,6 +109,8 @@ def write(
     place = {name: number for number, names in enumerate(plan) for name in names}
     files: dict[int, tuple[IO[bytes], dict[str, int]]] = {}
     waiting = [len(names) for names in plan]
+    # A shard goes to the disk while the next one is made.
+    disk, finished = ThreadPoolExecutor(1), list[Future[None]]()
     try:
         for name, tensor in tensors:
             if Slot(tensor.dtype, tuple(tensor.shape)) != slots[name]:
@@ -117,10 +121,14 @@ def write(
             stream, offsets = files[number]
             stream.seek(offsets[name])
             stream.write(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
+            del tensor  # before the next one is made
             waiting[number] -= 1
             if not waiting[number]:
-                stream.close()
+                finished.append(disk.submit(_finish, stream))
+        for one in finished:
+            one.result()
     finally:
+        disk.shutdown()
         for stream, _ in files.values():
             stream.close()
     if place:
@@ -157,6 +165,12 @@ def _plan(slots: Mapping[str, Slot], shard: int) -> list[list[str]]:
 
 def _name(number: int, count: int) -> str:
     return WEIGHTS if count == 1 else f"model-{number + 1:05}-of-{count:05}.safetensors"
+
+
+def _finish(stream: IO[bytes]) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+    stream.close()
 
 
 def _begin(path: Path, slots: Mapping[str, Slot]) -> tuple[IO[bytes], dict[str, int]]:

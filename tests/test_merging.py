@@ -145,6 +145,60 @@ def test_heads_and_embeddings_are_what_the_adapted_model_runs_with(config, tied)
     assert untied == ((touched and not config.get("ensure_weight_tying")) or not tied)
 
 
+@pytest.mark.parametrize(("dtype", "wanted"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
+def test_the_sum_is_rounded_once_to_the_type_that_was_asked_for(dtype, wanted):
+    from transformers import AutoModelForCausalLM
+
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    merged(adapter, dtype=dtype)
+    ours = AutoModelForCausalLM.from_pretrained("merged", dtype="auto")
+    assert str(ours.dtype) == f"torch.{wanted}"
+    for name, value in by_peft(adapter).items():
+        assert torch.equal(ours.state_dict()[name], value.to(ours.dtype)), name
+
+
+@pytest.mark.parametrize(("verify", "prompts"), [("none", None), ("sample", 3), ("full", 5)])
+def test_as_many_real_prompts_are_looked_at_as_asked(monkeypatch, verify, prompts):
+    from countdown_rl import agreement
+
+    monkeypatch.setattr(agreement, "PROMPTS", {"sample": 3, "full": 5})
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    facts = merge(resolve(str(adapter)), Path("merged"), MergeOptions(verify=verify)).facts
+    assert ("agreement" in facts) == (prompts is not None)
+    if prompts is not None:
+        for one in ("with_definition", "with_policy_as_trained"):
+            assert facts["agreement"][one]["positions"] == prompts * agreement.TOKENS
+            assert 0 < facts["agreement"][one]["greedy"] <= 1
+
+
+def test_large_weights_come_in_shards_that_any_program_reads(monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    from countdown_rl import tensors
+
+    whole, write = trained(tiny_llama.checkpoint(Path("base"))), tensors.write
+    _, expected = merged(whole)
+    monkeypatch.setattr(tensors, "write", lambda *given: write(*given, shard=60_000))
+    manifest, ours = merged(whole)
+    shards = sorted(path.name for path in Path("merged").glob("*.safetensors"))
+    assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
+    assert len(shards) > 2
+    assert {*shards, "model.safetensors.index.json"} <= manifest.files.keys()
+    assert all(torch.equal(ours[name], value) for name, value in expected.items())
+    theirs = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32).state_dict()
+    assert all(torch.equal(theirs[name], value) for name, value in expected.items())
+
+
+def test_what_the_write_leaves_out_or_twice_is_an_error(tmp_path):
+    from countdown_rl import tensors
+
+    slots = {name: tensors.Slot(torch.float32, (4,)) for name in "ab"}
+    with pytest.raises(ValueError, match="1 tensors were never written, b"):
+        tensors.write(tmp_path, slots, [("a", torch.zeros(4))])
+    with pytest.raises(ValueError, match="not Slot"):
+        tensors.write(tmp_path, slots, [("a", torch.zeros(5))])
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [

@@ -147,3 +147,15 @@ def test_a_sharded_source_and_a_sharded_output(monkeypatch):
     with torch.inference_mode():
         a = load(resolve("quantized")).model(ids).logits
         assert torch.equal(a, load(resolve("full"), precision="nf4").model(ids).logits)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_a_large_weight_is_quantized_in_pieces_to_the_same_bytes(monkeypatch, rows):
+    torch.manual_seed(0)
+    weight = torch.randn(rows, 640) * torch.rand(rows, 1)
+    whole, values = nf4.pack("w", weight), nf4.rounded(weight)
+    monkeypatch.setattr(nf4, "_PIECE", 1024)
+    pieces = nf4.pack("w", weight)
+    assert whole.keys() == pieces.keys()
+    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+    assert torch.equal(nf4.rounded(weight), values)
