@@ -2,10 +2,12 @@
 puzzles and cores: ``generate`` on batches of 8 in file order, padded, up to a fixed number of new tokens.
 
     python -m benchmarks.evaluation [--model countdown-tiny] [--data artifacts/data/test.jsonl] [--n 200]
+
+``--trial`` measures beside them what transformers offers itself: the same loop over a static cache, that
+compiled, and continuous batching.
 """
 
 import argparse
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +16,18 @@ from benchmarks import bench
 BATCH = 8
 
 
-def notebook(loaded, prompts, max_new_tokens):
-    """The usual loop. Texts in the order of *prompts*."""
+def notebook(loaded, prompts, max_new_tokens, *, length=None, **how):
+    """The usual loop. Texts in the order of *prompts*, padded to *length* tokens where it is given."""
     import torch
 
     texts = []
     for start in range(0, len(prompts), BATCH):
         batch = loaded.tokenizer(
-            prompts[start : start + BATCH], return_tensors="pt", padding=True, add_special_tokens=False
+            prompts[start : start + BATCH],
+            return_tensors="pt",
+            padding=True if length is None else "max_length",
+            max_length=length,
+            add_special_tokens=False,
         ).to(loaded.device)
         with torch.no_grad():
             written = loaded.model.generate(
@@ -29,10 +35,52 @@ def notebook(loaded, prompts, max_new_tokens):
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
                 pad_token_id=loaded.tokenizer.pad_token_id,
+                **how,
             )
         rows = written[:, batch["input_ids"].shape[1] :]
         texts += loaded.tokenizer.batch_decode(rows, skip_special_tokens=True)
     return texts
+
+
+def static(loaded, prompts, max_new_tokens):
+    return notebook(loaded, prompts, max_new_tokens, cache_implementation="static", disable_compile=True)
+
+
+def compiled(loaded, prompts, max_new_tokens):
+    """The decoding step compiled by inductor, which transformers does by itself on a GPU only."""
+    from transformers import CompileConfig
+
+    config = CompileConfig(mode="default", fullgraph=False)
+    config._compile_all_devices = True
+    # Every batch of one shape, or each is compiled anew.
+    length = max(len(ids) for ids in loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"])
+    return notebook(
+        loaded, prompts, max_new_tokens, length=length, cache_implementation="static", compile_config=config
+    )
+
+
+def continuous(loaded, prompts, max_new_tokens):
+    """Continuous batching, which takes as many rows as fit its cache and lets new ones in as others leave."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        eos_token_id=loaded.model.generation_config.eos_token_id,
+        pad_token_id=loaded.tokenizer.pad_token_id,
+    )
+    longest = max(map(len, ids)) + max_new_tokens
+    # As much cache as these prompts need: left to itself it takes most of the memory, and is slower for it.
+    pages = ContinuousBatchingConfig(num_blocks=len(ids) * -(-longest // 256), max_batch_tokens=512)
+    found = loaded.model.generate_batch(
+        inputs=ids, generation_config=config, continuous_batching_config=pages, progress_bar=False
+    )
+    written = {tuple(one.prompt_ids): one.generated_tokens for one in found.values()}
+    return loaded.tokenizer.batch_decode([written[tuple(one)] for one in ids], skip_special_tokens=True)
+
+
+TRIALS = {way.__name__: way for way in (static, compiled, continuous)}
 
 
 def ours(loaded, prompts, max_new_tokens):
@@ -57,6 +105,17 @@ def upto_answer(text):
     return (head + close).strip()
 
 
+def agreement(texts, others, grades, more):
+    """On how many puzzles two ways give the same, of those that both were asked."""
+    agree = dict.fromkeys(("same_text_up_to_the_answer", "same_answer", "same_verdict"), 0)
+    pairs = list(zip(texts, others, grades, more, strict=False))
+    for one, other, a, b in pairs:
+        agree["same_text_up_to_the_answer"] += upto_answer(one) == upto_answer(other)
+        agree["same_answer"] += a.answer == b.answer
+        agree["same_verdict"] += a.correct == b.correct
+    return {name: f"{count} of {len(pairs)}" for name, count in agree.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="countdown-tiny")
@@ -69,6 +128,7 @@ def main():
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--trial", action="append", choices=TRIALS, default=[], help="may be repeated")
     parser.add_argument("--name", default="evaluation")
     given = parser.parse_args()
 
@@ -83,26 +143,22 @@ def main():
     prompts = [models.render(loaded.tokenizer, tasks.of_row(row).messages(row)) for row in rows]
     texts = {}
 
-    counts = {"notebook": given.loop_n or len(prompts), "ours": len(prompts)}
+    counts = dict.fromkeys(["notebook", *given.trial], given.loop_n or len(prompts)) | {"ours": len(prompts)}
 
     def work(write):
         some = prompts[: counts[write.__name__]]
         texts[write.__name__] = write(loaded, some, given.max_new_tokens)
         return len(some)
 
-    ways = (notebook, ours)
-    for way in ways:  # the first call of anything is slow
-        way(loaded, prompts[:BATCH], 8)
+    ways = (notebook, ours, *(TRIALS[name] for name in given.trial))
+    for way in ways:  # the first call of anything is slow, and compiling takes the shape that is measured
+        way(loaded, prompts[: counts["notebook"]][:BATCH], given.max_new_tokens if way is compiled else 8)
     rates = bench.rates({way.__name__: partial(work, way) for way in ways}, rounds=given.rounds)
     grades = {
         name: [tasks.of_row(row).grade(upto_answer(text), row) for row, text in zip(rows, texts[name], strict=False)]
         for name in texts
     }
-    agree = Counter()
-    for one, other, a, b in zip(texts["notebook"], texts["ours"], grades["notebook"], grades["ours"], strict=False):
-        agree["same text up to the answer"] += upto_answer(one) == upto_answer(other)
-        agree["same answer"] += a.answer == b.answer
-        agree["same verdict"] += a.correct == b.correct
+    others = [way.__name__ for way in ways[1:]]
     bench.save(
         given.name,
         {
@@ -113,9 +169,12 @@ def main():
             "max_new_tokens": given.max_new_tokens,
             "threads": given.threads,
             "completions_a_second_of_processor_time": {name: round(rate, 2) for name, rate in rates.items()},
-            "times_faster": round(rates["ours"] / rates["notebook"], 2),
+            "times_faster": {name: round(rates[name] / rates["notebook"], 2) for name in others},
             "accuracy": {name: sum(grade.correct for grade in grades[name]) / counts[name] for name in grades},
-            "agreement": {name: f"{count} of {counts['notebook']}" for name, count in agree.items()},
+            "agreement": {
+                name: agreement(*(some[key] for some in (texts, grades) for key in ("notebook", name)))
+                for name in others
+            },
         },
     )
 

@@ -60,24 +60,25 @@ def named(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def numbers(results: Mapping[str, Result]) -> dict[str, Any]:
-    """The figures of *results*, in their order, with paired differences between models.
+    """The figures of *results*, in their order, with paired differences.
 
-    A floor or a ceiling has figures only.
+    Beside several models a floor or a ceiling has figures only; a single one is held against them.
     """
-    models = [name for name, result in results.items() if not bounds.is_bound(result.metrics)]
+    models = _models(results)
     if not models:
         raise InputError("give an evaluation of a model beside its floor and ceiling.")
     first = results[models[0]]
     for name, result in results.items():
         _same_terms(models[0], first, name, result)
+    compared = _compared(results)
     rows = []
     for name, result in results.items():
         keys = ("accuracy", "n", "correct", "interval", "pass_at", "by_size", "by_needs", "format", "mean_tokens")
         kept = {key: result.metrics[key] for key in (*keys, "truncated", "model") if key in result.metrics}
         row = {"name": name} | kept
-        if name in models[1:]:
-            row["against_first"] = difference(first, result)
-            row["against_previous"] = difference(results[models[models.index(name) - 1]], result)
+        if name in compared[1:]:
+            row["against_first"] = difference(results[compared[0]], result)
+            row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
     shared = {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")}
     return shared | {"results": rows}
@@ -107,14 +108,24 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
 
 
 def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
-    """The puzzles that changed side, from the first model to each other one and from each to the next.
+    """The puzzles that changed side, from the first result that is compared to each other and from each to the next.
 
     Of several completions of a puzzle the side is how many are right, and those shown are the first wrong
     and the first right one that tell.
     """
-    names = [name for name, result in results.items() if not bounds.is_bound(result.metrics)]
+    names = _compared(results)
     pairs = dict.fromkeys([*((names[0], name) for name in names[1:]), *pairwise(names)])
     return [change for first, second in pairs for change in _changes(first, second, results)]
+
+
+def _models(results: Mapping[str, Result]) -> list[str]:
+    return [name for name, result in results.items() if not bounds.is_bound(result.metrics)]
+
+
+def _compared(results: Mapping[str, Result]) -> list[str]:
+    """Which of *results* are held against each other."""
+    models = _models(results)
+    return models if len(models) > 1 else list(results)
 
 
 def read_changes(path: Path) -> list[dict[str, Any]]:

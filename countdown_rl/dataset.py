@@ -68,7 +68,7 @@ def check(row: Any) -> dict[str, Any]:
         return row
     for key in ("nums", "target"):
         if key not in row:
-            raise InputError(f"there is no `{key}`")
+            raise InputError(f"there is no `{key}`; `countdown-rl gen-data --from` imports what others publish")
     puzzle.of_row(row)
     return row
 

@@ -55,14 +55,15 @@ def fitting(loaded: Loaded, length: int) -> int:
     """How many rows of *length* tokens fit one batch: the same each time on one machine, for the same bytes.
 
     A row takes its key-value cache, half of that again while finished rows leave it, one layer's activations
-    while the prompt is read, and a few copies of its logits; all in fp32.
+    while the prompt is read, and a few copies of its logits; all in fp32, but for a cache in bf16.
     """
     config = loaded.model.config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     cache = 2 * config.num_hidden_layers * heads * width * length
-    row = 4 * (cache + cache // 2 + (2 * inner + 4 * config.hidden_size) * length + 4 * config.vocab_size)
+    row = 4 * ((2 * inner + 4 * config.hidden_size) * length + 4 * config.vocab_size)
+    row += (2 if _in_bf16(loaded.model) else 4) * (cache + cache // 2)
     return max(1, min(MAX_ROWS, memory(loaded) // row))
 
 
@@ -114,18 +115,44 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
+def _decoder(model: Any) -> Any:
+    """A decoder of our own for *model*, where there is one."""
+    from countdown_rl.decoding import Decoder, supports
+
+    if not supports(model):
+        return None
+    if _in_bf16(model):
+        from countdown_rl.bf16 import Bf16Decoder
+
+        return Bf16Decoder(model)
+    return Decoder(model, model.dtype)
+
+
+def _in_bf16(model: Any) -> bool:
+    """Whether *model* is decoded with a key-value cache in bf16."""
+    import torch
+
+    from countdown_rl.decoding import supports
+
+    if model.dtype != torch.bfloat16 or not supports(model):
+        return False
+    from countdown_rl.bf16 import supported
+
+    return supported()
+
+
 class Generator:
     """Writes completions with one loaded model."""
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
         from transformers import GenerationConfig
 
-        from countdown_rl.decoding import Decoder, Stop, supports
+        from countdown_rl.decoding import Stop
 
         self._loaded = loaded
         self._decoding = decoding
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        self._decoder = Decoder(loaded.model, loaded.model.dtype) if supports(loaded.model) else None
+        self._decoder = _decoder(loaded.model)
         # A checkpoint's own ways (penalties, beams, top-k) are not what was asked for.
         ends = loaded.model.generation_config.eos_token_id
         loaded.model.generation_config = GenerationConfig(eos_token_id=ends)

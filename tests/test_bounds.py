@@ -140,3 +140,12 @@ def test_the_command_needs_no_torch(tmp_path, monkeypatch, capsys):
         cli.main()
     assert not done.value.code
     assert "100.0%" in capsys.readouterr().out
+
+
+def test_a_single_model_is_held_against_its_floor_and_its_ceiling(tmp_path):
+    floor, ceiling, one = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling"), scored(tmp_path, "+---")
+    results = {"random": floor, "one": one, "solver": ceiling}
+    rows = {row["name"]: row for row in comparison.numbers(results)["results"]}
+    assert rows["one"]["against_first"] == comparison.difference(floor, one)
+    assert rows["solver"]["against_previous"] == comparison.difference(one, ceiling)
+    assert {change["to"] for change in comparison.changes(results)} == {"one", "solver"}

@@ -80,6 +80,9 @@ def eval_(
     Greedy unless a temperature is given. Every completion is kept with its grade. What the model is (base,
     adapter, merged, 4-bit) it sees for itself. A run that was stopped continues when run again.
 
+    Larger puzzles than it was trained on are data of their own, as the last two examples have it: 200 of 5 and 6
+    numbers, no set of which is in any training data. So is GSM8K (`gen-data --task gsm8k`).
+
     **Examples**
 
     `countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl --out artifacts/eval/adapter`
@@ -89,6 +92,10 @@ def eval_(
     `countdown-rl eval --model random --out artifacts/eval/random`
 
     `countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled`
+
+    `countdown-rl gen-data --size 5 --size 6 --n 2000 --test 200 --out artifacts/larger`
+
+    `countdown-rl eval --data artifacts/larger/test.jsonl --out artifacts/eval-larger/adapter`
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = EvalOptions(**given)
