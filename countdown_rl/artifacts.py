@@ -22,6 +22,8 @@ from countdown_rl import __version__
 from countdown_rl.errors import ArtifactError
 
 MANIFEST = "manifest.json"
+#: DVC keeps one beside the outputs that it caches, and leaves it there when it removes them.
+IGNORED = ".gitignore"
 
 #: Which command makes each kind, for the sentence that says what to run.
 MADE_BY = {
@@ -145,7 +147,7 @@ def check_writable(out: Path, kind: str) -> None:
     if out.exists():
         if not out.is_dir():
             raise ArtifactError(f"{out} is a file; give --out a directory.")
-        if any(out.iterdir()):
+        if any(path.name != IGNORED for path in out.iterdir()):
             found = _kind_of(out)
             if found != kind:
                 what = f"holds {_named(found)}" if found else "holds files that countdown-rl did not write"
@@ -240,6 +242,8 @@ def _replace(new: Path, out: Path) -> None:
     # back if the process dies between the two renames.
     aside = _aside(out)
     shutil.rmtree(aside, ignore_errors=True)
+    if (out / IGNORED).is_file():
+        shutil.copy2(out / IGNORED, new / IGNORED)
     if out.exists():
         out.rename(aside)
     new.rename(out)

@@ -88,6 +88,16 @@ def test_another_kind_is_refused_by_name():
         artifacts.read(Path("data"), "eval")
 
 
+def test_what_git_is_to_ignore_stays_where_an_artifact_is_made_and_made_again():
+    ignored = Path("data/.gitignore")
+    ignored.parent.mkdir()
+    ignored.write_text("/a.txt\n")
+    for _ in range(2):
+        make(Path("data"))
+        assert ignored.read_text() == "/a.txt\n"
+    assert ".gitignore" not in artifacts.read(Path("data"), "data").files
+
+
 def test_nothing_that_this_tool_did_not_write_is_overwritten():
     make(Path("data"))
     Path("file").write_text("mine")
