@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -468,7 +469,7 @@ def test_a_logged_row_is_the_mean_of_its_steps():
 
 
 def command(place, out, *more):
-    flags = "--steps 12 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 12 --checkpoint-every 2"
+    flags = "--steps 40 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 12 --checkpoint-every 2"
     paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
     paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
     return subprocess.Popen(
@@ -502,6 +503,7 @@ def test_the_command_survives_being_stopped_and_says_nothing_needless(place, tmp
     stopped = command(place, tmp_path / "stopped")
     while not list((tmp_path / "stopped" / "checkpoints").glob("checkpoint-*/whole")):
         assert stopped.poll() is None, stopped.communicate()
+        time.sleep(0.01)
     stopped.send_signal(how)
     out, err = stopped.communicate()
     assert out == ""
