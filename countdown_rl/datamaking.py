@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, dataset, generator, importing, puzzle
+from countdown_rl import artifacts, dataset, generator, importing, processes, puzzle
 from countdown_rl.distribution import PRESETS, Distribution, Exclusion
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.options import DataOptions
@@ -40,7 +40,7 @@ def make(options: DataOptions, out: Path) -> dict[str, Any]:
         made = dict(found.splits)
     else:
         stock = Stock(wanted, exclude)
-        workers = options.workers or generator.cores()
+        workers = options.workers or processes.threads()
         plans = [generator.plan(stock, *size, seed=options.seed) for size in split_sizes(options).items()]
         made = {plan.split: generator.rows(plan, workers=workers) for plan in plans}
     written = {key: value for key, value in asdict(options).items() if key not in _SILENT and value not in (None, ())}

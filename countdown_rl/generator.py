@@ -6,7 +6,6 @@ one, and the number of workers changes nothing. Only where more than half of the
 wanted are they listed and shuffled instead.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -276,8 +275,3 @@ def _check_range(wanted: Distribution) -> None:
         bound *= number
     if bound >= 1 << 62 or wanted.high - wanted.low >= 100_000:
         raise UsageError("Such large numbers or targets cannot be drawn; lower --numbers or --targets.")
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

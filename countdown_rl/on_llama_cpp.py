@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from countdown_rl import generation, models
+from countdown_rl import generation, models, processes
 from countdown_rl.errors import ModelError
 from countdown_rl.generation import Completion, Decoding
 from countdown_rl.references import ModelRef, files
@@ -92,16 +92,12 @@ def server(file: Any, context: int, slots: int, *, threads: int = 0, on_cpu: boo
     Raises:
         ModelError: llama.cpp cannot load it.
     """
-    import os
-
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.n_ctx, params.n_parallel = context, slots
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    )
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or processes.threads()
     if on_cpu:
         params.n_gpu_layers = 0
     params.verbosity = -1

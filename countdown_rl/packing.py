@@ -44,7 +44,7 @@ class Packing:
 
 def as_nf4(source: Checkpoint, directory: Path) -> Packing:
     """NF4, for the checkpoint *source* in *directory*."""
-    packed = _linears(source, directory)
+    packed = _linears(source, nf4.skeleton(directory))
     turned = {name for name, module in packed.items() if nf4.is_turned(module)}
     return Packing(nf4.layout, nf4.pack, NF4_RECIPE, packed.keys(), turned)
 
@@ -55,7 +55,8 @@ def as_w4a16(source: Checkpoint, directory: Path) -> tuple[Packing, dict[str, An
     Raises:
         ModelError: the model has no layers that the format can hold.
     """
-    layers = _linears(source, directory)
+    model = nf4.skeleton(directory)
+    layers = _linears(source, model)
     if any(nf4.is_turned(module) for module in layers.values()):
         raise ModelError("W4A16 holds plain linear layers, and this model has others; give --format nf4.")
     group = w4a16.group_of({source.slots[name].shape[1] for name in layers})
@@ -64,7 +65,7 @@ def as_w4a16(source: Checkpoint, directory: Path) -> tuple[Packing, dict[str, An
     packing = Packing(
         lambda name, shape: w4a16.layout(name, shape, group),
         lambda name, weight: w4a16.pack(name, weight, group),
-        w4a16.recipe(group, [*left, *_heads(directory)]),
+        w4a16.recipe(group, [*left, *_heads(model)]),
         names,
     )
     return packing, {"group_size": group, "left_in_16_bits": left}
@@ -98,14 +99,13 @@ def write(source: Checkpoint, directory: Path, out: Path, packing: Packing) -> d
     }
 
 
-def _linears(source: Checkpoint, directory: Path) -> dict[str, torch.nn.Module]:
-    layers = {f"{name}.weight": module for name, module in nf4.linears(nf4.skeleton(directory)).items()}
+def _linears(source: Checkpoint, model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    layers = {f"{name}.weight": module for name, module in nf4.linears(model).items()}
     return {name: module for name, module in layers.items() if name in source.slots}
 
 
-def _heads(directory: Path) -> list[str]:
+def _heads(model: torch.nn.Module) -> list[str]:
     """The linear layers that no 4-bit format of transformers touches: output heads, most of all."""
-    model = nf4.skeleton(directory)
     kept = nf4.linears(model).keys()
     return [name for name, module in model.named_modules() if type(module) is torch.nn.Linear and name not in kept]
 

@@ -4,14 +4,13 @@ From nothing it makes a small Llama and its tokenizer; from any model reference 
 model's weights. Either way the result speaks the prompts of :mod:`countdown_rl.tasks`.
 """
 
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, dataset, models, tokenizer, traces, tries
+from countdown_rl import artifacts, dataset, models, processes, tokenizer, traces, tries
 from countdown_rl.errors import InputError
 from countdown_rl.options import WarmupOptions
 from countdown_rl.tasks import countdown
@@ -76,7 +75,7 @@ def warm_up(
     import torch
     from transformers import set_seed
 
-    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(options.threads or processes.threads())
     set_seed(options.seed)
     own = None
     if options.model is None:

@@ -74,10 +74,10 @@ def failure(sentence: str) -> None:
 @contextmanager
 def warming() -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int, float], None]]]:
     """Two functions: one shows (done, all) of the puzzles tried, one (step, steps, loss) of what follows."""
-    with _bar("trying") as show:
+    with _bar("warming up") as show:
         yield (
-            lambda done, total: show(done, total, "puzzles"),
-            lambda step, total, loss: show(step, total, f"loss {loss:.3f}", "warming up"),
+            lambda done, total: show(done, total, "puzzles", "trying"),
+            lambda step, total, loss: show(step, total, f"loss {loss:.3f}"),
         )
 
 
