@@ -128,18 +128,15 @@ class WarmupOptions:
 
     model: str | None = None
     revision: str | None = None
-    steps: int = 3_600
+    steps: int = 2_600
     batch_size: int = 32
     optimizer: str = "muon"
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
-    hit_rate: float = 0.3
     give_up: float = 0.0
-    max_lines: int = 10
-    tries: str = "plausible"
-    learn_tries: bool = False
+    max_lines: int = 12
     seed: int = 42
-    vocab_size: int = 512
+    vocab_size: int = 640
     hidden_size: int = 256
     layers: int = 4
     heads: int = 4
@@ -149,8 +146,6 @@ class WarmupOptions:
 
     def __post_init__(self) -> None:
         check_choices(self, WARMUP_CHOICES)
-        if self.tries == "own" and self.model is None:
-            raise UsageError("--tries own needs a model whose tries they are; give --model.")
         for name in ("hidden_size", "intermediate_size"):
             if getattr(self, name) % 64:
                 raise UsageError(f"--{name.replace('_', '-')} must be a multiple of 64, which 4-bit formats need.")
@@ -158,7 +153,7 @@ class WarmupOptions:
             raise UsageError(f"--heads {self.heads} does not divide --hidden-size {self.hidden_size} into even parts.")
 
 
-WARMUP_CHOICES = {"optimizer": ("muon", "adamw"), "tries": ("plausible", "own")}
+WARMUP_CHOICES = {"optimizer": ("muon", "adamw")}
 
 
 def check_choices(options: Any, choices: Mapping[str, tuple[str, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""A small tokenizer for a small model: digits apart, and whole phrases of the prompts as single tokens.
+"""A small tokenizer for a small model: numbers in pairs of digits, whole phrases of the prompts as single tokens.
 
 Byte-level BPE that is allowed to merge across spaces (as in SuperBPE, arXiv:2503.13423), so the fixed
 wording of a prompt costs a handful of tokens, while any other text still has an encoding.
@@ -44,7 +44,7 @@ def build(corpus: Iterable[str], vocab_size: int) -> Any:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\d"), "isolated"),
+            pre_tokenizers.Split(Regex(r"\d{1,2}"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

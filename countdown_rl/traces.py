@@ -1,191 +1,175 @@
-"""Search traces: what a solver with an eye for numbers would write while it looks for a way to the target.
+"""Search traces: what a solver who knows where to look first writes while it looks for a way to the target.
 
-An attempt is one line. It combines two numbers at a time until one is left; the last step is always the
-one that comes nearest to the target, so a line fails only if its earlier steps were wrong::
+It sorts the numbers, largest first, and goes through the ways to combine them in the order of a *plan*. Each
+line is one way, under the number that the plan gives it::
 
-    36 + 55 = 91, 91 - 7 = 84, 84 + 19 = 103 no
-    36 - 19 = 17, 55 - 7 = 48, 48 + 17 = 65 yes
+    55 36 19 7
+    1. 55 - 36 = 19, 19 - 7 = 12, 19 + 12 = 31 no
+    3. 36 - 19 = 17, 55 - 7 = 48, 48 + 17 = 65 yes
 
-Lines before the last do not reach the target; no line is written twice. The last line is one of the
-solutions, one of those with the fewest products and quotients, and the answer is that line put together
-again, unless the solver lost patience. Every value on the way is a positive whole number.
+A way says which two values are combined, and how, step after step until two are left: the last step is always
+the one that comes nearest to the target, so a line stands for four. A way that needs a fraction, zero or too
+large a number is passed over, and so is a line that is written already. The line that reaches the target is
+the last, and the answer is that line put together again, unless the solver lost patience before.
 
-What a failed line of the solver tried is nothing to imitate: there only its results and its verdict are
-lessons. So what a model learns to try is a solution, each time, given what has failed already. Lines that a
-model tried itself may be lessons: it learns nothing new from them but that it did not try one twice.
+The plan is found from puzzles: first the way that solves most of them for the lines that it costs, then the
+one that solves most of the rest, and so on. No order needs less than a quarter of the lines that this one
+needs (the min-sum set cover of Feige, Lovasz and Tetali 2004).
 """
 
 import random
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from countdown_rl.errors import InputError
+
 #: The largest value a written step may have; beyond it a small model only learns to copy digits.
 LIMIT = 9_999
-_CHOICE = re.compile(r"(\d{1,4}) ([-+*/]) (\d{1,4}) =")
+#: With more numbers there are too many ways to try them all on enough puzzles.
+MAX_NUMBERS = 5
+#: Ways in a plan; their numbers have two digits.
+_LONGEST = 99
+#: Ways that are tried, over all puzzles of one size, to find a plan.
+_BUDGET = 400_000
+#: Every way is judged as if it had failed on this share of the puzzles too, so that rare ones come late.
+_DOUBT = 0.05
+
+#: Names of values: the numbers of a puzzle, largest first, and then the result of each step.
+_NAMES = "abcdefghi"
+#: Which two values each step but the last combines, and how: "a-b d-e" for four numbers.
+Way = str
+#: The ways to try, for each count of numbers.
+Plan = Mapping[int, Sequence[Way]]
 
 
 @dataclass(frozen=True)
-class Value:
-    """A number on the table and the expression it came from."""
-
-    number: int
-    text: str
-    compound: bool = False
-
-    def operand(self) -> str:
-        return f"({self.text})" if self.compound else self.text
-
-
-@dataclass(frozen=True)
-class Step:
-    """Two values, the sign between them and what comes out."""
-
-    left: Value
-    sign: str
-    right: Value
-    result: Value
-
-    def __str__(self) -> str:
-        return f"{self.left.number} {self.sign} {self.right.number} = {self.result.number}"
-
-
-Line = tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A stretch of a trace; ``lesson`` says whether a model is to learn to write it."""
+class Trace:
+    """A completion that continues the open ``<think>``; one that has not *ended* breaks off while it searches."""
 
     text: str
-    lesson: bool = True
+    ended: bool
 
 
-def trace(
-    row: Mapping[str, Any],
-    rng: random.Random,
-    *,
-    hit_rate: float,
-    give_up: float = 0.0,
-    max_lines: int,
-    tried: Sequence[str] | None = None,
-    learn_tries: bool = False,
-) -> list[Piece] | None:
-    """A completion for *row* that continues the open ``<think>`` and ends with its answer.
+def trace(row: Mapping[str, Any], order: Plan, rng: random.Random, *, give_up: float = 0.0, max_lines: int) -> Trace:
+    """What the solver writes for *row* when it goes by *order*.
 
-    *hit_rate* is the chance that a line is a solution, up to *max_lines* lines, of which the last one is
-    always a solution. After each line that failed the solver loses patience with chance *give_up*, and
-    answers "impossible". The lines that fail are plausible ones, or those of *tried*, in their order: the
-    choices that each made, with the results put right. *learn_tries* makes lessons of those choices. None
-    when no solution stays within positive whole numbers.
+    After each line that failed it loses patience with chance *give_up* and answers "impossible". After
+    *max_lines* lines the trace breaks off.
     """
-    table = tuple(Value(number, str(number)) for number in row["nums"])
-    # Equal numbers give equal lines; a line is known by what is written.
-    attempts = {", ".join(map(str, line)): line for line in lines(table, row["target"])}
-    hits = [line for line in attempts.values() if line[-1].result.number == row["target"]]
-    misses = [line for line in attempts.values() if line[-1].result.number != row["target"]]
-    if not hits:
-        return None
-    if tried is not None:
-        misses = [line for line in _retraced(tried, table) if line[-1].result.number != row["target"]]
-    count = 0
-    patient = True
-    while patient and count < min(max_lines - 1, len(misses)) and rng.random() >= hit_rate:
-        count += 1
-        patient = rng.random() >= give_up
-    pieces = [Piece("\n")]
-    for line in _likely(misses, hits, row["target"], count, rng) if tried is None else misses[:count]:
-        pieces += _failed(line, learn_tries)
-    if not patient:
-        return [*pieces, Piece("</think>\n<answer>impossible</answer>")]
-    fewest = min(map(_products, hits))
-    hit = rng.choice([line for line in hits if _products(line) == fewest])
-    written = ", ".join(map(str, hit))
-    return [*pieces, Piece(f"{written} yes\n</think>\n<answer>{hit[-1].result.text}</answer>")]
+    numbers = sorted(row["nums"], reverse=True)
+    text = f"\n{' '.join(map(str, numbers))}\n"
+    seen: set[str] = set()
+    for place, way in enumerate(order[len(numbers)], 1):
+        line = _line(numbers, way, row["target"])
+        if line is None or line.text in seen:
+            continue
+        seen.add(line.text)
+        text += f"{place}. {line.text}"
+        if line.value == row["target"]:
+            return Trace(f"{text} yes\n</think>\n<answer>{line.expression}</answer>", ended=True)
+        text += " no\n"
+        if rng.random() < give_up:
+            return Trace(f"{text}</think>\n<answer>impossible</answer>", ended=True)
+        if len(seen) == max_lines:
+            break
+    return Trace(text, ended=False)
 
 
-def _retraced(tried: Sequence[str], table: tuple[Value, ...]) -> list[Line]:
-    """The lines that make the choices of *tried*, without those that cannot be made, each line once."""
-    found: dict[str, Line] = {}
-    for text in tried:
-        left, line = list(table), []
-        for a, sign, b in _CHOICE.findall(text):
-            pair = [value for value in (_take(left, int(a)), _take(left, int(b))) if value is not None]
-            made = [step for step in _steps(*pair) if step.sign == sign] if len(pair) == 2 else []
-            if not made:
-                break
-            line.append(made[0])
-            left.append(made[0].result)
-        else:
-            if len(left) == 1 and line:
-                found.setdefault(", ".join(map(str, line)), tuple(line))
-    return list(found.values())
+def plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
+    """The order in which to try the ways on puzzles like *rows*.
 
-
-def _take(left: list[Value], number: int) -> Value | None:
-    for at, value in enumerate(left):
-        if value.number == number:
-            return left.pop(at)
-    return None
-
-
-def _failed(line: Line, lesson: bool) -> Iterator[Piece]:
-    for number, step in enumerate(line):
-        yield Piece(f"{', ' if number else ''}{step.left.number} {step.sign} {step.right.number}", lesson)
-        yield Piece(f" = {step.result.number}")
-    yield Piece(" no\n")
-
-
-def lines(table: tuple[Value, ...], target: int) -> Iterator[Line]:
-    """Every attempt from *table*, the last step nearest to *target*.
-
-    Of two steps that do not need each other only one order is an attempt: the one whose first number is
-    the larger comes first.
+    Raises:
+        InputError: a puzzle has more than :data:`MAX_NUMBERS` numbers.
     """
-    if len(table) == 2:
-        steps = sorted(_steps(*table), key=lambda step: abs(step.result.number - target))
-        if steps:
-            yield (steps[0],)
+    puzzles: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        puzzles.setdefault(len(row["nums"]), []).append(row)
+    if puzzles and max(puzzles) > MAX_NUMBERS:
+        raise InputError(f"traces are written for up to {MAX_NUMBERS} numbers, and a puzzle has {max(puzzles)}.")
+    return {count: _order(alike) for count, alike in sorted(puzzles.items())}
+
+
+def _order(rows: Sequence[Mapping[str, Any]]) -> list[Way]:
+    """The plan for *rows* of one size, greedily, from as many of them as the budget allows."""
+    tried: list[dict[Way, bool]] = []
+    budget = _BUDGET
+    for row in rows:
+        tried.append(dict(_outcomes(sorted(row["nums"], reverse=True), row["target"])))
+        budget -= len(tried[-1])
+        if budget <= 0:
+            break
+    lines = Counter(way for outcomes in tried for way in outcomes)  # over puzzles that are not solved yet
+    hits = Counter(way for outcomes in tried for way, hit in outcomes.items() if hit)
+    doubt = _DOUBT * len(tried)
+    order: list[Way] = []
+    while hits and len(order) < _LONGEST:
+        best = min(hits, key=lambda way: (-hits[way] / (lines[way] + doubt), way))
+        order.append(best)
+        for outcomes in tried:
+            if outcomes.get(best):
+                lines.subtract(outcomes.keys())
+                hits.subtract(way for way, hit in outcomes.items() if hit)
+        tried = [outcomes for outcomes in tried if not outcomes.get(best)]
+        hits = +hits
+    return order
+
+
+def _outcomes(values: Sequence[int], target: int, way: Way = "") -> Iterator[tuple[Way, bool]]:
+    """Every way on from *way*, which led to *values* (0 where one is used up), and whether it reaches *target*."""
+    left = [place for place, value in enumerate(values) if value]
+    if len(left) == 2:
+        yield way, _nearest(values[left[0]], values[left[1]], target)[1] == target
         return
-    for i, left in enumerate(table):
-        for j in range(i + 1, len(table)):
-            rest = table[:i] + table[i + 1 : j] + table[j + 1 :]
-            for step in _steps(left, table[j]):
-                for more in lines((*rest, step.result), target):
-                    if step.result in (more[0].left, more[0].right) or more[0].left.number <= step.left.number:
-                        yield (step, *more)
+    for at, i in enumerate(left):
+        for j in left[at + 1 :]:
+            for sign, result in _results(values[i], values[j]):
+                rest = [0 if place in (i, j) else value for place, value in enumerate(values)]
+                step = f"{_NAMES[i]}{sign}{_NAMES[j]}"
+                yield from _outcomes([*rest, result], target, f"{way} {step}".strip())
 
 
-def _steps(a: Value, b: Value) -> Iterator[Step]:
-    high, low = (a, b) if a.number >= b.number else (b, a)
-    x, y = high.number, low.number
-    outcomes = [("+", x + y), ("-", x - y), ("*", x * y)]
-    if y > 1 and x % y == 0:
-        outcomes.append(("/", x // y))
-    for sign, number in outcomes:
-        if 0 < number <= LIMIT:
-            text = f"{high.operand()} {sign} {low.operand()}"
-            yield Step(high, sign, low, Value(number, text, compound=True))
+def _results(a: int, b: int) -> Iterator[tuple[str, int]]:
+    """The signs that may stand between the larger and the smaller of two numbers, and what comes out."""
+    high, low = max(a, b), min(a, b)
+    outcomes = [("+", high + low), ("-", high - low), ("*", high * low)]
+    if low > 1 and high % low == 0:
+        outcomes.append(("/", high // low))
+    return ((sign, result) for sign, result in outcomes if 0 < result <= LIMIT)
 
 
-def _products(line: Line) -> int:
-    return sum(step.sign in "*/" for step in line)
+def _nearest(a: int, b: int, target: int) -> tuple[str, int]:
+    return min(_results(a, b), key=lambda outcome: abs(outcome[1] - target))
 
 
-def _likely(misses: Sequence[Line], hits: Sequence[Line], target: int, count: int, rng: random.Random) -> list[Line]:
-    """*count* of *misses*, rather those that one would really try: few products, small numbers, a begin that
-    leads to a solution, an end near the target."""
-    beginnings = {str(line[0]) for line in hits}
+@dataclass(frozen=True)
+class _Line:
+    text: str
+    value: int
+    expression: str
 
-    def weight(line: Line) -> float:
-        likely = 0.3 ** _products(line)
-        if any(step.result.number > 999 for step in line):
-            likely *= 0.1
-        if str(line[0]) in beginnings or abs(line[-1].result.number - target) <= 5:
-            likely *= 4
-        return likely
 
-    # Efraimidis and Spirakis (2006): the largest of these keys are a weighted sample without replacement.
-    keys = {line: rng.random() ** (1 / weight(line)) for line in misses}
-    return sorted(misses, key=keys.__getitem__, reverse=True)[:count]
+def _line(numbers: Sequence[int], way: Way, target: int) -> _Line | None:
+    """The line that *way* is for these *numbers*; None where a step cannot be made."""
+    values, operands, steps = list(numbers), [str(number) for number in numbers], []
+    free = set(range(len(numbers)))
+
+    def make(i: int, sign: str, j: int, result: int) -> None:
+        high, low = (i, j) if values[i] >= values[j] else (j, i)
+        steps.append(f"{values[high]} {sign} {values[low]} = {result}")
+        operands.append(f"({operands[high]} {sign} {operands[low]})")
+        values.append(result)
+        free.difference_update((i, j))
+        free.add(len(values) - 1)
+
+    for step in way.split():
+        i, sign, j = _NAMES.index(step[0]), step[1], _NAMES.index(step[2])
+        result = dict(_results(values[i], values[j])).get(sign)
+        if result is None:
+            return None
+        make(i, sign, j, result)
+    i, j = free
+    sign, result = _nearest(values[i], values[j], target)
+    make(i, sign, j, result)
+    return _Line(", ".join(steps), values[-1], operands[-1][1:-1])

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, dataset, models, processes, tokenizer, traces, tries
-from countdown_rl.errors import InputError
+from countdown_rl import artifacts, dataset, models, processes, tokenizer, traces
 from countdown_rl.options import WarmupOptions
 from countdown_rl.tasks import countdown
 
@@ -26,15 +25,13 @@ LIBRARIES = ("tokenizers", "torch", "transformers", "trl")
 _SHAPE = ("vocab_size", "hidden_size", "layers", "heads", "intermediate_size", "context")
 
 OnStep = Callable[[int, int, float], None]
-OnRows = Callable[[int, int], None]
 
 
-def make(
-    options: WarmupOptions, *, data: Path, out: Path, on_rows: OnRows | None = None, on_step: OnStep | None = None
-) -> dict[str, Any]:
+def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
     """Warm up on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
 
-    Returns the facts of :func:`warm_up`.
+    The order in which a trace tries is found from the puzzles, unless the model has learned one already; it is
+    written down in the manifest. Returns the facts of :func:`warm_up`.
 
     Raises:
         CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was changed.
@@ -42,52 +39,48 @@ def make(
     artifacts.check_writable(out, "model")
     inputs = {"data": artifacts.read(data, "data").as_input()}
     rows = dataset.read_rows(data / "train.jsonl")
+    order = traces.plan(rows)
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     if options.model is not None:
         settings = {key: value for key, value in settings.items() if key not in _SHAPE}
         ref = models.resolve(options.model, revision=options.revision)
         inputs["model"] = ref.as_input()
         settings["model"] = ref.reference
+        learned = ref.manifest.facts.get("plan", {}) if ref.manifest else {}
+        order |= {int(count): ways for count, ways in learned.items()}
     models.quiet()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
-        facts = warm_up(rows, options, draft.path, on_rows, on_step)
-        draft.facts.update(facts)
+        facts = warm_up(rows, order, options, draft.path, on_step)
+        draft.facts.update(facts | {"plan": {str(count): ways for count, ways in order.items()}})
     return facts
 
 
 def warm_up(
     rows: Sequence[Mapping[str, Any]],
+    order: traces.Plan,
     options: WarmupOptions,
     out: Path,
-    on_rows: OnRows | None = None,
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
-    """Train on one trace a row and save weights (safetensors, bf16) and tokenizer to the directory *out*.
+    """Train on one trace a row, by *order*, and save weights (safetensors, bf16) and tokenizer to the directory *out*.
 
-    Where the model's own tries are to fail in the traces, it tries first, and ``on_rows(done, rows)`` is called
-    as it goes on. ``on_step(step, steps, loss)`` is called as training goes on; the loss is in nats a token.
+    ``on_step(step, steps, loss)`` is called as training goes on; the loss is in nats a token.
 
     Returns:
         Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the steps.
-    Raises:
-        InputError: no row has a solution that a trace can show.
     """
     import torch
     from transformers import set_seed
 
     torch.set_num_threads(options.threads or processes.threads())
     set_seed(options.seed)
-    own = None
     if options.model is None:
-        tokens = tokenizer.build(_corpus(rows, options), options.vocab_size)
+        tokens = tokenizer.build(_corpus(rows, order, options), options.vocab_size)
         model = _small_llama(options, tokens)
     else:
         loaded = models.load(models.resolve(options.model, revision=options.revision), precision="fp32")
         model, tokens = loaded.model, loaded.tokenizer
-        if options.tries == "own":
-            rows = rows[: options.steps * options.batch_size]
-            own = tries.tries(loaded, rows, seed=options.seed, on_rows=on_rows)
-    examples = _examples(rows, own, options, tokens)
+    examples = _examples(rows, order, options, tokens)
     losses = _fit(model, tokens, examples, options, on_step)
     model.to(torch.bfloat16).save_pretrained(out)
     tokens.save_pretrained(out)
@@ -102,19 +95,17 @@ def warm_up(
     }
 
 
-def _corpus(rows: Sequence[Mapping[str, Any]], options: WarmupOptions) -> list[str]:
+def _corpus(rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: WarmupOptions) -> list[str]:
     texts = []
     for index, row in enumerate(rows[:CORPUS]):
         texts += [turn["content"] for turn in countdown.messages(row)]
-        texts += ["".join(piece.text for piece in _trace(row, index, options, None) or ())]
+        texts.append(_trace(row, index, order, options).text)
     return texts
 
 
-def _trace(
-    row: Mapping[str, Any], index: int, options: WarmupOptions, own: Sequence[Sequence[str]] | None
-) -> list[traces.Piece] | None:
-    how: dict[str, Any] = {key: getattr(options, key) for key in ("hit_rate", "give_up", "max_lines", "learn_tries")}
-    return traces.trace(row, random.Random(f"{options.seed}:{index}"), tried=own[index] if own else None, **how)
+def _trace(row: Mapping[str, Any], index: int, order: traces.Plan, options: WarmupOptions) -> traces.Trace:
+    rng = random.Random(f"{options.seed}:{index}")
+    return traces.trace(row, order, rng, give_up=options.give_up, max_lines=options.max_lines)
 
 
 def _small_llama(options: WarmupOptions, tokens: Any) -> Any:
@@ -137,36 +128,20 @@ def _small_llama(options: WarmupOptions, tokens: Any) -> Any:
 
 
 def _examples(
-    rows: Sequence[Mapping[str, Any]], own: Sequence[Sequence[str]] | None, options: WarmupOptions, tokens: Any
+    rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: WarmupOptions, tokens: Any
 ) -> dict[str, Any]:
-    """Token ids of prompt and trace, (T,) each, and labels that leave out (-100) all but the lessons."""
+    """Token ids of prompt and trace, (T,) each, and labels (T,) that leave out (-100) the prompt."""
     examples: dict[str, Any] = {"input_ids": [], "labels": []}
-    wanted = options.steps * options.batch_size
-    for index, row in enumerate(rows):
-        if len(examples["input_ids"]) == wanted:
-            break
-        pieces = _trace(row, index, options, own)
-        if pieces is None:
-            continue
+    for index, row in enumerate(rows[: options.steps * options.batch_size]):
         prompt = models.render(tokens, countdown.messages(row))
         head = tokens(prompt, add_special_tokens=False)["input_ids"]
-        tail, labels = _tokenized(pieces, tokens)
+        trace = _trace(row, index, order, options)
+        tail = tokens(trace.text, add_special_tokens=False)["input_ids"]
+        if trace.ended:
+            tail = [*tail, tokens.eos_token_id]
         examples["input_ids"].append(head + tail)
-        examples["labels"].append([-100] * len(head) + labels)
-    if not examples["input_ids"]:
-        raise InputError("no row has a solution in positive whole numbers; make data with `countdown-rl gen-data`.")
+        examples["labels"].append([-100] * len(head) + tail)
     return examples
-
-
-def _tokenized(pieces: Sequence[traces.Piece], tokens: Any) -> tuple[list[int], list[int]]:
-    """Ids (T,) of *pieces* as one text and its end, and labels (T,): -100 where a token begins in no lesson."""
-    encoded = tokens("".join(piece.text for piece in pieces), add_special_tokens=False, return_offsets_mapping=True)
-    lessons = [piece.lesson for piece in pieces for _ in piece.text]
-    ids = encoded["input_ids"]
-    labels = [
-        token if lessons[start] else -100 for token, (start, _) in zip(ids, encoded["offset_mapping"], strict=True)
-    ]
-    return [*ids, tokens.eos_token_id], [*labels, tokens.eos_token_id]
 
 
 def _arranged(examples: dict[str, Any], options: WarmupOptions) -> dict[str, Any]:
@@ -208,6 +183,10 @@ def _fit(
                 if on_step:
                     on_step(state.global_step, state.max_steps, losses[-1])
 
+    class Trainer(SFTTrainer):
+        def _send_telemetry(self) -> None:
+            """Nothing here calls home."""
+
     rate, decay = options.learning_rate, options.weight_decay
     if options.optimizer == "muon":
         optimizer: torch.optim.Optimizer = Muon(model, lr=rate, weight_decay=decay)
@@ -235,7 +214,7 @@ def _fit(
             seed=options.seed,
             use_cpu=next(model.parameters()).device.type == "cpu",
         )
-        trainer = SFTTrainer(
+        trainer = Trainer(
             model=model,
             args=config,
             train_dataset=Dataset.from_dict(_arranged(examples, options)),

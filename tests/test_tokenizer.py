@@ -22,8 +22,9 @@ def test_any_text_comes_back_as_it_was(tokens):
         assert tokens.decode(ids) == text
 
 
-def test_digits_stand_apart_and_tags_are_one_token(tokens):
-    assert tokens.tokenize("1234", add_special_tokens=False) == list("1234")
+def test_a_token_holds_no_more_than_two_digits_and_tags_are_one_token(tokens):
+    assert tokens.tokenize("36", add_special_tokens=False) == ["36"]
+    assert tokens.tokenize("3684", add_special_tokens=False) == ["36", "84"]
     for tag in tokenizer.TAGS:
         assert len(tokens(tag, add_special_tokens=False)["input_ids"]) == 1
         assert tokens.decode(tokens(tag, add_special_tokens=False)["input_ids"], skip_special_tokens=True) == tag

@@ -6,8 +6,9 @@ import pytest
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from countdown_rl import artifacts, traces, warmup
+from countdown_rl import artifacts, warmup
 from countdown_rl.cli import app
+from countdown_rl.options import WarmupOptions
 from countdown_rl.references import SHIPPED
 
 ROOT = Path(__file__).parent.parent
@@ -22,13 +23,19 @@ def data(tmp_path_factory) -> Path:
     return out
 
 
-def test_labels_keep_the_lessons_alone():
+def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    pieces = [traces.Piece("\n"), traces.Piece("7 + 5", lesson=False), traces.Piece(" = 12"), traces.Piece(" no\n")]
-    ids, labels = warmup._tokenized(pieces, tokens)
-    assert tokens.decode(ids) == "\n7 + 5 = 12 no\n" + tokens.eos_token
-    assert tokens.decode([label for label in labels if label != -100]) == "\n = 12 no\n" + tokens.eos_token
-    assert len(ids) == len(labels)
+    rows = [{"nums": [7, 50, 2], "target": 85}, {"nums": [7, 50, 3], "target": 46}]
+    made = warmup._examples(rows, {3: ["a-b"]}, WarmupOptions(max_lines=1), tokens)
+    texts = []
+    for ids, labels in zip(made["input_ids"], made["labels"], strict=True):
+        lessons = [label for label in labels if label != -100]
+        assert ids[len(ids) - len(lessons) :] == lessons
+        assert tokens.decode(ids[: len(ids) - len(lessons)]).endswith("<think>")
+        texts.append(tokens.decode(lessons))
+    assert texts[0] == "\n50 7 2\n1. 50 - 7 = 43, 43 * 2 = 86 no\n"
+    lines = "\n50 7 3\n1. 50 - 7 = 43, 43 + 3 = 46 yes\n</think>\n<answer>(50 - 7) + 3</answer>"
+    assert texts[1] == lines + tokens.eos_token
 
 
 def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path):
@@ -43,32 +50,19 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     assert facts["parameters"] == manifest.facts["parameters"] > 10_000
     assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
 
-    further = tmp_path / "further"
+    further, other = tmp_path / "further", tmp_path / "other"
+    done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--numbers", "1-9", "--out", str(other)])
+    assert done.exit_code == 0, done.output
     done = CliRunner().invoke(
-        app, ["warmup", "--model", str(outs[0]), "--data", str(data), "--out", str(further), *SMALL[:4]]
+        app, ["warmup", "--model", str(outs[0]), "--data", str(other), "--out", str(further), *SMALL[:4]]
     )
     assert done.exit_code == 0, done.output
     after = artifacts.read(further, "model")
     assert after.inputs["model"]["digest"] == manifest.digest
     assert "hidden_size" not in after.options
+    assert after.facts["plan"] == manifest.facts["plan"]
+    assert len(manifest.facts["plan"]["3"]) > 5
     assert after.files["model.safetensors"]["sha256"] != manifest.files["model.safetensors"]["sha256"]
-
-
-def test_a_model_is_warmed_up_on_what_it_tries_itself(data, tmp_path):
-    words = ["warmup", "--model", "countdown-tiny", "--data", str(data), *SMALL[:4], "--tries", "own", "--json"]
-    outs = [tmp_path / name for name in ("one", "two")]
-    for out in outs:
-        done = CliRunner().invoke(app, [*words, "--out", str(out)])
-        assert done.exit_code == 0, done.output
-    assert artifacts.read(outs[0], "model").options["tries"] == "own"
-    assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
-
-
-def test_own_tries_need_a_model(data, tmp_path):
-    out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["warmup", "--tries", "own", "--data", str(data), "--out", str(out)])
-    assert "--tries own needs a model" in str(done.exception)
-    assert not out.exists()
 
 
 def test_the_shipped_model_is_the_size_that_was_promised_and_says_how_it_was_made():
@@ -83,6 +77,7 @@ def test_the_shipped_model_is_the_size_that_was_promised_and_says_how_it_was_mad
     assert len(commands) == 2 * len(chain)
     for made, (_, data), (_, words) in zip(reversed(chain), commands[::2], commands[1::2], strict=True):
         for given, options in ((data, made["inputs"]["data"]["manifest"]["options"]), (words, made["options"])):
-            for flag, value in re.findall(r"--([a-z-]+) ([\w.]+)(?=\s|$)", given):
+            for flag, value in re.findall(r"--([a-z-]+) ([\w.=]+)(?=\s|$)", given):
                 if flag != "threads":  # how fast, not what
-                    assert str(options[flag.replace("-", "_")]) == value, flag
+                    said = options[flag.replace("-", "_")]
+                    assert value in (said if isinstance(said, list) else [str(said)]), flag

@@ -72,13 +72,10 @@ def failure(sentence: str) -> None:
 
 
 @contextmanager
-def warming() -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int, float], None]]]:
-    """Two functions: one shows (done, all) of the puzzles tried, one (step, steps, loss) of what follows."""
+def warming() -> Iterator[Callable[[int, int, float], None]]:
+    """Shows (step, steps, loss) as it is called with them."""
     with _bar("warming up") as show:
-        yield (
-            lambda done, total: show(done, total, "puzzles", "trying"),
-            lambda step, total, loss: show(step, total, f"loss {loss:.3f}"),
-        )
+        yield lambda step, total, loss: show(step, total, f"loss {loss:.3f}")
 
 
 @contextmanager
@@ -103,10 +100,10 @@ def solving() -> Iterator[Callable[[int, int, int], None]]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[..., None]]:
+def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     """A bar that goes when the work is done; where there is no terminal, a line a minute.
 
-    It shows (done, all, aside) as it is called with them, and what is being done where that is not *what*.
+    It shows (done, all, aside) as it is called with them.
     """
     columns = (
         TextColumn("{task.description}", style="dim"),
@@ -119,12 +116,12 @@ def _bar(what: str) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as progress:
         task = progress.add_task(what, total=None, aside="")
 
-        def show(done: int, total: int, aside: str, now: str = what) -> None:
+        def show(done: int, total: int, aside: str) -> None:
             nonlocal said
-            progress.update(task, description=now, completed=done, total=total, aside=aside)
+            progress.update(task, completed=done, total=total, aside=aside)
             if not people.is_terminal and time.monotonic() - said >= QUIET:
                 said = time.monotonic()
-                note(f"{now}: {done:,} of {total:,}, {aside}")
+                note(f"{what}: {done:,} of {total:,}, {aside}")
 
         yield show
 

@@ -20,10 +20,6 @@ def warmup(
     revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = DEFAULT.revision,
     data: Annotated[Path, typer.Option(help="What gen-data wrote; its train.jsonl is read.")] = Path("artifacts/data"),
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/warm"),
-    hit_rate: Annotated[
-        float,
-        typer.Option(min=0.01, max=1, help="How often a line of a trace is a solution.", rich_help_panel=TRACES),
-    ] = DEFAULT.hit_rate,
     give_up: Annotated[
         float,
         typer.Option(
@@ -31,23 +27,8 @@ def warmup(
         ),
     ] = DEFAULT.give_up,
     max_lines: Annotated[
-        int, typer.Option(min=1, help="Lines in a trace at most.", rich_help_panel=TRACES)
+        int, typer.Option(min=1, help="Lines after which a trace breaks off.", rich_help_panel=TRACES)
     ] = DEFAULT.max_lines,
-    tries: Annotated[
-        str,
-        typer.Option(
-            help="What fails in a trace: `plausible` lines, or the `own` ones of --model, which has it try first.",
-            rich_help_panel=TRACES,
-        ),
-    ] = DEFAULT.tries,
-    learn_tries: Annotated[
-        bool,
-        typer.Option(
-            "--learn-tries/--no-learn-tries",
-            help="Learn what failed lines try, not only their results: with its own, not to try one twice.",
-            rich_help_panel=TRACES,
-        ),
-    ] = DEFAULT.learn_tries,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.", rich_help_panel=OPTIMISER)] = DEFAULT.steps,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Traces a step.", rich_help_panel=OPTIMISER)
@@ -80,14 +61,14 @@ def warmup(
 ) -> None:
     """Teach a model to search, on traces made by a solver (supervised, all weights).
 
-    Each trace tries, checks, gives up, tries again and answers. Without `--model` a small Llama and its
-    tokenizer are made from nothing: this is how `countdown-tiny` came to be.
+    Each trace tries one way after another, in an order found from the puzzles, and answers. Without `--model` a
+    small Llama and its tokenizer are made from nothing: this is how `countdown-tiny` came to be.
 
     **Examples**
 
     `countdown-rl warmup --data artifacts/data --out artifacts/warm`
 
-    `countdown-rl warmup --model artifacts/warm --tries own --learning-rate 0.002 --steps 400 --out artifacts/warmer`
+    `countdown-rl warmup --model artifacts/warm --give-up 0.5 --learning-rate 0.001 --steps 200 --out artifacts/hasty`
 
     `countdown-rl warmup --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw --learning-rate 1e-4 --steps 500`
     """
@@ -95,7 +76,7 @@ def warmup(
     options = WarmupOptions(**given)
     from countdown_rl import warmup as stage
 
-    with console.warming() as (tried, learned):
-        facts = stage.make(options, data=data, out=out, on_rows=tried, on_step=learned)
+    with console.warming() as learned:
+        facts = stage.make(options, data=data, out=out, on_step=learned)
     console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats a token.")
     console.result({"out": str(out)} | facts, as_json=as_json)
