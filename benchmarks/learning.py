@@ -27,7 +27,7 @@ STAGES = Path(__file__).parent.parent / "stages"
 def flags(stage, changes=()):
     """The flags of *stage* from its file of options, with *changes* ("key=value") over them."""
     options = yaml.safe_load((STAGES / f"{stage}.yaml").read_text())[stage]
-    options |= dict(change.split("=", 1) for change in changes)
+    options |= {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in changes)}
     given = []
     for key, value in options.items():
         for one in value if isinstance(value, list) else [value]:

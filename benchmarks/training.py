@@ -109,6 +109,9 @@ def copied_grader(completions, nums, target, **_):
     return [one(*each) for each in zip(completions, nums, target, strict=True)]
 
 
+COPIED = {"correct": copied_grader, "format": copied_format}
+
+
 def plain(options, ref, rows, course):
     """GRPO as TRL does it by itself."""
     import datasets
@@ -140,7 +143,7 @@ def plain(options, ref, rows, course):
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=loaded.model,
-            reward_funcs=[copied_grader, copied_format],
+            reward_funcs=[COPIED[name] for name in weights],
             args=GRPOConfig(
                 output_dir=folder,
                 max_steps=options.steps,
@@ -149,7 +152,7 @@ def plain(options, ref, rows, course):
                 num_generations=options.generations,
                 max_completion_length=options.max_completion_length,
                 temperature=options.temperature,
-                reward_weights=[weights["correct"], weights["format"]],
+                reward_weights=list(weights.values()),
                 learning_rate=options.learning_rate,
                 lr_scheduler_type=options.scheduler,
                 scale_rewards=options.scale_rewards,

@@ -1,5 +1,6 @@
 """Fixtures that more than one file of tests uses."""
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -8,6 +9,15 @@ import pytest
 from tests.hub import Hub, running
 
 URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where tests run side by side, each worker keeps to cores of its own: torch crawls where two share them."""
+    worker = getattr(config, "workerinput", None)
+    if worker and hasattr(os, "sched_setaffinity"):
+        cores, count = sorted(os.sched_getaffinity(0)), worker["workercount"]
+        if mine := cores[int(worker["workerid"].removeprefix("gw")) % count :: count]:
+            os.sched_setaffinity(0, mine)
 
 
 @pytest.fixture

@@ -171,6 +171,14 @@ def test_an_unfinished_run_is_not_overwritten_by_another(place, tmp_path):
     assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
 
 
+def test_nothing_calls_home(place, tmp_path, monkeypatch):
+    told: list[dict] = []
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
+    run(place, tmp_path, replace(SMALL, steps=1))
+    assert not told
+
+
 def test_restart_begins_again(place, unbroken, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(4))

@@ -38,11 +38,15 @@ def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
     assert texts[1] == lines + tokens.eos_token
 
 
-def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path):
+def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path, monkeypatch):
+    told: list[dict] = []
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
     outs = [tmp_path / name for name in ("one", "two")]
     for out in outs:
         done = CliRunner().invoke(app, ["warmup", "--data", str(data), "--out", str(out), *SMALL, "--json"])
         assert done.exit_code == 0, done.output
+    assert not told
     facts = json.loads(done.stdout)
     manifest = artifacts.read(outs[0], "model")
     assert manifest.options["steps"] == 2
