@@ -3,7 +3,8 @@ held-out puzzles. Each run is what ``stages/train.yaml`` says but for its seed, 
 
     python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
-Writes ``results/learning.json`` and, for every seed, ``results/learning-<seed>.csv`` with a row for each step.
+Writes ``results/learning.json`` and, for every seed, ``results/learning-<seed>.csv`` with a row for each step
+and a picture of it.
 ``--name`` says otherwise than "learning", for trials with other options.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks import bench
-from countdown_rl import comparison, evaluation
+from countdown_rl import comparison, curves, evaluation
 
 STAGES = Path(__file__).parent.parent / "stages"
 
@@ -74,7 +75,9 @@ def main():
             seconds = command("train", *words, *options, "--checkpoints", place / "checkpoints")
             trained = score(place / "adapter", given.data, place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
-            shutil.copy(log, bench.RESULTS / f"{given.name}-{seed}.csv")
+            kept = bench.RESULTS / f"{given.name}-{seed}.csv"
+            shutil.copy(log, kept)
+            curves.draw(kept, kept.with_suffix(".png"))
             gain = comparison.difference(base, trained)
             runs.append({"seed": seed, "minutes": round(seconds / 60, 2), "gain": gain} | shown(trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
