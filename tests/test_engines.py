@@ -104,7 +104,7 @@ def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, t
     dataset.write_rows(
         tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(agreement.puzzles(40))]
     )
-    options = EvalOptions(engine="llama-cpp", threads=1, agreement=40)
+    options = EvalOptions(engine="llama-cpp", threads=1, agreement=40, max_new_tokens=32)
     result = run(place, tmp_path / "eval", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
     assert (result.metrics["engine"], result.metrics["precision"]) == ("llama-cpp", "f16")
     manifest = artifacts.read(tmp_path / "eval", "eval")
@@ -131,7 +131,7 @@ def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, t
 
 def test_llama_cpp_draws_each_completion_from_a_seed_of_its_own(place, tmp_path, gguf):
     pytest.importorskip("xllamacpp")
-    hot = EvalOptions(engine="llama-cpp", temperature=1.0, samples=2, agreement=0, seed=7, max_new_tokens=24, threads=1)
+    hot = EvalOptions(engine="llama-cpp", temperature=2.0, samples=2, agreement=0, seed=7, max_new_tokens=48, threads=1)
 
     def texts(name, **changes):
         samples = run(place, tmp_path / name, replace(hot, **changes), model=str(gguf)).samples
