@@ -4,8 +4,8 @@ It sorts the numbers, largest first, and goes through the ways to combine them i
 line is one way, under the number that the plan gives it::
 
     55 36 19 7
-    1. 55 - 36 = 19, 19 - 7 = 12, 19 + 12 = 31 no
-    3. 36 - 19 = 17, 55 - 7 = 48, 48 + 17 = 65 yes
+    1. 55 - 7 = 48, 48 - 36 = 12, 19 + 12 = 31 no
+    2. 36 - 19 = 17, 17 - 7 = 10, 55 + 10 = 65 yes
 
 A way says which two values are combined, and how, step after step until two are left: the last step is always
 the one that comes nearest to the target, so a line stands for four. A way that needs a fraction, zero or too
@@ -13,8 +13,7 @@ large a number is passed over, and so is a line that is written already. The lin
 the last, and the answer is that line put together again, unless the solver lost patience before.
 
 The plan is found from puzzles: first the way that solves most of them for the lines that it costs, then the
-one that solves most of the rest, and so on. No order needs less than a quarter of the lines that this one
-needs (the min-sum set cover of Feige, Lovasz and Tetali 2004).
+one that solves most of the rest, and so on: the greedy rule for min-sum set cover (Feige, Lovasz and Tetali 2004).
 """
 
 import random
