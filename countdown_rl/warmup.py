@@ -39,15 +39,16 @@ def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | Non
     artifacts.check_writable(out, "model")
     inputs = {"data": artifacts.read(data, "data").as_input()}
     rows = dataset.read_rows(data / "train.jsonl")
-    order = traces.plan(rows)
+    learned: dict[int, list[traces.Way]] = {}
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     if options.model is not None:
         settings = {key: value for key, value in settings.items() if key not in _SHAPE}
         ref = models.resolve(options.model, revision=options.revision)
         inputs["model"] = ref.as_input()
         settings["model"] = ref.reference
-        learned = ref.manifest.facts.get("plan", {}) if ref.manifest else {}
-        order |= {int(count): ways for count, ways in learned.items()}
+        if ref.manifest:
+            learned = {int(count): ways for count, ways in ref.manifest.facts.get("plan", {}).items()}
+    order = learned | traces.plan([row for row in rows if len(row["nums"]) not in learned])
     models.quiet()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
         facts = warm_up(rows, order, options, draft.path, on_step)
