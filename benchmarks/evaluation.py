@@ -84,17 +84,17 @@ TRIALS = {way.__name__: way for way in (static, compiled, continuous)}
 
 
 def ours(loaded, prompts, max_new_tokens):
-    from countdown_rl import generation
+    from countdown_rl.inference import generate
 
     ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
     lengths = [len(one) for one in ids]
 
     def fits(length):
-        return generation.fitting(loaded, length + max_new_tokens)
+        return generate.fitting(loaded, length + max_new_tokens)
 
-    generator = generation.Generator(loaded, generation.Decoding(max_new_tokens))
+    generator = generate.Generator(loaded, generate.Decoding(max_new_tokens))
     texts = [""] * len(ids)
-    for batch in generation.batches(lengths, fits):
+    for batch in generate.batches(lengths, fits):
         for row, completion in zip(batch, generator.complete([ids[row] for row in batch]), strict=True):
             texts[row] = completion.text
     return texts
@@ -134,13 +134,15 @@ def main():
 
     import torch
 
-    from countdown_rl import dataset, models, tasks
+    from countdown_rl.data import jsonl
+    from countdown_rl.models import chat_template, load, reference
+    from countdown_rl.tasks import task
 
     torch.set_num_threads(given.threads)
-    models.quiet()
-    rows = dataset.read_rows(given.data)[: given.n]
-    loaded = models.load(models.resolve(given.model), precision=given.precision)
-    prompts = [models.render(loaded.tokenizer, tasks.of_row(row).messages(row)) for row in rows]
+    load.quiet()
+    rows = jsonl.read_rows(given.data)[: given.n]
+    loaded = load.load(reference.resolve(given.model), precision=given.precision)
+    prompts = [chat_template.render(loaded.tokenizer, task.of_row(row).messages(row)) for row in rows]
     texts = {}
 
     counts = dict.fromkeys(["notebook", *given.trial], given.loop_n or len(prompts)) | {"ours": len(prompts)}
@@ -155,7 +157,7 @@ def main():
         way(loaded, prompts[: counts["notebook"]][:BATCH], given.max_new_tokens if way is compiled else 8)
     rates = bench.rates({way.__name__: partial(work, way) for way in ways}, rounds=given.rounds)
     grades = {
-        name: [tasks.of_row(row).grade(upto_answer(text), row) for row, text in zip(rows, texts[name], strict=False)]
+        name: [task.of_row(row).grade(upto_answer(text), row) for row, text in zip(rows, texts[name], strict=False)]
         for name in texts
     }
     others = [way.__name__ for way in ways[1:]]

@@ -54,8 +54,8 @@ def main() -> None:
     from huggingface_hub import constants
 
     from benchmarks import bench
-    from countdown_rl import uploading
     from countdown_rl.errors import HubError
+    from countdown_rl.hub import upload
     from tests.hub import running
 
     time.sleep = lambda seconds: None
@@ -78,13 +78,13 @@ def main() -> None:
                     hub.fail(chance.choice(PLACES), times=chance.choice([1, 1, 2, 9]), **chance.choice(FAULTS))
                 with redirect_stdout(said), redirect_stderr(said):
                     try:
-                        uploading.push(folder, repo_id, tell=print)
+                        upload.push(folder, repo_id, tell=print)
                         count["first_try"] += 1
                     except HubError as error:
                         print(error)
                         hub.faults.clear()
                         try:
-                            uploading.push(folder, repo_id, tell=print)
+                            upload.push(folder, repo_id, tell=print)
                             count["second_try"] += 1
                         except HubError as again:
                             print(again)

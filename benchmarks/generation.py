@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from benchmarks import bench
-from countdown_rl import datamaking
-from countdown_rl.options import DataOptions
+from countdown_rl.data import build
+from countdown_rl.data.config import DataOptions
 
 
 def depth_first(values, target):
@@ -57,7 +57,7 @@ def ours(n, workers=1):
     """Seconds of processor time and of the clock for ``gen-data`` with its default options, files and all."""
     with tempfile.TemporaryDirectory() as folder:
         cpu, clock = time.process_time(), time.perf_counter()
-        datamaking.make(DataOptions(n=n, workers=workers), Path(folder) / "data")
+        build.make(DataOptions(n=n, workers=workers), Path(folder) / "data")
         return time.process_time() - cpu, time.perf_counter() - clock
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from fractions import Fraction
 
 from benchmarks import bench
-from countdown_rl.puzzle import RULES
+from countdown_rl.puzzle.rules import RULES
 from countdown_rl.tasks import countdown
 from tests import oracle as brute_force
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import yaml
 
 from benchmarks import bench
-from countdown_rl import comparison, curves, evaluation
+from countdown_rl.evaluation import compare, evaluate
+from countdown_rl.runlog import plots
 
 STAGES = Path(__file__).parent.parent / "stages"
 
@@ -45,7 +46,7 @@ def command(*words):
 
 def score(model, data, out):
     command("eval", "--model", model, "--data", data / "test.jsonl", "--out", out, *flags("eval"))
-    return evaluation.read(out)
+    return evaluate.read(out)
 
 
 def shown(result):
@@ -77,8 +78,8 @@ def main():
             bench.RESULTS.mkdir(exist_ok=True)
             kept = bench.RESULTS / f"{given.name}-{seed}.csv"
             shutil.copy(log, kept)
-            curves.draw(kept, kept.with_suffix(".png"))
-            gain = comparison.difference(base, trained)
+            plots.draw(kept, kept.with_suffix(".png"))
+            gain = compare.difference(base, trained)
             runs.append({"seed": seed, "minutes": round(seconds / 60, 2), "gain": gain} | shown(trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
     bench.save(

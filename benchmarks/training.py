@@ -21,10 +21,13 @@ from pathlib import Path
 import yaml
 
 from benchmarks import bench
-from countdown_rl import dataset, models, rewards, tasks, training
-from countdown_rl.curriculum import in_turn
-from countdown_rl.decoding import Decoder, Stop, supports
-from countdown_rl.options import TrainOptions
+from countdown_rl.data import jsonl
+from countdown_rl.inference.cpu_decoder import Decoder, Stop, supports
+from countdown_rl.models import chat_template, load, reference
+from countdown_rl.tasks import task
+from countdown_rl.training import rewards, train
+from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.curriculum import in_turn
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.yaml"
 LISTS = ("reward", "trl", "report_to")
@@ -57,15 +60,15 @@ class Course:
         self._rows, self._tokenizer, self._longest = rows, tokenizer, longest
 
     def measure(self, step, model):
-        asked = [models.render(self._tokenizer, tasks.of_row(row).messages(row)) for row in self._rows]
+        asked = [chat_template.render(self._tokenizer, task.of_row(row).messages(row)) for row in self._rows]
         ids = self._tokenizer(asked, add_special_tokens=False)["input_ids"]
-        stop = Stop(self._tokenizer, model, training.STOP)
+        stop = Stop(self._tokenizer, model, train.STOP)
         done = []
         for start in range(0, len(ids), 100):
             part = ids[start : start + 100]
             done += Decoder(model).decode(part, max_new_tokens=self._longest, stop=stop)
         texts = self._tokenizer.batch_decode(done, skip_special_tokens=True)
-        right = sum(tasks.of_row(row).grade(text, row).correct for text, row in zip(texts, self._rows, strict=True))
+        right = sum(task.of_row(row).grade(text, row).correct for text, row in zip(texts, self._rows, strict=True))
         self.points.append({"step": step, "seconds": round(self.clock.seconds, 2), "accuracy": right / len(self._rows)})
 
     def result(self):
@@ -120,7 +123,7 @@ def plain(options, ref, rows, course):
     from trl import GRPOConfig, GRPOTrainer
 
     course.clock.go()
-    loaded = models.load(ref, precision=options.precision)
+    loaded = load.load(ref, precision=options.precision)
 
     class Watch(TrainerCallback):
         def on_step_end(self, args, state, control, model=None, **_):
@@ -135,7 +138,7 @@ def plain(options, ref, rows, course):
     count = options.steps * options.prompts
     drawn = [rows[index] for index in islice(in_turn(len(rows), options.seed), count)]
     prompts = [
-        {"prompt": models.render(loaded.tokenizer, tasks.of_row(row).messages(row))}
+        {"prompt": chat_template.render(loaded.tokenizer, task.of_row(row).messages(row))}
         | {k: row[k] for k in ("nums", "target")}
         for row in drawn
     ]
@@ -191,7 +194,7 @@ def ours(options, model, data, course):
     """``countdown-rl train``, whose checkpoints show the model while it learns."""
     import peft
 
-    beside = models.load(models.resolve(model), precision=options.precision)
+    beside = load.load(reference.resolve(model), precision=options.precision)
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -215,7 +218,7 @@ def ours(options, model, data, course):
 
         course.clock.go()
         try:
-            training.train(
+            train.train(
                 options,
                 model=model,
                 data=data,
@@ -243,15 +246,15 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="options of train, over the stage's")
     parser.add_argument("--name", default="training")
     asked = parser.parse_args(given)
-    models.quiet()
+    load.quiet()
 
     options = options_of(asked.set, checkpoint_every=asked.every)
     if asked.steps:
         options = options_of([*asked.set, f"steps={asked.steps}"], checkpoint_every=asked.every)
-    rows = dataset.read_rows(asked.data / "train.jsonl")
-    test = dataset.read_rows(asked.data / "test.jsonl")[: asked.n]
-    ref = models.resolve(asked.model)
-    start = models.load(ref, precision=options.precision)
+    rows = jsonl.read_rows(asked.data / "train.jsonl")
+    test = jsonl.read_rows(asked.data / "test.jsonl")[: asked.n]
+    ref = reference.resolve(asked.model)
+    start = load.load(ref, precision=options.precision)
     if not supports(start.model):
         parser.error("the held-out accuracy is measured by the quick decoder: a Llama on the processor")
     courses = {}

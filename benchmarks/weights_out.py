@@ -27,7 +27,7 @@ def make(folder: Path, layers: int) -> None:
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    from countdown_rl import tensors
+    from countdown_rl.models import checkpoint
 
     config = LlamaConfig(
         vocab_size=32_000,
@@ -45,10 +45,10 @@ def make(folder: Path, layers: int) -> None:
     base.mkdir(parents=True)
     adapter.mkdir()
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    slots = {name: tensors.Slot(torch.bfloat16, shape) for name, shape in shapes.items()}
+    slots = {name: checkpoint.Slot(torch.bfloat16, shape) for name, shape in shapes.items()}
     torch.manual_seed(0)
     values = ((name, (torch.randn(shape) * 0.02).bfloat16()) for name, shape in shapes.items())
-    tensors.write(base, slots, values, shard=600_000_000)
+    checkpoint.write(base, slots, values, shard=600_000_000)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(base)
     core = Tokenizer(models.WordLevel({"<end>": 0, "a": 1}, unk_token="a"))
@@ -68,11 +68,12 @@ def make(folder: Path, layers: int) -> None:
 
 
 def ours(folder: Path) -> None:
-    from countdown_rl import merging, models
-    from countdown_rl.options import MergeOptions
+    from countdown_rl.export import merge
+    from countdown_rl.export.config import MergeOptions
+    from countdown_rl.models import load, reference
 
-    models.quiet()
-    merging.merge(models.resolve(str(folder / "peft")), folder / "merged", MergeOptions(verify="none"))
+    load.quiet()
+    merge.merge(reference.resolve(str(folder / "peft")), folder / "merged", MergeOptions(verify="none"))
 
 
 def peft(folder: Path) -> None:
@@ -90,7 +91,7 @@ def peft(folder: Path) -> None:
 def same(folder: Path) -> None:
     import torch
 
-    from countdown_rl.tensors import Checkpoint
+    from countdown_rl.models.checkpoint import Checkpoint
 
     a, b = Checkpoint(folder / "merged"), Checkpoint(folder / "by-peft")
     equal = sum(torch.equal(a.read(name), b.read(name)) for name in a.slots)
@@ -98,11 +99,12 @@ def same(folder: Path) -> None:
 
 
 def ours_nf4(folder: Path) -> None:
-    from countdown_rl import models, quantization
-    from countdown_rl.options import QuantizeOptions
+    from countdown_rl.export import quantize
+    from countdown_rl.export.config import QuantizeOptions
+    from countdown_rl.models import load, reference
 
-    models.quiet()
-    quantization.quantize(models.resolve(str(folder / "merged")), folder / "quantized", QuantizeOptions())
+    load.quiet()
+    quantize.quantize(reference.resolve(str(folder / "merged")), folder / "quantized", QuantizeOptions())
 
 
 def load_whole(folder: Path) -> None:

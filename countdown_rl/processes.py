@@ -16,7 +16,7 @@ from countdown_rl.errors import CountdownError, UsageError
 
 #: The launch configurations that ship with the package.
 LAUNCHES = ("ddp", "zero2", "zero3", "fsdp")
-_CONFIGS = Path(__file__).parent / "launch"
+_CONFIGS = Path(__file__).parent / "assets" / "launch"
 
 
 def launched() -> bool:

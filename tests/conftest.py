@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hub import Hub, running
+from tests.support.hub import Hub, running
 
 URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
 

@@ -8,17 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny_llama
 
-from countdown_rl import artifacts, cli, dataset, processes
+from countdown_rl import artifacts, processes
+from countdown_rl.cli import main
+from countdown_rl.data import jsonl
 from countdown_rl.errors import CountdownError, UsageError
+from tests.support import tiny_llama
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 KINDS = {"ddp": "MULTI_GPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp": "FSDP"}
 
 
 def path_of(launch):
-    return ROOT / "countdown_rl" / "launch" / f"{launch}.yaml"
+    return ROOT / "countdown_rl" / "assets" / "launch" / f"{launch}.yaml"
 
 
 @pytest.mark.parametrize("launch", processes.LAUNCHES)
@@ -82,7 +84,7 @@ def test_deepspeed_where_it_is_not_installed_is_refused_in_one_sentence(monkeypa
 def test_what_cannot_be_shared_out_is_refused_before_anything_starts(monkeypatch, capsys, words, says):
     monkeypatch.setattr(sys, "argv", ["countdown-rl", "train", *words])
     with pytest.raises(SystemExit) as left:
-        cli.main()
+        main.main()
     assert left.value.code == 2
     assert says in capsys.readouterr().err
 
@@ -108,7 +110,7 @@ def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("two")
     tiny_llama.checkpoint(root / "model", max_position_embeddings=2_048)
     rows = [{"id": f"row-{n}", "nums": [n, n + 1, 50], "target": n + 40} for n in range(2, 40)]
-    dataset.write_rows(root / "rows.jsonl", rows)
+    jsonl.write_rows(root / "rows.jsonl", rows)
     return root
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import typer
 
-from countdown_rl.cli import app
+from countdown_rl.cli.main import app
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 

@@ -12,13 +12,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import standins
 import typer
 
-from countdown_rl import artifacts, cli, dataset
-from countdown_rl.cli import app
+from countdown_rl import artifacts
+from countdown_rl.cli import main
+from countdown_rl.cli.main import app
+from countdown_rl.data import jsonl
+from tests.support import standins
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
 SMOLLM2 = ROOT / "stages" / "recipes" / "smollm2-135m.sh"
 #: The family of each recipe's model, and the data set that it reads from the Hub.
@@ -108,10 +110,10 @@ def world(tmp_path_factory) -> Path:
         standins.checkpoint(root / family, family)
     pairs = [(a, b) for a in range(2, 22) for b in range(31, 51)]
     puzzles = [{"nums": [a, b, a + 1], "target": a + b + 1 + a} for a, b in pairs]
-    dataset.write_rows(root / "countdown.jsonl", puzzles)
+    jsonl.write_rows(root / "countdown.jsonl", puzzles)
     question = "Ann has {} baskets with {} apples in each. How many apples are there?"
     problems = [{"question": question.format(a, b), "answer": f"{a} * {b} = {a * b}\n#### {a * b}"} for a, b in pairs]
-    dataset.write_rows(root / "gsm8k.jsonl", problems)
+    jsonl.write_rows(root / "gsm8k.jsonl", problems)
     return root
 
 
@@ -146,7 +148,7 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            main.main()
         assert not left.value.code, capsys.readouterr().err
     checked = json.loads(capsys.readouterr().out)
     assert checked["architecture"].lower().startswith(FIELD[name][0][:5])

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from countdown_rl.chat import OPEN_THINK
 from countdown_rl.cli import console
+from countdown_rl.cli.console import plain
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.options import ASK_CHOICES, AskOptions
+from countdown_rl.inference.config import ASK_CHOICES, AskOptions
+from countdown_rl.models.chat_template import OPEN_THINK
 
 if TYPE_CHECKING:
-    from countdown_rl.asking import Reply
+    from countdown_rl.inference.ask import Reply
 
 DEFAULT = AskOptions()
 PUZZLE, DECODING, MACHINE = "Puzzle", "Decoding", "Machine"
@@ -73,16 +74,17 @@ def ask(
     `countdown-rl ask 3 7 50 --target 46 --model artifacts/quantized --temperature 0.8 --seed 7`
     """
     options = AskOptions(**{key: value for key, value in locals().items() if key in asdict(DEFAULT)})
-    from countdown_rl import asking, models
+    from countdown_rl.inference import ask as asking
+    from countdown_rl.models import load, reference
 
     try:
         row = asking.pose(options, numbers, target)
     except InputError as error:
         raise UsageError(str(error)) from None
     with console.busy(f"loading {model}"):
-        ref = models.resolve(model, revision=revision)
-        models.quiet()
-        loaded = models.load(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
+        ref = reference.resolve(model, revision=revision)
+        load.quiet()
+        loaded = load.load(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
     if loaded.note:
         console.note(loaded.note)
     if not as_json:
@@ -100,10 +102,10 @@ def _head(row: Mapping[str, Any], model: str) -> Text:
 
 
 def _view(reply: "Reply") -> Text:
-    from countdown_rl.verdicts import verdict
+    from countdown_rl.tasks.explain import verdict
 
     right = reply.grade.correct
-    said = console.plain(verdict(reply.sample()))
+    said = plain(verdict(reply.sample()))
     text = Text("\n\n").append(f"{'✓ right' if right else '✗ wrong'}: {said}\n", style="green" if right else "red")
     return text.append(f"solver: {_solution(reply)}\n").append(f"{reply.completion.tokens} tokens", style="dim")
 

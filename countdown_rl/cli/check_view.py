@@ -7,7 +7,7 @@ from rich.table import Table
 from countdown_rl.cli import console
 
 if TYPE_CHECKING:
-    from countdown_rl.checking import Checked
+    from countdown_rl.training.preflight import Checked
 
 _PARTS = {
     "weights": "weights",

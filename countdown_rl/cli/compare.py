@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
+from countdown_rl.cli.console import plain
 from countdown_rl.errors import InputError, UsageError
 
 
@@ -32,7 +33,7 @@ def compare(
 
     `countdown-rl compare artifacts/eval/merged artifacts/eval/quantized --changed 5`
     """
-    from countdown_rl import comparison
+    from countdown_rl.evaluation import compare as comparison
 
     try:
         named = comparison.named(results)
@@ -49,7 +50,7 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.comparison import percent, points
+    from countdown_rl.evaluation.compare import percent, points
 
     first = values["results"][0]
     table = Table(box=None, pad_edge=False, title=f"{first['n']:,} held-out puzzles", title_justify="left")
@@ -67,11 +68,11 @@ def _view(values: dict[str, Any]) -> Table:
 
 def _change(change: dict[str, Any]) -> Text:
     puzzle = f"{' '.join(map(str, change['nums']))} → {change['target']}" if "nums" in change else change["question"]
-    text = Text(f"\n{console.plain(puzzle)}", style="bold")
+    text = Text(f"\n{plain(puzzle)}", style="bold")
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, when in ((change["from"], "before"), (change["to"], "after")):
         said = change[when]
         text.append(f"{'✓' if said['correct'] else '✗'} {name}", style="green" if said["correct"] else "red")
         text.append(f"  {said['reason']}\n" if said["reason"] else "\n", style="dim")
-        text.append(console.plain(said["completion"].strip("\n")) + "\n", style="default")
+        text.append(plain(said["completion"].strip("\n")) + "\n", style="default")
     return text

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.options import EVAL_CHOICES, EvalOptions
+from countdown_rl.evaluation.config import EVAL_CHOICES, EvalOptions
 
 DEFAULT = EvalOptions()
 DECODING, MACHINE = "Decoding", "Machine"
@@ -99,10 +99,10 @@ def eval_(
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = EvalOptions(**given)
-    from countdown_rl import evaluation
+    from countdown_rl.evaluation import evaluate
 
     with console.solving() as advance:
-        result = evaluation.evaluate(
+        result = evaluate.evaluate(
             options,
             model=model,
             revision=revision,

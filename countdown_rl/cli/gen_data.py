@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.options import DataOptions
+from countdown_rl.data.config import DataOptions
 
 DEFAULT = DataOptions()
 
@@ -132,7 +132,7 @@ def gen_data(
 
       countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --targets 1-50 --balance needs
     """
-    from countdown_rl import datamaking
+    from countdown_rl.data import build
 
     options = DataOptions(
         n=n, seed=seed, valid=valid, test=test, preset=preset, size=tuple(size or ()), numbers=numbers,
@@ -144,7 +144,7 @@ def gen_data(
         revision=revision,
         exclude=tuple(exclude or ()),
     )  # fmt: skip
-    facts = datamaking.make(options, out)
+    facts = build.make(options, out)
     for reason, count in facts.get("dropped", {}).items():
         console.note(f"dropped {count:,}: {reason}")
     for split, made in facts["splits"].items():

@@ -32,8 +32,9 @@ def grade(
 
       echo '{"nums": [3, 4], "target": 7, "completion": "<answer>3 + 4</answer>"}' | countdown-rl grade
     """
-    from countdown_rl import dataset, tasks
+    from countdown_rl.data import jsonl
     from countdown_rl.errors import InputError, UsageError
+    from countdown_rl.tasks import task
 
     reasons: Counter[str] = Counter()
     counts = Counter[str]()
@@ -48,13 +49,13 @@ def grade(
         to: TextIO | None = None if json else sys.stdout
         if out is not None:
             to = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
-        grades = None if to is None else dataset.writer(to)
-        for row in dataset.iter_rows(lines, "standard input" if source == "-" else source):
+        grades = None if to is None else jsonl.writer(to)
+        for row in jsonl.iter_rows(lines, "standard input" if source == "-" else source):
             counts["n"] += 1
             completion = row.get("completion")
             if not isinstance(completion, str):
                 raise InputError(f"{source}, row {counts['n']}: there is no text in `completion`.")
-            made = tasks.of_row(row).grade(completion, row)
+            made = task.of_row(row).grade(completion, row)
             for name in ("format", "strict_format", "correct"):
                 counts[name] += getattr(made, name)
             reasons[made.reason] += 1

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.trainlog import StepRow
+from countdown_rl.runlog.log import StepRow
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.options import MergeOptions
+from countdown_rl.export.config import MergeOptions
 
 DEFAULT = MergeOptions()
 
@@ -57,11 +57,12 @@ def merge(
 
     `countdown-rl merge --base dequantized --verify full --out artifacts/merged-bf16`
     """
-    from countdown_rl import merging, models
+    from countdown_rl.export import merge as merging
+    from countdown_rl.models import load, reference
 
-    models.quiet()
+    load.quiet()
     options = MergeOptions(base=base, dtype=dtype, verify=verify)
-    ref = models.resolve(adapter, revision=revision)
+    ref = reference.resolve(adapter, revision=revision)
     manifest = merging.merge(ref, out, options)
     console.result({"out": str(out), **manifest.facts}, as_json=as_json, view=_view(out, manifest.facts))
 

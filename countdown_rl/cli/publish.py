@@ -8,12 +8,12 @@ import typer
 
 from countdown_rl.cli import console
 from countdown_rl.errors import UsageError
-from countdown_rl.options import PublishOptions
+from countdown_rl.hub.config import PublishOptions
 
 if TYPE_CHECKING:
     from countdown_rl.artifacts import Manifest
-    from countdown_rl.sources import Sources
-    from countdown_rl.uploading import Upload
+    from countdown_rl.hub.sources import Sources
+    from countdown_rl.hub.upload import Upload
 
 DEFAULT = PublishOptions()
 CARD = "What the card says"
@@ -144,7 +144,7 @@ def publish(
         manifest, built = _puzzles(dataset, out, options, push=push)
         score = f"{sum(manifest.facts['rows'].values()):,} rows"
     else:
-        from countdown_rl.sources import Sources
+        from countdown_rl.hub.sources import Sources
 
         weights = model or "artifacts/quantized"
         sources = Sources(weights, tuple(also or ()), tuple(measured or ()), comparison, log)
@@ -166,31 +166,31 @@ def publish(
 def _weights(
     sources: "Sources", out: Path, options: PublishOptions, *, push: bool, unmeasured: bool
 ) -> tuple["Manifest", bool]:
-    from countdown_rl import publishing, terms
-    from countdown_rl.sources import completed
+    from countdown_rl.hub import licenses, release
+    from countdown_rl.hub.sources import completed
 
-    standing = publishing.standing(out, options, sources) if push else None
-    manifest = standing or publishing.build(completed(sources), out, options)
+    standing = release.standing(out, options, sources) if push else None
+    manifest = standing or release.build(completed(sources), out, options)
     if push:
-        publishing.check_terms(manifest)
-    elif (wanted := terms.lacking(manifest)) is not None:
+        release.check_terms(manifest)
+    elif (wanted := licenses.lacking(manifest)) is not None:
         console.warn(wanted)
     if push and not unmeasured:
-        publishing.check_measured(manifest)
+        release.check_measured(manifest)
     elif "accuracy" not in manifest.facts:
         console.warn("these weights have not been measured, and the card says so; `countdown-rl eval` does it.")
     return manifest, standing is None
 
 
 def _puzzles(data: Path, out: Path, options: PublishOptions, *, push: bool) -> tuple["Manifest", bool]:
-    from countdown_rl import datarelease
+    from countdown_rl.hub import dataset_card
 
-    standing = datarelease.standing(data, out, options) if push else None
-    return standing or datarelease.build(data, out, options), standing is None
+    standing = dataset_card.standing(data, out, options) if push else None
+    return standing or dataset_card.build(data, out, options), standing is None
 
 
 def _upload(out: Path, repo_id: str, *, public: bool, force: bool, tag: str | None) -> "Upload":
-    from countdown_rl import uploading
+    from countdown_rl.hub import upload as uploading
 
     bars = console.people.is_terminal
     return uploading.push(out, repo_id, public=public, force=force, tag=tag, tell=console.note, bars=bars)

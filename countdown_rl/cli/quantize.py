@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.options import QuantizeOptions
+from countdown_rl.export.config import QuantizeOptions
 
 DEFAULT = QuantizeOptions()
 CHECK = "Check"
@@ -62,10 +62,11 @@ def quantize(
     `countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4`
     `countdown-rl quantize --format gguf --gguf-type q4_k_m --data artifacts/data/test.jsonl --max-drop 2`
     """
-    from countdown_rl import models, quantization
+    from countdown_rl.export import quantize as quantization
+    from countdown_rl.models import load, reference
 
-    models.quiet()
-    ref = models.resolve(model, revision=revision)
+    load.quiet()
+    ref = reference.resolve(model, revision=revision)
     options = QuantizeOptions(format=format, gguf_type=gguf_type, max_drop=max_drop, n=n, max_new_tokens=max_new_tokens)
     facts = quantization.quantize(ref, out, options, data).facts
     view = (

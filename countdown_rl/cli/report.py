@@ -8,7 +8,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.options import ReportOptions
+from countdown_rl.report.config import ReportOptions
 
 DEFAULT = ReportOptions()
 
@@ -38,7 +38,7 @@ def report(
 
     `countdown-rl report --result artifacts/eval/base --result artifacts/eval/adapter --out page.html`
     """
-    from countdown_rl import report as page
+    from countdown_rl.report import page
 
     try:
         sources = page.find(run, results=result or (), log=log)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from countdown_rl import artifacts
 from countdown_rl.cli import console
+from countdown_rl.cli.console import plain
 from countdown_rl.errors import UsageError
 
 
@@ -53,13 +54,14 @@ def samples(
 
 
 def _read(result: Path) -> list[dict[str, Any]]:
-    from countdown_rl import evaluation, history
+    from countdown_rl.evaluation import evaluate
+    from countdown_rl.runlog import journal
 
-    file = result / history.SAMPLES if result.is_dir() else result
+    file = result / journal.SAMPLES if result.is_dir() else result
     # An evaluation has samples too, and a manifest that answers for them.
     if file.is_file() and not (file.parent / artifacts.MANIFEST).exists():
-        return history.read_samples(file)
-    return evaluation.read(result).samples
+        return journal.read_samples(file)
+    return evaluate.read(result).samples
 
 
 def _steps(text: str) -> range:
@@ -72,10 +74,10 @@ def _steps(text: str) -> range:
 def _view(sample: dict[str, Any]) -> Text:
     puzzle = f"{' '.join(map(str, sample['nums']))} → {sample['target']}" if "nums" in sample else sample["question"]
     text = Text(f"step {sample['step']}  " if "step" in sample else "", style="dim")
-    text.append(console.plain(puzzle), style="bold").append("\n")
-    text.append(console.plain(sample["completion"].strip("\n")), style="default").append("\n")
+    text.append(plain(puzzle), style="bold").append("\n")
+    text.append(plain(sample["completion"].strip("\n")), style="default").append("\n")
     answer, value = sample["answer"], sample["value"]
-    said = console.plain(f"{answer} = {value}" if value not in (None, answer) else answer or "")
+    said = plain(f"{answer} = {value}" if value not in (None, answer) else answer or "")
     if sample["correct"]:
         return text.append(f"✓ {said}", style="green")
     return text.append(f"✗ {sample['reason']}" + (f" ({said})" if said else ""), style="red")

@@ -26,12 +26,12 @@ def solve(
 
       countdown-rl solve 25 50 75 100 3 6 --target 952 --rule television --all
     """
-    from countdown_rl import puzzle, solver
     from countdown_rl.errors import InputError, UsageError
+    from countdown_rl.puzzle import rules, solver
 
     try:
-        signs = puzzle.signs(operators.replace(" ", ""))
-        posed = puzzle.Puzzle(tuple(numbers), target, puzzle.rule(rule), signs)
+        signs = rules.signs(operators.replace(" ", ""))
+        posed = rules.Puzzle(tuple(numbers), target, rules.rule(rule), signs)
     except InputError as error:
         raise UsageError(str(error)) from None
     found = solver.solve(posed)

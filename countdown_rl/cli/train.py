@@ -9,7 +9,7 @@ import typer
 
 from countdown_rl import processes
 from countdown_rl.cli import check_view, console, live
-from countdown_rl.options import TRACKERS, TRAIN_CHOICES, TrainOptions
+from countdown_rl.training.config import TRACKERS, TRAIN_CHOICES, TrainOptions
 
 DEFAULT = TrainOptions()
 
@@ -200,9 +200,9 @@ def train(
         if launch is not None:
             processes.configuration(launch)
     if check:
-        from countdown_rl import checking
+        from countdown_rl.training import preflight
 
-        checked = checking.check(
+        checked = preflight.check(
             options,
             model=model,
             revision=revision,
@@ -216,7 +216,7 @@ def train(
         return
     if not processes.launched() and (processes_ > 1 or launch is not None):
         raise typer.Exit(processes.start(sys.argv[1:], processes=processes_, launch=launch or "ddp"))
-    from countdown_rl import training
+    from countdown_rl.training import train as training
 
     with live.watching(steps) as watch:
         try:

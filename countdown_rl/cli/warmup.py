@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.options import WARMUP_CHOICES, WarmupOptions
+from countdown_rl.sft.config import WARMUP_CHOICES, WarmupOptions
 
 DEFAULT = WarmupOptions()
 TRACES, OPTIMISER, SHAPE = "Traces", "Optimiser", "A model from nothing"
@@ -74,7 +74,7 @@ def warmup(
     """
     given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
     options = WarmupOptions(**given)
-    from countdown_rl import warmup as stage
+    from countdown_rl.sft import train as stage
 
     with console.warming() as learned:
         facts = stage.make(options, data=data, out=out, on_step=learned)

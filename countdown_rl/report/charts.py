@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from countdown_rl.trainlog import StepRow, thinned
+from countdown_rl.runlog.log import StepRow, thinned
 
 WIDTH, HEIGHT = 360, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 12, 26

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from countdown_rl import puzzle, solver
-from countdown_rl.evaluation import Result
-from countdown_rl.expression import ExpressionError, parse
-from countdown_rl.puzzle import MAX_NUMBERS, Puzzle
-from countdown_rl.report.working import Piece, Step, pieces, steps
+from countdown_rl.evaluation.evaluate import Result
+from countdown_rl.puzzle import rules, solver
+from countdown_rl.puzzle.expression import ExpressionError, parse
+from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
+from countdown_rl.report.arithmetic import Piece, Step, pieces, steps
+from countdown_rl.tasks.explain import verdict
 from countdown_rl.text import plain
-from countdown_rl.verdicts import verdict
 
 #: Puzzles of each side that are shown of those that changed side.
 CHANGED = 4
@@ -54,7 +54,7 @@ def transcript(sample: Mapping[str, Any]) -> Transcript:
         if number in foreign:
             foreign.remove(number)
     shown = pieces(plain(sample["completion"]).strip("\n"))
-    way = None if sample["correct"] or not 0 < len(given) <= MAX_NUMBERS else _way(puzzle.of_row(sample))
+    way = None if sample["correct"] or not 0 < len(given) <= MAX_NUMBERS else _way(rules.of_row(sample))
     return Transcript(sample, shown, worked, numbers, foreign, plain(verdict(sample)), way)
 
 

@@ -2,10 +2,10 @@
 
 from functools import lru_cache
 
-from countdown_rl.expression import ExpressionError, fraction, parse
-from countdown_rl.puzzle import DEFAULT_RULE, RULES, SIGNS, Puzzle, Rule, rule, signs
-from countdown_rl.tasks import Grade, Row
-from countdown_rl.tasks.blocks import STYLES
+from countdown_rl.puzzle.expression import ExpressionError, fraction, parse
+from countdown_rl.puzzle.rules import DEFAULT_RULE, RULES, SIGNS, Puzzle, Rule, rule, signs
+from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.tasks.task import Grade, Row
 
 name = "countdown"
 
@@ -115,8 +115,8 @@ def _impossible(row: Row) -> str:
 @lru_cache(maxsize=65_536)
 def _solvable(numbers: tuple[int, ...], target: int, rule_name: str, allowed: str) -> bool | None:
     """Whether there is a way, by exhaustion; None where the puzzle is too large for that."""
-    from countdown_rl.puzzle import MAX_NUMBERS
-    from countdown_rl.solver import solvable
+    from countdown_rl.puzzle.rules import MAX_NUMBERS
+    from countdown_rl.puzzle.solver import solvable
 
     if len(numbers) > MAX_NUMBERS:
         return None

@@ -8,8 +8,8 @@ import re
 from fractions import Fraction
 
 from countdown_rl.errors import InputError
-from countdown_rl.tasks import Grade, Row
-from countdown_rl.tasks.blocks import STYLES
+from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.tasks.task import Grade, Row
 
 name = "gsm8k"
 

@@ -5,7 +5,7 @@
 #
 # Supervised training on the traces of a solver that knows in which order to try; then on more of them, mostly
 # with four numbers; and last, briefly, on those of one that soon gives up: a habit that GRPO can unlearn. About
-# an hour on two cores. The manifest in countdown_rl/tiny/ carries the options of all three; the weights are
+# an hour on two cores. The manifest in countdown_rl/assets/countdown_tiny/ carries the options of all three; the weights are
 # those of one run on one machine, and another kind of processor rounds otherwise.
 set -euo pipefail
 out=${1:?usage: $0 OUT}

@@ -1,0 +1,313 @@
+"""gen-data, solve and grade as a person or a script sees them."""
+
+import csv
+import gzip
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.cli import main
+from countdown_rl.data import external, jsonl
+
+STAGE = Path(__file__).parents[2] / "stages" / "gen-data.yaml"
+
+
+def run(capsys, monkeypatch, *arguments, stdin=""):
+    """Exit status, stdout and stderr of a command."""
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *map(str, arguments)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    status = 0
+    try:
+        main.main()
+    except SystemExit as stop:
+        status = stop.code or 0
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    return lambda *arguments, **more: run(capsys, monkeypatch, *arguments, **more)
+
+
+def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
+    status, out, _ = command("gen-data", "--n", 300, "--valid", 20, "--test", 30, "--out", tmp_path / "data", "--json")
+    facts = json.loads(out)
+    assert status == 0
+    assert {split: made["rows"] for split, made in facts["splits"].items()} == {
+        "train": 250,
+        "valid": 20,
+        "test": 30,
+    }
+    manifest = artifacts.read(tmp_path / "data", "data")
+    assert manifest.facts["splits"]["test"]["rows"] == len(jsonl.read_rows(tmp_path / "data" / "test.jsonl")) == 30
+    assert list(json.loads((tmp_path / "data" / "train.jsonl").open().readline())) == [
+        "id", "nums", "target", "solutions", "solution", "needs", "size",
+    ]  # fmt: skip
+
+
+def test_the_same_options_give_the_same_bytes_whatever_the_workers(command, tmp_path):
+    for name, workers in (("a", 1), ("b", 3)):
+        assert command("gen-data", "--n", 50, "--workers", workers, "--out", tmp_path / name)[0] == 0
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["--n", 10, "--test", 10], 2, "leave no rows for training"),
+        (["--preset", "chess"], 2, "no preset 'chess'"),
+        (["--size", "9"], 2, "1 to 6 numbers"),
+        (["--size", "three"], 2, "write a number"),
+        (["--numbers", "ten"], 2, "--numbers ten"),
+        (["--targets", "9-3"], 2, "lower one first"),
+        (["--operators", "-"], 2, "goes with"),
+        (["--rule", "any"], 2, "no rule 'any'"),
+        (["--balance", "size"], 2, "--balance takes"),
+        (["--style", "loud"], 2, "--style of countdown"),
+        (["--task", "gsm8k"], 2, "needs --from"),
+        (["--revision", "main"], 2, "goes with --from-hub"),
+        (["--from", "none.jsonl"], 1, "does not exist"),
+        (["--exclude", "none.csv"], 1, "does not exist"),
+        (["--size", 2, "--numbers", "1-9", "--n", 5000], 1, "Only "),
+        (["--numbers", "1-100000", "--size", 6], 2, "Such large numbers"),
+        (["--numbers", "1,2,3", "--size", 4], 2, "too few"),
+        (["--misspelt", 3], 2, "misspelt"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_sentence_and_nothing_is_written(
+    command, tmp_path, arguments, status, complaint
+):
+    got, out, err = command("gen-data", "--out", tmp_path / "data", *arguments)
+    assert (got, out) == (status, "")
+    assert complaint in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_key_of_the_stage_is_an_option(command):
+    yaml = pytest.importorskip("yaml")
+    options = yaml.safe_load(STAGE.read_text())["gen-data"]
+    helped = command("gen-data", "--help")[1]
+    for key in options:
+        assert f"--{key}" in helped
+
+
+PUBLISHED = [
+    {"nums": [3, 7, 50], "target": 46},
+    {"nums": [50, 3, 7], "target": 46},
+    {"nums": [2, 4, 6], "target": 99},
+    {"nums": [1, 2, 3, 4, 5, 6, 7], "target": 28},
+    {"nums": [3, 0], "target": 3},
+    {"nums": [19, 36, 55, 7], "target": 65},
+]
+
+
+def _as_jsonl(path):
+    path.write_text("".join(json.dumps(row) + "\n" for row in PUBLISHED))
+
+
+def _as_json_with_other_names(path):
+    path.write_text(json.dumps([{"numbers": row["nums"], "target": row["target"]} for row in PUBLISHED]))
+
+
+def _as_csv(path):
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["target", "nums"])
+        writer.writerows([row["target"], str(row["nums"])] for row in PUBLISHED)
+
+
+def _as_packed_jsonl(path):
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in PUBLISHED).encode()))
+
+
+def _as_parquet(path):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(PUBLISHED), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("rows.jsonl", _as_jsonl),
+        ("rows.json", _as_json_with_other_names),
+        ("rows.csv", _as_csv),
+        ("rows.jsonl.gz", _as_packed_jsonl),
+        ("rows.parquet", _as_parquet),
+    ],
+)
+def test_published_rows_are_checked_counted_and_split_like_ours(command, tmp_path, name, write):
+    write(tmp_path / name)
+    status, out, err = command("gen-data", "--from", tmp_path / name, "--out", tmp_path / "data", "--json")
+    assert status == 0, err
+    facts = json.loads(out)
+    assert facts["read"] == 6
+    assert facts["dropped"] == {"duplicate": 1, "impossible": 1, "not-a-puzzle": 1, "too-many-numbers": 1}
+    rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
+    assert [(row["id"], row["solution"]) for row in rows] == [
+        ("3-7-50=46", "50 + 3 - 7"),
+        ("7-19-36-55=65", "55 + 36 - 19 - 7"),
+    ]
+    manifest = artifacts.read(tmp_path / "data", "data")
+    assert manifest.inputs["from"] == artifacts.file_input(tmp_path / name)
+    assert str(tmp_path) not in (tmp_path / "data" / "manifest.json").read_text()
+
+
+def test_impossible_rows_of_a_published_set_are_kept_on_demand(command, tmp_path):
+    _as_jsonl(tmp_path / "rows.jsonl")
+    command("gen-data", "--from", tmp_path / "rows.jsonl", "--impossible", 1, "--out", tmp_path / "data")
+    rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
+    assert [row["solutions"] for row in rows if row["target"] == 99] == [0]
+
+
+def test_hands_without_targets_are_excluded_whatever_the_target(command, tmp_path):
+    (tmp_path / "hands.csv").write_text('nums\n"1 2 3"\n"2, 4, 6"\n')
+    arguments = ["--size", 3, "--numbers", "1-7", "--targets", "5-20", "--n", 300, "--valid", 0, "--test", 0]
+    assert command("gen-data", *arguments, "--exclude", tmp_path / "hands.csv", "--out", tmp_path / "data")[0] == 0
+    rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
+    assert len(rows) == 300
+    assert not {(1, 2, 3), (2, 4, 6)} & {tuple(sorted(row["nums"])) for row in rows}
+
+
+def test_a_file_of_something_else_is_refused(command, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "hello"}\n')
+    status, _, err = command("gen-data", "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "data")
+    assert (status, "1 not-a-puzzle" in " ".join(err.split())) == (1, True)
+    (tmp_path / "rows.parquet").write_text("not parquet")
+    status, _, err = command("gen-data", "--from", tmp_path / "rows.parquet", "--out", tmp_path / "data")
+    assert (status, "cannot be read" in " ".join(err.split())) == (1, True)
+
+
+PROBLEMS = [
+    {
+        "question": f"A cart carries {k} crates of {k + 3} jars. How many jars are there?",
+        "answer": f"{k} * {k + 3} jars.\n#### {k * (k + 3):,}",
+    }
+    for k in range(2, 62)
+]
+
+
+def test_gsm8k_rows_keep_their_gold_answers(command, tmp_path):
+    extra = [PROBLEMS[0], {"question": "?", "answer": "many"}]
+    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS + extra))
+    status, out, _ = command(
+        "gen-data",
+        "--task",
+        "gsm8k",
+        "--from",
+        tmp_path / "gsm8k.jsonl",
+        "--out",
+        tmp_path / "data",
+        "--json",
+    )
+    facts = json.loads(out)
+    assert status == 0
+    assert facts["dropped"] == {"duplicate": 1, "not-a-problem": 1}
+    assert sum(made["rows"] for made in facts["splits"].values()) == 60
+    rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
+    assert {row["question"]: row["gold"] for row in rows}[PROBLEMS[58]["question"]] == "3780"
+    assert list(rows[0]) == ["id", "task", "question", "gold", "solution"]
+
+
+def test_a_hub_data_set_is_read_at_a_recorded_commit_and_keeps_its_test_split(command, tmp_path, monkeypatch):
+    published = [("train", row) for row in PROBLEMS[:40]] + [("test", row) for row in PROBLEMS[40:]]
+    monkeypatch.setattr(external, "from_hub", lambda name, revision: ("c0ffee", iter(published)))
+    status, out, _ = command(
+        "gen-data", "--task", "gsm8k", "--from-hub", "openai/gsm8k", "--revision", "main", "--out",
+        tmp_path / "data", "--json",
+    )  # fmt: skip
+    assert status == 0
+    assert json.loads(out)["splits"]["test"]["rows"] == 20
+    assert artifacts.read(tmp_path / "data", "data").inputs["from"] == {
+        "hub": "openai/gsm8k",
+        "revision": "c0ffee",
+    }
+
+
+def test_solve_prints_a_solution_and_says_how_many(command):
+    assert command("solve", 3, 7, 50, "--target", 46)[:2] == (0, "50 + 3 - 7 = 46\n")
+    assert command("solve", 2, 4, 6, "--target", 99)[:2] == (0, "impossible\n")
+    found = json.loads(command("solve", 5, 5, 7, "--target", 7, "--all", "--json")[1])
+    assert found["all"] == ["7 * 5 / 5", "7 + 5 - 5"]
+    assert (found["solutions"], found["needs"]) == (2, "add-sub")
+    assert command("solve", *range(1, 8), "--target", 9)[0] == 1
+    assert command("solve", 1, 2, "--target", 3, "--rule", "any")[0] == 2
+
+
+def test_grade_answers_a_line_for_a_line(command, tmp_path):
+    rows = [
+        {"id": "a", "nums": [3, 7, 50], "target": 46, "completion": "</think>\n<answer>50 + 3 - 7</answer>"},
+        {"nums": [3, 7, 50], "target": 46, "completion": "<answer>50 / 3 * 7</answer>"},
+        {
+            "nums": [3, 7, 50],
+            "target": 53,
+            "rule": "at-most-once",
+            "completion": "</think><answer>50+3</answer>",
+        },
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    status, out, _ = command("grade", stdin=text)
+    grades = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [grade["correct"] for grade in grades] == [True, False, True]
+    assert [grade["value"] for grade in grades] == ["46", "350/3", "53"]
+    assert [grade["strict_format"] for grade in grades] == [True, False, False]
+    assert [grade.get("id") for grade in grades] == ["a", None, None]
+    (tmp_path / "in.jsonl").write_text(text)
+    status, out, _ = command("grade", tmp_path / "in.jsonl", "--json", "--out", tmp_path / "out.jsonl")
+    assert json.loads(out) == {
+        "n": 3,
+        "correct": 2,
+        "format": 2,
+        "strict_format": 1,
+        "reasons": {"wrong-value": 1},
+    }
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
+
+
+def test_grade_writes_over_nothing_it_reads_and_any_text_it_was_given(command, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"nums": [3], "target": 3, "completion": "<answer>\\ud800</answer>"}\n')
+    before = file.read_bytes()
+    assert command("grade", file, "--out", file)[0] == 2
+    assert file.read_bytes() == before
+    status, out, _ = command("grade", file)
+    assert (status, json.loads(out)["answer"], json.loads(out)["reason"]) == (0, "\ud800", "bad-character")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [('{"nums": [1]', "line 1: not JSON"), ('{"nums": [1], "target": 1}', "no text in `completion`")],
+)
+def test_grade_names_a_bad_line(command, line, complaint):
+    status, out, err = command("grade", stdin=line + "\n")
+    assert (status, out) == (1, "")
+    assert complaint in " ".join(err.split())
+
+
+def test_solve_and_grade_import_neither_torch_nor_numba():
+    code = (
+        "import sys; from countdown_rl import cli, solver, puzzle; from countdown_rl.tasks.task import countdown;"
+        "solver.solve(puzzle.Puzzle((3, 7, 50), 46));"
+        "countdown.grade('<answer>impossible</answer>', {'nums': [3, 7], 'target': 46});"
+        "sys.exit(bool({'torch', 'numba', 'numpy', 'datasets'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_kernel_compiles_where_nothing_can_be_cached(tmp_path):
+    code = (
+        "import numba.core.caching as c; c.CacheImpl._locator_classes = [];"
+        "from countdown_rl import compiled; print(compiled.search.__class__.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "Dispatcher" in done.stdout

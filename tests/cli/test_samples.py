@@ -1,0 +1,66 @@
+"""Completions of a training run, read at the prompt."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from countdown_rl.cli.main import app
+from countdown_rl.data import jsonl
+
+
+def sample(step, reason="", completion="3 + 4</think>\n<answer>3 + 4</answer>"):
+    about = {"step": step, "nums": [3, 4], "target": 7, "completion": completion, "correct": not reason}
+    return about | {"reason": reason, "answer": "3 + 4", "value": "7", "tokens": 9}
+
+
+@pytest.fixture
+def run(tmp_path):
+    rows = [sample(1, "no-answer"), sample(1), sample(11, "wrong-value"), sample(21), sample(31, "no-answer")]
+    jsonl.write_rows(tmp_path / "samples.jsonl", rows)
+    (tmp_path / "log.csv").write_text("")
+    return tmp_path
+
+
+def shown(*words):
+    done = CliRunner().invoke(app, ["samples", *map(str, words), "--json"])
+    assert done.exit_code == 0, done.output
+    return [one["step"] for one in json.loads(done.stdout)["samples"]]
+
+
+def test_they_are_found_by_the_directory_and_by_the_file(run):
+    assert shown(run, "--n", 9) == shown(run / "samples.jsonl", "--n", 9) == [1, 1, 11, 21, 31]
+
+
+def test_they_are_filtered_by_step_by_right_and_wrong_and_by_reason(run):
+    assert shown(run, "--step", "11-25") == [11, 21]
+    assert shown(run, "--step", "1") == [1, 1]
+    assert shown(run, "--right") == [1, 21]
+    assert shown(run, "--wrong", "--step", "2-99") == [11, 31]
+    assert shown(run, "--reason", "no-answer") == [1, 31]
+
+
+def test_a_person_sees_the_step_and_no_escape_of_the_models(run):
+    jsonl.append_rows(run / "samples.jsonl", [sample(41, completion="\x1b[2Jhaha\u202e</think>")])
+    said = CliRunner().invoke(app, ["samples", str(run), "--step", "41"]).stdout
+    assert "step 41  3 4 → 7" in said
+    assert "haha" in said
+    assert not {"\x1b", "\u202e"} & set(said)
+
+
+def test_a_line_that_is_still_being_written_is_left_out(run):
+    with (run / "samples.jsonl").open("a") as stream:
+        stream.write('{"step": 41, "comp')
+    assert shown(run, "--n", 9) == [1, 1, 11, 21, 31]
+
+
+@pytest.mark.parametrize("step", ["x", "1-", "-3", "1-2-3"])
+def test_what_is_no_step_is_a_usage_error(run, step):
+    done = CliRunner().invoke(app, ["samples", str(run), f"--step={step}"])
+    assert "neither a step nor two" in str(done.exception)
+
+
+def test_another_file_of_that_name_is_refused(run):
+    (run / "samples.jsonl").write_text('{"id": 1}\n')
+    done = CliRunner().invoke(app, ["samples", str(run)])
+    assert "no samples of a training run" in str(done.exception)

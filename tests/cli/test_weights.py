@@ -1,0 +1,74 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from countdown_rl import artifacts
+from countdown_rl.cli import main
+from countdown_rl.export.config import MergeOptions, QuantizeOptions
+from tests.support import tiny_llama
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
+    with pytest.raises(SystemExit) as done:
+        main.main()
+    return done.value.code or 0
+
+
+def test_an_adapter_goes_all_the_way_to_4_bits(monkeypatch, capsys):
+    tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
+    assert run(monkeypatch, "merge", "--adapter", "peft", "--verify", "none", "--json") == 0
+    assert run(monkeypatch, "quantize", "--json") == 0
+    merged, quantized = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (merged["out"], quantized["out"]) == ("artifacts/merged", "artifacts/quantized")
+    chain = artifacts.read(Path("artifacts/quantized"), "quantized")
+    assert chain.inputs["model"]["manifest"]["inputs"]["adapter"]["base"]["source"] == "base"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["merge"], 1, "artifacts/adapter does not exist; `countdown-rl train` makes it."),
+        (["merge", "--adapter", "base"], 1, "not an adapter"),
+        (["merge", "--adapter", "base", "--revision", "main"], 2, "--revision"),
+        (["merge", "--adapter", "peft", "--base", "dequantized"], 2, "nothing to de-quantize"),
+        (["merge", "--adapter", "peft", "--out", "base"], 1, "did not write"),
+        (["quantize"], 1, "artifacts/merged does not exist; `countdown-rl merge` makes it."),
+        (["quantize", "--model", "peft"], 1, "countdown-rl merge"),
+        (["quantize", "--model", "base", "--out", "base/config.json"], 1, "is a file"),
+        (["quantize", "--model", "base", "--format", "nf5"], 2, "nf5"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_overwritten(monkeypatch, capsys, words, status, says):
+    tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
+    before = sorted(Path().rglob("*"))
+    capsys.readouterr()
+    assert run(monkeypatch, *words) == status
+    said = capsys.readouterr()
+    assert says in said.err.replace("\n", " ")
+    assert "Traceback" not in said.err
+    assert not said.out
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(("stage", "options"), [("merge", MergeOptions), ("quantize", QuantizeOptions)])
+def test_the_stage_file_holds_options_of_its_command(stage, options):
+    yaml = pytest.importorskip("yaml")
+    written = yaml.safe_load((Path(__file__).parents[2] / "stages" / f"{stage}.yaml").read_text())[stage]
+    assert {key.replace("-", "_") for key in written} <= set(vars(options()))
+
+
+def test_every_file_of_an_artifact_has_the_same_permissions(tmp_path):
+    from safetensors.torch import save_file
+
+    with artifacts.writing(tmp_path / "model", "model", options={}) as draft:
+        save_file({"weight": torch.zeros(2)}, draft.path / "model.safetensors")
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "model").iterdir()} == {0o644}

@@ -1,0 +1,136 @@
+"""Published data sets from the Hub, read from one that the tests run themselves."""
+
+import bz2
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.data import external, jsonl
+from countdown_rl.data.distribution import Exclusion
+from countdown_rl.errors import InputError
+from countdown_rl.puzzle.rules import RULES
+
+ROOT = Path(__file__).parents[2]
+COUNTDOWN = "Jiayi-Pan/Countdown-Tasks-3to4"
+PUZZLES = [{"nums": [3, 7, 50 + k], "target": 46 + k} for k in range(40)]
+CARD = """---
+configs:
+- config_name: main
+  data_files:
+  - {split: train, path: main/train-*}
+  - {split: test, path: main/test-*}
+- config_name: socratic
+  data_files:
+  - {split: train, path: socratic/train-*}
+---
+"""
+
+
+def gen_data(hub, home, *arguments):
+    """Status, the one JSON object, and stderr in one line, of a process that takes *hub* for the Hub."""
+    done = subprocess.run(
+        [sys.executable, "-m", "countdown_rl", "gen-data", "--json", *map(str, arguments)],
+        check=False, capture_output=True, text=True, cwd=ROOT, env=hub.env(home),
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout or "{}"), " ".join(done.stderr.split())
+
+
+def parquet(path, rows):
+    import pyarrow
+    import pyarrow.parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def problems(first, last):
+    return [{"question": f"What are {k} and {k}?", "answer": f"{k} + {k}\n#### {2 * k:,}"} for k in range(first, last)]
+
+
+def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path):
+    published = tmp_path / "published"
+    parquet(published / "data" / "train-00000-of-00001.parquet", PUZZLES)
+    pinned = hub.add_model(COUNTDOWN, published, repo_type="dataset")
+    parquet(published / "data" / "train-00000-of-00001.parquet", PUZZLES[:1])
+    hub.add_model(COUNTDOWN, published, repo_type="dataset")
+    given = ["--from-hub", COUNTDOWN, "--revision", pinned, "--out", tmp_path / "data"]
+    status, facts, err = gen_data(hub, tmp_path, *given)
+    assert status == 0, err
+    assert (facts["read"], facts["dropped"]) == (40, {})
+    assert sum(made["rows"] for made in facts["splits"].values()) == 40
+    assert jsonl.read_rows(tmp_path / "data" / "train.jsonl")[0]["solution"] == "50 + 3 - 7"
+    made = artifacts.read(tmp_path / "data", "data")
+    assert made.inputs["from"] == {"hub": COUNTDOWN, "revision": pinned}
+    # No revision is the newest, and what it was is written down.
+    status, facts, err = gen_data(hub, tmp_path, "--from-hub", COUNTDOWN, "--out", tmp_path / "newest")
+    assert (status, facts["read"]) == (0, 1), err
+    newest = artifacts.read(tmp_path / "newest", "data").inputs["from"]["revision"]
+    assert newest == hub.repos["dataset", COUNTDOWN].find("main") != pinned
+
+
+def test_gsm8k_comes_from_the_hub_and_keeps_its_test_split(hub, tmp_path):
+    published = tmp_path / "published"
+    parquet(published / "main" / "train-00000-of-00001.parquet", problems(0, 40))
+    parquet(published / "main" / "test-00000-of-00001.parquet", problems(600, 607))
+    parquet(published / "socratic" / "train-00000-of-00001.parquet", problems(90, 99))
+    (published / "README.md").write_text(CARD)
+    hub.add_model("openai/gsm8k", published, repo_type="dataset")
+    status, facts, err = gen_data(
+        hub, tmp_path, "--task", "gsm8k", "--from-hub", "openai/gsm8k", "--out", tmp_path / "data"
+    )
+    assert status == 0, err
+    assert (facts["read"], facts["splits"]["test"]["rows"]) == (47, 7)
+    rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl")
+    assert [row["gold"] for row in rows] == [str(2 * k) for k in range(600, 607)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--from-hub", "me/none"], "me/none"),
+        (["--from-hub", COUNTDOWN, "--revision", "v9"], COUNTDOWN),
+    ],
+)
+def test_what_the_hub_does_not_have_is_told_in_one_sentence(hub, tmp_path, arguments, complaint):
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "train.jsonl").write_text(json.dumps(PUZZLES[0]) + "\n")
+    hub.add_model(COUNTDOWN, tmp_path / "published", repo_type="dataset")
+    status, facts, err = gen_data(hub, tmp_path, *arguments, "--out", tmp_path / "data")
+    assert (status, facts) == (1, {}), err
+    assert err.startswith("error: ")
+    assert complaint in err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("rows.parquet.gz", "or a .parquet file"), ("rows.txt", "give a .jsonl"), ("rows", "give a")],
+)
+def test_a_format_that_is_not_read_is_told(tmp_path, name, complaint):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=complaint):
+        list(external.from_file(tmp_path / name))
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
+@pytest.mark.parametrize("kind", ["csv", "json", "jsonl"])
+def test_packed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
+    text = {
+        "csv": 'nums,target\n"[3, 7, 50]",46\n',
+        "json": json.dumps(PUZZLES[:1]),
+        "jsonl": json.dumps(PUZZLES[0]) + "\n",
+    }[kind]
+    path = tmp_path / f"rows.{kind}.{ending}"
+    path.write_bytes(pack.compress(text.encode()))
+    rows = [row for _, row in external.from_file(path)]
+    made = external.countdown(
+        [("", row) for row in rows], 1, rule=RULES["exactly-once"], signs="+-*/", exclude=Exclusion(), limits={},
+        impossible=False,
+    )  # fmt: skip
+    assert [row["id"] for split in made.splits.values() for row in split] == ["3-7-50=46"]

@@ -1,0 +1,194 @@
+"""Generated puzzles: exact sizes, exact facts, no leaks, the same bytes however they are made."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countdown_rl.data import enumeration, generate
+from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
+from countdown_rl.data.enumeration import Stock
+from countdown_rl.errors import InputError
+from countdown_rl.puzzle import rules, solver
+from countdown_rl.puzzle.rules import RULES, SPLITS, Puzzle
+
+SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
+
+
+def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
+    made = generate.plan(Stock(wanted, exclude or Exclusion()), split, n, seed=seed)
+    return list(generate.rows(made, workers=workers))
+
+
+def check_facts(row, wanted):
+    posed = rules.of_row(row)
+    found = solver.solve(posed)
+    assert (row["solutions"], row["needs"]) == (found.solutions, found.needs)
+    assert row["id"] == posed.id
+    assert row["size"] == len(row["nums"]) in wanted.sizes
+    assert wanted.low <= row["target"] <= wanted.high
+    assert (row["solution"] is None) == (found.solutions == 0)
+    assert set(row["nums"]) <= set(wanted.values)
+    if row["solution"]:
+        from countdown_rl.tasks import countdown
+
+        assert countdown.judge(row["solution"], row) == (str(row["target"]), "")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        PRESETS["3to4"],
+        PRESETS["24"],
+        replace(SMALL, rule=RULES["at-most-once"]),
+        replace(SMALL, rule=RULES["television"], impossible=0.25),
+        replace(SMALL, signs="+-*", impossible=0.5),
+        replace(PRESETS["3to4"], sizes={1: 1, 5: 1}),
+    ],
+)
+def test_every_row_is_what_it_says(wanted):
+    rows = make(wanted, n=60)
+    assert len(rows) == 60
+    for row in rows:
+        check_facts(row, wanted)
+
+
+@pytest.mark.slow
+def test_the_television_preset():
+    wanted = PRESETS["tv"]
+    for row in make(wanted, n=20):
+        check_facts(row, wanted)
+        assert not Counter(row["nums"]) - Counter(wanted.values)
+
+
+def test_splits_share_no_set_of_numbers_whatever_the_seed_size_and_rule():
+    hands = {split: set() for split in SPLITS}
+    for split, seed, rule in itertools.product(SPLITS, (1, 2), ("exactly-once", "television")):
+        for row in make(replace(SMALL, rule=RULES[rule]), split, 40 + 60 * (split == "train"), seed=seed):
+            hands[split].add(tuple(sorted(row["nums"])))
+            assert rules.split_of(row["nums"]) == split
+    assert not hands["train"] & hands["test"]
+    assert not hands["train"] & hands["valid"]
+    assert not hands["valid"] & hands["test"]
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=6), st.randoms())
+def test_the_split_does_not_see_the_order(numbers, rng):
+    shuffled = list(numbers)
+    rng.shuffle(shuffled)
+    assert rules.split_of(numbers) == rules.split_of(shuffled)
+
+
+def test_the_split_of_a_puzzle_never_changes():
+    assert [rules.split_of(hand) for hand in ([3, 7, 50], [14, 1, 2], [1, 4, 18])] == [
+        "train",
+        "test",
+        "valid",
+    ]
+    counts = Counter(rules.split_of(hand) for hand in itertools.combinations(range(1, 41), 3))
+    assert counts["test"] / counts.total() == pytest.approx(0.05, abs=0.01)
+
+
+def test_no_puzzle_comes_twice():
+    rows = make(SMALL, n=600)
+    assert len({row["id"] for row in rows}) == 600
+
+
+def test_a_longer_file_begins_with_the_shorter_one():
+    assert make(PRESETS["3to4"], n=100) == make(PRESETS["3to4"], n=300)[:100]
+
+
+def test_workers_change_nothing(monkeypatch):
+    monkeypatch.setattr(generate, "CHUNK", 16)
+    assert make(SMALL, n=150, workers=1) == make(SMALL, n=150, workers=3)
+
+
+def test_seeds_differ():
+    assert make(SMALL, seed=1) != make(SMALL, seed=2)
+
+
+def test_sizes_come_by_their_weights():
+    sizes = Counter(row["size"] for row in make(replace(PRESETS["3to4"], sizes={3: 1, 4: 3}), n=2_000))
+    assert sizes[4] / 2_000 == pytest.approx(0.75, abs=0.04)
+
+
+def test_impossible_rows_have_their_exact_share():
+    rows = make(replace(PRESETS["3to4"], impossible=0.3), n=200)
+    assert sum(row["solutions"] == 0 for row in rows) == 60
+
+
+def test_needs_and_difficulty_can_be_balanced():
+    rows = make(replace(PRESETS["3to4"], balance=("difficulty", "needs")), n=120)
+    cells = Counter(
+        (row["needs"], min(row["solutions"], 5) if row["solutions"] < 2 else 2 + (row["solutions"] > 4)) for row in rows
+    )
+    assert set(cells.values()) == {20}
+
+
+def _brute_puzzles(wanted, split):
+    return {
+        (hand, target)
+        for size in wanted.sizes
+        for hand in itertools.combinations_with_replacement(sorted(set(wanted.values)), size)
+        if rules.split_of(hand) == split
+        for target in range(wanted.low, wanted.high + 1)
+        if solver.solvable(Puzzle(hand, target, wanted.rule, wanted.signs))
+    }
+
+
+TINY = Distribution({2: 1, 3: 1}, tuple(range(1, 6)), 4, 9)
+
+
+def test_all_puzzles_there_are_can_be_had_and_not_one_more():
+    every = _brute_puzzles(TINY, "train")
+    rows = make(TINY, n=len(every))
+    assert {(tuple(sorted(row["nums"])), row["target"]) for row in rows} == every
+    with pytest.raises(InputError, match=f"Only {len(every):,} of the {len(every) + 1:,} "):
+        make(TINY, n=len(every) + 1)
+
+
+def test_as_many_sets_are_looked_at_as_rows_are_wanted_before_it_is_taken_for_granted_that_there_are_enough(
+    monkeypatch,
+):
+    monkeypatch.setattr(enumeration, "_STEPS", (1,) * 7)
+    monkeypatch.setattr(enumeration, "_BATCH", 8)
+    every = _brute_puzzles(TINY, "train")
+    with pytest.raises(InputError, match=f"Only {len(every):,} of"):
+        make(TINY, n=250)
+
+
+def test_more_than_there_can_be_is_refused_at_once():
+    hands = {tuple(sorted(hand)) for hand in itertools.combinations(PRESETS["tv"].values, 6)}
+    with pytest.raises(InputError, match=f"at most {len(hands) * 899:,} such puzzles"):
+        make(PRESETS["tv"], n=20_000_000)
+
+
+def test_tiles_are_drawn_without_putting_back():
+    wanted = replace(TINY, values=(1, 1, 2, 3, 5, 9), tiles=True)
+    rows = make(wanted, n=30)
+    assert not any(Counter(row["nums"]) - Counter(wanted.values) for row in rows)
+    every = {item for item in _brute_puzzles(wanted, "train") if not Counter(item[0]) - Counter(wanted.values)}
+    with pytest.raises(InputError, match=f"Only {len(every):,} of"):
+        make(wanted, n=10_000)
+
+
+@pytest.mark.parametrize("n", [20, 60])
+def test_what_is_excluded_stays_out(n):
+    every = sorted(_brute_puzzles(TINY, "train"))
+    puzzles, hand = set(every[::3]), every[1][0]
+    exclude = Exclusion(puzzles, {hand})
+    rows = make(TINY, n=n, exclude=exclude)
+    assert not any((tuple(sorted(row["nums"])), row["target"]) in exclude for row in rows)
+    left = sum(item not in exclude for item in every)
+    with pytest.raises(InputError, match=f"Only {left:,} of"):
+        make(TINY, n=len(every), exclude=exclude)
+
+
+def test_a_size_that_runs_out_is_made_up_for_by_the_others():
+    rows = make(replace(SMALL, sizes={2: 10, 3: 1}), n=900)
+    pairs = sum(row["size"] == 2 for row in rows)
+    assert pairs == len(_brute_puzzles(replace(SMALL, sizes={2: 1}), "train"))
+    assert len({row["id"] for row in rows}) == 900

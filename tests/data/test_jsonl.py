@@ -1,0 +1,83 @@
+"""Rows in and out, and what is wrong with those that are refused."""
+
+import json
+
+import pytest
+
+from countdown_rl.data import jsonl
+from countdown_rl.errors import InputError
+
+ROW = {"id": "3-7-50=46", "nums": [3, 7, 50], "target": 46, "solution": "50 + 3 − 7"}
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    jsonl.write_rows(path, [ROW, ROW])
+    assert jsonl.read_rows(path) == [ROW, ROW]
+    assert path.read_bytes().decode().count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"target": 3}', "no `nums`"),
+        ('{"nums": [1, 2]}', "no `target`"),
+        ('{"nums": [], "target": 3}', "`nums` should be"),
+        ('{"nums": "1 2", "target": 3}', "`nums` should be"),
+        ('{"nums": [1, -2], "target": 3}', "`nums` should be"),
+        ('{"nums": [1, 2.0], "target": 3}', "`nums` should be"),
+        ('{"nums": [1, true], "target": 3}', "`nums` should be"),
+        ('{"nums": [1, 2], "target": "3"}', "`target` should be"),
+        ('{"nums": [1, 2], "target": 3, "rule": "any"}', "no rule 'any'"),
+        ('{"nums": [1, 2], "target": 3, "rule": [1]}', "no rule"),
+        ('{"nums": [1, 2], "target": 3, "operators": "^"}', "Operators are"),
+        ('{"nums": [1, 2], "target": 3, "style": "loud"}', "`style`"),
+        ('{"task": "chess"}', "no task 'chess'"),
+        ('{"task": "gsm8k", "question": "?"}', "`gold`"),
+        ("\xff", "not JSON"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number_and_fault(tmp_path, line, complaint):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(json.dumps(ROW).encode() + b"\n\n" + line.encode("latin-1") + b"\n")
+    with pytest.raises(InputError) as caught:
+        jsonl.read_rows(path)
+    assert f"{path}, line 3: " in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def test_missing_and_empty_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        jsonl.read_rows(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(InputError, match="is empty"):
+        jsonl.read_rows(tmp_path / "empty.jsonl")
+
+
+def test_text_that_utf_8_cannot_hold_is_written_as_escapes(tmp_path):
+    row = {**ROW, "solution": "50 + 3 − 7 \ud800 é"}
+    jsonl.write_rows(tmp_path / "rows.jsonl", [ROW, row])
+    assert jsonl.read_rows(tmp_path / "rows.jsonl") == [ROW, row]
+    assert "−" in (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8-sig")
+    assert jsonl.read_rows(tmp_path / "rows.jsonl") == [ROW]
+
+
+def test_rows_are_read_one_at_a_time():
+    taken = []
+
+    def lines():
+        for number in range(3):
+            taken.append(number)
+            yield json.dumps(ROW).encode()
+
+    rows = jsonl.iter_rows(lines(), "a stream")
+    for number in range(3):
+        next(rows)
+        assert taken == list(range(number + 1))

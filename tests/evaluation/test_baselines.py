@@ -1,0 +1,154 @@
+"""The floor and the ceiling: legal by every rule, the same each time, and in the table beside the models."""
+
+import json
+import random
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countdown_rl.cli import main
+from countdown_rl.errors import InputError, UsageError
+from countdown_rl.evaluation import baselines, compare, evaluate
+from countdown_rl.evaluation import metrics as measures
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.puzzle import rules
+from countdown_rl.puzzle.expression import parse
+from countdown_rl.tasks.task import of_row
+
+ROWS = [
+    {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
+    {"id": "b", "nums": [3, 3], "target": 1, "needs": "mul-div", "style": "own"},
+    {"id": "c", "nums": [5, 5, 5, 1], "target": 1000, "needs": None},
+    {"id": "d", "nums": [4, 6, 9], "target": 24, "needs": "mul-div", "rule": "television", "operators": "+*/"},
+]
+GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
+
+rows = st.fixed_dictionaries(
+    {
+        "nums": st.lists(st.integers(1, 30), min_size=1, max_size=6),
+        "target": st.integers(1, 999),
+        "rule": st.sampled_from(sorted(rules.RULES)),
+        "operators": st.sampled_from(["+", "*", "+-", "*/", "+*", "+-*/"]),
+        "style": st.sampled_from(["begun", "own"]),
+    }
+)
+
+
+@given(rows, st.integers())
+def test_a_random_expression_keeps_every_rule(row, seed):
+    completion = baselines.complete("random", row, str(seed))
+    grade = of_row(row).grade(completion, row)
+    assert grade.strict_format
+    assert grade.correct or grade.reason == "wrong-value"
+
+
+def test_every_expression_of_a_small_puzzle_comes_up():
+    posed = rules.of_row({"nums": [2, 5], "target": 1, "rule": "at-most-once"})
+    values = {parse(baselines.expression(posed, random.Random(seed))).value for seed in range(400)}
+    one, other = Fraction(2), Fraction(5)
+    every = {one, other, one + other, one - other, other - one, one * other, one / other, other / one}
+    assert values == {str(value) for value in every}
+
+
+def test_no_expression_divides_by_zero():
+    posed = rules.of_row({"nums": [4, 4, 9], "target": 1, "operators": "+-*/"})
+    texts = {baselines.expression(posed, random.Random(seed)) for seed in range(2_000)}
+    assert all(parse(text).value is not None for text in texts)
+    assert "(4 - 4) / 9" in texts
+
+
+def write(path: Path, puzzles=ROWS) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in puzzles))
+    return path
+
+
+def run(tmp_path, model, name, puzzles=ROWS, **options):
+    data = write(tmp_path / "test.jsonl", puzzles)
+    return evaluate.evaluate(EvalOptions(**options), model=model, data=data, out=tmp_path / name)
+
+
+def test_the_solver_is_right_about_every_puzzle_whether_there_is_a_way_or_not(tmp_path):
+    result = run(tmp_path, "solver", "out")
+    assert result.metrics["correct"] == result.metrics["n"] == 4
+    assert [sample["answer"] for sample in result.samples][2] == "impossible"
+    assert result.metrics["model"] == {"source": "solver", "kind": "ceiling"}
+    assert evaluate.read(tmp_path / "out") == result
+
+
+def test_a_row_s_expression_depends_on_seed_and_row_alone(tmp_path):
+    few, all_ = run(tmp_path, "random", "few", n=2), run(tmp_path, "random", "all")
+    assert all_.samples[:2] == few.samples
+    assert run(tmp_path, "random", "again").samples == all_.samples
+    # The second row's own puzzle could be another one by chance; four rows hardly are.
+    assert run(tmp_path, "random", "other", seed=1).samples != all_.samples
+
+
+def test_several_samples_are_several_expressions(tmp_path):
+    result = run(tmp_path, "random", "out", ROWS[2:3], temperature=1.0, samples=16)
+    assert len({sample["answer"] for sample in result.samples}) > 8
+    assert list(result.metrics["pass_at"]) == [str(k) for k in range(1, 17)]
+
+
+def test_other_tasks_and_revisions_are_refused(tmp_path):
+    with pytest.raises(InputError, match="solver knows Countdown puzzles only"):
+        run(tmp_path, "solver", "out", [{"task": "gsm8k", "question": "2 and 3?", "gold": "5"}])
+    with pytest.raises(UsageError, match="--revision"):
+        evaluate.evaluate(
+            EvalOptions(), model="random", revision="main", data=write(tmp_path / "t.jsonl"), out=tmp_path / "out"
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def scored(tmp_path, right: str, **decoding) -> evaluate.Result:
+    """A model's evaluation of the same puzzles, as *right* says."""
+    floor = run(tmp_path, "random", "floor")
+    samples = [sample | {"correct": mark == "+"} for sample, mark in zip(floor.samples, right, strict=True)]
+    model = {"source": "m", "kind": "directory", "digest": "d"}
+    metrics = measures.measure(samples, ROWS) | {"decoding": GREEDY | decoding, "model": model}
+    return evaluate.Result(metrics | {"data": floor.metrics["data"], "precision": "fp32"}, samples)
+
+
+def test_models_are_compared_with_models_and_bounds_stand_beside_them(tmp_path):
+    floor, ceiling = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling")
+    one, two = scored(tmp_path, "+---"), scored(tmp_path, "+-++")
+    values = compare.numbers({"random": floor, "one": one, "solver": ceiling, "two": two})
+    rows = {row["name"]: row for row in values["results"]}
+    assert list(rows) == ["random", "one", "solver", "two"]
+    assert [name for name in rows if "against_first" in rows[name]] == ["two"]
+    assert rows["two"]["against_previous"] == compare.difference(one, two)
+    assert values["decoding"] == GREEDY
+    lines = compare.table(values).splitlines()
+    assert lines[2].endswith("|  |  |  |")
+    assert lines[5].count("+50.0") == 1
+
+
+def test_a_bound_has_as_many_answers_a_puzzle_as_the_model_it_is_held_against(tmp_path):
+    floor = run(tmp_path, "random", "floor")
+    with pytest.raises(InputError, match="random and model were decoded differently"):
+        compare.numbers({"random": floor, "model": scored(tmp_path, "++++", samples=2)})
+    with pytest.raises(InputError, match="give an evaluation of a model"):
+        compare.numbers({"random": floor, "solver": run(tmp_path, "solver", "ceiling")})
+
+
+def test_the_command_needs_no_torch(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(Path("test.jsonl"))
+    monkeypatch.setitem(sys.modules, "torch", None)  # so that importing it fails
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", "eval", "--model", "solver", "--data", "test.jsonl"])
+    with pytest.raises(SystemExit) as done:
+        main.main()
+    assert not done.value.code
+    assert "100.0%" in capsys.readouterr().out
+
+
+def test_a_single_model_is_held_against_its_floor_and_its_ceiling(tmp_path):
+    floor, ceiling, one = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling"), scored(tmp_path, "+---")
+    results = {"random": floor, "one": one, "solver": ceiling}
+    rows = {row["name"]: row for row in compare.numbers(results)["results"]}
+    assert rows["one"]["against_first"] == compare.difference(floor, one)
+    assert rows["solver"]["against_previous"] == compare.difference(one, ceiling)
+    assert {change["to"] for change in compare.changes(results)} == {"one", "solver"}

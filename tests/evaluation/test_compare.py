@@ -1,0 +1,218 @@
+"""Evaluations side by side: paired figures, one table, and no comparing of what cannot be compared."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.cli import main
+from countdown_rl.errors import ArtifactError, InputError
+from countdown_rl.evaluation import compare, evaluate
+from countdown_rl.evaluation import metrics as measures
+from countdown_rl.evaluation.statistics import mcnemar, paired_difference
+
+GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
+DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
+
+
+def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True) -> Path:
+    """An evaluation at *path* in which each puzzle went as *marks* say: ``+`` right, ``-`` wrong."""
+    sizes = [3 + 7 * (at % 2) for at in range(len(marks))]
+    rows = [{"nums": [1] * size, "needs": "add-sub"} for size in sizes]
+    samples = [
+        ({"id": f"r{at}"} if ids else {})
+        | {"nums": row["nums"], "target": 1, "correct": mark == "+", "tokens": 10, "truncated": False}
+        | {"completion": f"{path.name} says r{at}", "answer": None, "value": None}
+        | {"reason": "" if mark == "+" else "no-answer", "format": True, "strict_format": True}
+        for at, (mark, row) in enumerate(zip(marks, rows, strict=True))
+    ]
+    metrics = measures.measure(samples, rows) | {
+        "decoding": decoding,
+        "data": data,
+        "model": {"source": path.name, "kind": "directory", "digest": path.name},
+        "precision": "fp32",
+        "path": "plain",
+    }
+    with artifacts.writing(path, "eval", options={}, inputs={"data": data}) as draft:
+        (draft.path / "metrics.json").write_text(json.dumps(metrics))
+        (draft.path / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
+    return path
+
+
+BASE, TRAINED, MERGED = "++--++--+---", "++++++-++-+-", "++++++-++--+"
+
+
+@pytest.fixture
+def three(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return {name: made(Path(name), marks) for name, marks in (("base", BASE), ("adapter", TRAINED), ("merged", MERGED))}
+
+
+def test_each_is_held_against_the_first_and_the_one_before_puzzle_by_puzzle(three):
+    values = compare.compare(three, Path("comparison"))
+    base, adapter, merged = values["results"]
+    assert [row["name"] for row in values["results"]] == ["base", "adapter", "merged"]
+    assert "against_first" not in base
+    assert "against_previous" not in base
+    share, (low, high) = paired_difference(5, 0, 4, 3)
+    assert adapter["against_first"] == adapter["against_previous"]
+    assert adapter["against_first"] == {
+        "difference": round(share, 6),
+        "interval": [round(low, 6), round(high, 6)],
+        "won": 4,
+        "lost": 0,
+        "p": mcnemar(0, 4),
+    }
+    assert adapter["against_first"]["difference"] == pytest.approx(adapter["accuracy"] - base["accuracy"], abs=2e-6)
+    assert (merged["against_previous"]["won"], merged["against_previous"]["lost"]) == (1, 1)
+    assert (merged["against_previous"]["difference"], merged["against_previous"]["p"]) == (0, 1)
+    assert merged["against_first"]["won"] == 4
+    assert values["data"] == DATA
+    assert values == json.loads(Path("comparison/comparison.json").read_text())
+    inputs = artifacts.read(Path("comparison"), "comparison").inputs
+    assert {name: entry["digest"] for name, entry in inputs.items()} == {
+        name: artifacts.read(path, "eval").digest for name, path in three.items()
+    }
+
+
+def test_the_table_has_a_line_each_and_says_how(three):
+    compare.compare(three, Path("comparison"))
+    lines = Path("comparison/comparison.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
+    head = ["", "solved", "95%", "3 numbers", "10 numbers", "format", "tokens", "against the one before"]
+    assert cells[0] == head
+    assert {len(row) for row in cells} == {8}
+    assert cells[2][:2] == ["base", "41.7%"]
+    assert cells[2][7] == ""
+    assert cells[3][:2] == ["adapter", "75.0%"]
+    assert cells[3][7].startswith("+33.3 (")
+    assert cells[4][7].startswith("+0.0 (-")
+    assert lines[6] == (
+        "12 held-out puzzles (exactly-once), greedy, at most 256 tokens; intervals are 95% (Wilson; Newcombe for "
+        "paired differences)."
+    )
+
+
+def test_the_puzzles_that_changed_side_are_kept_with_both_completions(three):
+    compare.compare(three, Path("comparison"))
+    changes = compare.read_changes(Path("comparison"))
+    marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
+    pairs = [("base", "adapter"), ("base", "merged"), ("adapter", "merged")]
+    assert [(one["from"], one["to"], one["id"], one["side"]) for one in changes] == [
+        (first, second, f"r{at}", "won" if now == "+" else "lost")
+        for first, second in pairs
+        for at, (was, now) in enumerate(zip(marks[first], marks[second], strict=True))
+        if was != now
+    ]
+    for one in changes:
+        assert (one["before"]["correct"], one["after"]["correct"]) == (one["side"] == "lost", one["side"] == "won")
+        assert one["before"]["completion"] == f"{one['from']} says {one['id']}"
+        assert one["after"]["completion"] == f"{one['to']} says {one['id']}"
+    values = json.loads(Path("comparison/comparison.json").read_text())
+    told = {row["name"]: row["against_previous"] for row in values["results"][1:]}
+    sides = [one["side"] for one in changes if (one["from"], one["to"]) == ("adapter", "merged")]
+    assert (sides.count("won"), sides.count("lost")) == (told["merged"]["won"], told["merged"]["lost"])
+
+
+def test_of_several_completions_a_change_shows_those_that_tell():
+    def result(*puzzles):
+        samples = [
+            {"correct": ok, "completion": f"{at}{turn}", "nums": [1], "target": 1, "answer": "1", "value": "1"}
+            | {"reason": ""}
+            for at, marks in enumerate(puzzles)
+            for turn, ok in enumerate(marks)
+        ]
+        return evaluate.Result({"n": len(puzzles), "model": {"kind": "directory"}}, samples)
+
+    first = result((True, False, False), (True, True, False), (True, False, True))
+    second = result((False, True, True), (False, True, False), (False, True, True))
+    found = compare.changes({"a": first, "b": second})
+    assert [(one["side"], one["right_before"], one["right_after"]) for one in found] == [("won", 1, 2), ("lost", 2, 1)]
+    assert [(one["before"]["completion"], one["after"]["completion"]) for one in found] == [("01", "01"), ("10", "10")]
+
+
+def test_the_same_results_give_the_same_bytes(three):
+    def written(out):
+        compare.compare(three, out)
+        return {file.name: file.read_bytes() for file in out.iterdir()}
+
+    assert written(Path("a")) == written(Path("b")) == written(Path("a"))
+
+
+def test_rows_need_no_id(tmp_path):
+    paths = {name: made(tmp_path / name, BASE, ids=False) for name in "ab"}
+    assert compare.compare(paths, tmp_path / "out")["results"][1]["against_first"]["won"] == 0
+
+
+@pytest.mark.parametrize(
+    ("marks", "changes", "says"),
+    [
+        (BASE, {"data": DATA | {"digest": "e" * 64}}, "other and base were scored on different puzzles"),
+        (BASE[:-1], {}, "other and base were scored on different puzzles"),
+        (BASE, {"decoding": GREEDY | {"max_new_tokens": 128}}, "other and base were decoded differently"),
+        (BASE, {"decoding": GREEDY | {"greedy": False, "temperature": 1.0}}, "other and base were decoded differently"),
+    ],
+)
+def test_other_puzzles_or_another_decoding_are_refused(three, marks, changes, says):
+    made(Path("other"), marks, **changes)
+    with pytest.raises(InputError, match=says):
+        compare.compare({"base": Path("base"), "other": Path("other")}, Path("out"))
+    assert not Path("out").exists()
+
+
+def test_what_is_no_evaluation_is_refused_and_nothing_is_overwritten(three):
+    compare.compare(three, Path("out"))
+    before = {file.name: file.read_bytes() for file in Path("out").iterdir()}
+    with pytest.raises(InputError, match="at least two"):
+        compare.compare({"base": Path("base")}, Path("out"))
+    with pytest.raises(ArtifactError, match="nowhere does not exist; `countdown-rl eval` makes it"):
+        compare.compare({"base": Path("base"), "nowhere": Path("nowhere")}, Path("out"))
+    with pytest.raises(ArtifactError, match="out is a comparison artifact, not an eval artifact"):
+        compare.compare({"base": Path("base"), "out": Path("out")}, Path("new"))
+    with pytest.raises(ArtifactError, match="eval artifact; give --out another"):
+        compare.compare(three, Path("base"))
+    Path("merged/samples.jsonl").write_text("")
+    with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
+        compare.compare(three, Path("out"))
+    assert {file.name: file.read_bytes() for file in Path("out").iterdir()} == before
+
+
+def command(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", "compare", *words])
+    with pytest.raises(SystemExit) as done:
+        main.main()
+    return done.value.code or 0
+
+
+def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
+    assert command(monkeypatch, "base", "adapter/", "--out", "out", "--json") == 0
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    assert json.loads(said.out) == {"out": "out"} | json.loads(Path("out/comparison.json").read_text())
+    assert command(monkeypatch, "base", "adapter", "merged", "--out", "out") == 0
+    text = capsys.readouterr().out
+    assert "12 held-out puzzles" in text
+    assert "+33.3" in text
+    assert "says" not in text
+    assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "2") == 0
+    text = capsys.readouterr().out
+    assert "2 of 4 that changed side" in text
+    assert "base says r2" in text
+    assert "adapter says r2" in text
+    assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "9", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["changes"]) == 4
+
+
+def test_the_command_names_results_by_what_tells_them_apart(three, monkeypatch, capsys):
+    for run in ("a", "b"):
+        made(Path("runs", run, "eval"), BASE)
+    assert command(monkeypatch, "runs/a/eval", "runs/b/eval", "--out", "out", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert [row["name"] for row in rows] == ["runs/a/eval", "runs/b/eval"]
+    assert command(monkeypatch, "base", "base/", "--out", "new") == 2
+    assert "given twice" in capsys.readouterr().err
+    assert command(monkeypatch, "base", "--out", "new") == 1
+    assert command(monkeypatch, "--out", "new") == 2
+    assert not Path("new").exists()

@@ -1,0 +1,540 @@
+"""Evaluations: what they measure, that they repeat to the byte, go on after a kill, and refuse in one sentence."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.cli import main
+from countdown_rl.evaluation import evaluate
+from countdown_rl.evaluation import metrics as measures
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.resume import Progress
+from countdown_rl.inference import generate
+from countdown_rl.inference.generate import Completion
+from tests.support import tiny_llama
+
+SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
+ROWS = [
+    {"id": f"r{n}", "nums": [n + 2, 3, 5] + [7] * (n % 2), "target": n + 10, "needs": ("add-sub", "mul-div")[n % 2]}
+    for n in range(14)
+]
+GSM = {"id": "g", "task": "gsm8k", "question": "How many are 2 and 3?", "gold": "5"}
+
+
+def write(path: Path, rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    path = tmp_path_factory.mktemp("eval")
+    # With tied embeddings a random model says its last token again and again.
+    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024, tie_word_embeddings=False)
+    write(path / "puzzles.jsonl", ROWS)
+    return path
+
+
+def run(place, out, options=SMALL, **changes):
+    given = {"model": str(place / "model"), "data": place / "puzzles.jsonl", "out": out} | changes
+    return evaluate.evaluate(options, **given)
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def unbroken(place):
+    run(place, place / "unbroken")
+    return files(place / "unbroken")
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The numbers of the batches that a model has written since."""
+    numbers = []
+    complete = generate.Generator.complete
+
+    def counting(self, prompts, number=0):
+        numbers.append(number)
+        return complete(self, prompts, number)
+
+    monkeypatch.setattr(generate.Generator, "complete", counting)
+    return numbers
+
+
+@pytest.fixture
+def saying(monkeypatch):
+    """Makes every model write a given text, or one by the number of the prompt in its batch."""
+
+    def as_said(text):
+        say = text if callable(text) else lambda index: text
+        monkeypatch.setattr(
+            generate.Generator,
+            "complete",
+            lambda self, prompts, number=0: [Completion(say(i), 7, i % 2 == 0) for i in range(len(prompts))],
+        )
+
+    return as_said
+
+
+# What it measures
+
+
+def test_an_evaluation_says_what_was_solved_of_which_data_and_how(place, unbroken, tmp_path):
+    manifest = artifacts.read(place / "unbroken", "eval")
+    result = evaluate.read(place / "unbroken")
+    metrics = result.metrics
+    assert set(unbroken) == {"manifest.json", "metrics.json", "samples.jsonl"}
+    assert metrics["n"] == len(result.samples) == 14
+    assert metrics["correct"] == sum(sample["correct"] for sample in result.samples)
+    assert {size: share["n"] for size, share in metrics["by_size"].items()} == {"3": 7, "4": 7}
+    assert {needs: share["n"] for needs, share in metrics["by_needs"].items()} == {"add-sub": 7, "mul-div": 7}
+    assert sum(metrics["reasons"].values()) == 14 - metrics["correct"]
+    assert metrics["data"] == artifacts.file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
+    assert metrics["decoding"]["greedy"]
+    assert metrics["decoding"]["max_new_tokens"] == 8
+    assert metrics["model"]["digest"] == manifest.inputs["model"]["digest"]
+    assert [sample["id"] for sample in result.samples] == [row["id"] for row in ROWS]
+    assert all(0 < sample["tokens"] <= 8 for sample in result.samples)
+    assert all(sample["truncated"] == (sample["tokens"] == 8) or sample["tokens"] == 8 for sample in result.samples)
+    assert len({sample["completion"] for sample in result.samples}) > 4
+    assert str(place) not in unbroken["metrics.json"].decode()
+
+
+def test_shares_are_counted_over_all_and_in_groups_in_the_order_of_their_size():
+    rows = [{"nums": [1] * size, "needs": needs} for size, needs in [(3, "add-sub"), (10, None), (3, "mul-div")]]
+    grade = {"format": True, "strict_format": False, "truncated": False, "tokens": 10}
+    samples = [
+        {"correct": True, "reason": "", **grade},
+        {"correct": False, "reason": "wrong-value", **grade},
+        {"correct": False, "reason": "wrong-value", **grade, "format": False, "tokens": 3},
+    ]
+    metrics = measures.measure(samples, rows)
+    assert (metrics["accuracy"], metrics["n"], metrics["correct"]) == (0.333333, 3, 1)
+    assert list(metrics["by_size"]) == ["3", "10"]
+    assert metrics["by_size"]["3"]["accuracy"] == 0.5
+    assert set(metrics["by_needs"]) == {"add-sub", "mul-div"}
+    assert metrics["reasons"] == {"wrong-value": 2}
+    assert (metrics["format"], metrics["strict_format"], metrics["mean_tokens"]) == (0.666667, 0, 7.67)
+    assert metrics["rules"] == ["exactly-once"]
+
+
+def test_right_answers_count_in_every_style_rule_and_task(place, tmp_path, saying):
+    rows = [
+        {"id": "plain", "nums": [2, 3], "target": 5},
+        {"id": "own", "nums": [2, 3], "target": 5, "style": "own"},
+        {"id": "left", "nums": [2, 3, 50], "target": 5},
+        {"id": "some", "nums": [2, 3, 50], "target": 5, "rule": "at-most-once"},
+        {"id": "signs", "nums": [2, 3], "target": 5, "operators": "*/"},
+    ]
+    saying(" 2 and 3</think>\n<answer>2 + 3</answer>")
+    write(tmp_path / "rows.jsonl", rows)
+    result = run(place, tmp_path / "eval", data=tmp_path / "rows.jsonl")
+    by_id = {sample["id"]: sample for sample in result.samples}
+    assert {name for name, sample in by_id.items() if sample["correct"]} == {"plain", "own", "some"}
+    assert (by_id["plain"]["format"], by_id["own"]["format"]) == (True, False)
+    assert by_id["left"]["reason"] == "number-left-out"
+    assert by_id["signs"]["reason"] == "operator-not-allowed"
+    assert by_id["some"]["rule"] == "at-most-once"
+    assert result.metrics["rules"] == ["at-most-once", "exactly-once"]
+
+
+def test_saying_impossible_is_right_where_there_is_no_way(place, tmp_path, saying):
+    rows = [{"id": "no", "nums": [1, 1], "target": 50}, {"id": "yes", "nums": [1, 1], "target": 2}]
+    saying("</think>\n<answer>impossible</answer>")
+    result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", rows))
+    assert [sample["correct"] for sample in result.samples] == [True, False]
+    assert result.samples[1]["reason"] == "not-impossible"
+
+
+def test_word_problems_go_the_same_way(place, tmp_path, saying):
+    saying("<thinking>\n2 + 3\n</thinking>\n<answer>\n5\n</answer>")
+    result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", [GSM]))
+    assert result.metrics["accuracy"] == 1
+    assert (result.metrics["task"], result.metrics["by_size"], result.metrics["rules"]) == ("gsm8k", {}, [])
+    assert result.samples[0]["question"] == GSM["question"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["5", "6"])
+def test_larger_puzzles_that_gen_data_makes_are_scored_by_their_size(place, tmp_path, monkeypatch, size):
+    monkeypatch.chdir(tmp_path)
+    made = ("gen-data", "--n", "12", "--test", "6", "--valid", "2", "--size", size, "--workers", "1", "--out", "data")
+    assert command(monkeypatch, *made) == 0
+    result = run(place, Path("eval"), data=Path("data"))
+    assert {name: share["n"] for name, share in result.metrics["by_size"].items()} == {size: 6}
+    assert sum(share["n"] for share in result.metrics["by_solutions"].values()) == 6
+    assert result.metrics["data"]["file"] == "test.jsonl"
+
+
+def test_word_problems_in_the_shape_of_gsm8k_go_from_their_file_to_a_score(place, tmp_path, monkeypatch, saying):
+    monkeypatch.chdir(tmp_path)
+    given = [{"question": f"How many are {n} and 1?", "answer": f"So.\n#### {n + 1:,}"} for n in range(950, 1050)]
+    write(Path("gsm8k.jsonl"), given)
+    made = ("gen-data", "--task", "gsm8k", "--from", "gsm8k.jsonl", "--n", "100", "--test", "1", "--valid", "1")
+    assert command(monkeypatch, *made, "--out", "data") == 0
+    (row,) = [json.loads(line) for line in Path("data/test.jsonl").read_text().splitlines()]
+    saying(f"<thinking>\nas it is\n</thinking>\n<answer>\n{row['gold']}\n</answer>")
+    samples = replace(SMALL, temperature=1.0, samples=3)
+    result = run(place, Path("eval"), samples, data=Path("data"))
+    assert (result.metrics["task"], result.metrics["accuracy"], result.metrics["n"]) == ("gsm8k", 1, 1)
+    assert result.metrics["majority"]["share"] == result.metrics["pass_at"]["3"]["share"] == 1
+
+
+def test_a_data_artifact_stands_for_its_test_split_and_a_row_needs_no_id(place, unbroken, tmp_path):
+    bare = [{"nums": row["nums"], "target": row["target"]} for row in ROWS]
+    with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
+        for split in ("train", "valid", "test"):
+            write(draft.path / f"{split}.jsonl", bare)
+    result = run(place, tmp_path / "eval", replace(SMALL, n=5), data=tmp_path / "data")
+    assert result.metrics["n"] == 5
+    assert result.metrics["data"]["file"] == "test.jsonl"
+    assert "id" not in result.samples[0]
+
+
+def test_what_a_model_writes_comes_back_whatever_it_is(place, tmp_path, saying):
+    odd = "a\u2028b\x85c\x1ed\re\x0cf\tg\ufffd é 🙂"
+    saying(odd)
+    result = run(place, tmp_path / "eval")
+    assert evaluate.read(tmp_path / "eval").samples == result.samples
+    assert result.samples[0]["completion"] == odd
+
+
+def test_it_sees_for_itself_what_it_is_given(place, unbroken, tmp_path):
+    adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model")
+    result = run(place, tmp_path / "eval", model=str(adapter))
+    assert result.metrics["model"]["kind"] == "adapter"
+    base = evaluate.read(place / "unbroken")
+    assert base.metrics["model"]["kind"] == "directory"
+    assert base.metrics["data"] == result.metrics["data"]
+    assert [one["completion"] for one in base.samples] != [one["completion"] for one in result.samples]
+    rounded = run(place, tmp_path / "nf4", replace(SMALL, precision="nf4"))
+    assert (rounded.metrics["precision"], rounded.metrics["path"]) == ("nf4", "dequantized-nf4")
+
+
+# The same bytes
+
+
+def test_two_runs_give_the_same_bytes_and_leave_nothing_else(place, unbroken, tmp_path):
+    run(place, tmp_path / "deep" / "er" / "eval")
+    assert files(tmp_path / "deep" / "er" / "eval") == unbroken
+    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["eval"]
+
+
+def test_sampling_repeats_with_its_seed(place, tmp_path):
+    hot = replace(SMALL, temperature=1.0, top_p=0.9)
+    texts = []
+    for name, options in (("a", hot), ("b", hot), ("c", replace(hot, seed=1))):
+        texts.append([sample["completion"] for sample in run(place, tmp_path / name, options).samples])
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert texts[0] != texts[2]
+
+
+def test_another_size_of_batch_writes_the_same_greedily(place, unbroken, tmp_path):
+    texts = evaluate.read(place / "unbroken").samples
+    assert run(place, tmp_path / "eval", replace(SMALL, batch_size=0)).samples == texts
+
+
+@pytest.mark.parametrize("options", [SMALL, replace(SMALL, temperature=1.0)], ids=["greedy", "sampled"])
+def test_a_run_that_breaks_off_ends_with_the_same_bytes_and_writes_no_batch_twice(place, tmp_path, written, options):
+    run(place, tmp_path / "whole", options)
+    assert written == [0, 1, 2, 3]
+    written.clear()
+    out, told = tmp_path / "eval", []
+
+    def breaking(done, total, solved):
+        told.append(done)
+        if done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(place, out, options, on_batch=breaking)
+    assert not out.exists()
+    run(place, out, options, on_batch=lambda done, *rest: told.append(done))
+    assert written == [0, 1, 2, 3]
+    assert told == [0, 4, 8, 8, 12, 14]
+    assert files(out) == files(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "whole"]
+
+
+def test_a_run_that_is_killed_ends_with_the_same_bytes(place, unbroken, tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path; from countdown_rl import evaluation;"
+        "from countdown_rl.evaluation.config import EvalOptions;"
+        "kill = lambda done, *rest: done == 8 and os.kill(os.getpid(), signal.SIGKILL);"
+        "evaluation.evaluate(EvalOptions(max_new_tokens=8, batch_size=4, threads=1), model=sys.argv[1],"
+        "data=Path(sys.argv[2]), out=Path(sys.argv[3]), on_batch=kill)"
+    )
+    words = [str(place / "model"), str(place / "puzzles.jsonl"), str(tmp_path / "eval")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".eval.progress.jsonl"]
+    told = []
+    run(place, tmp_path / "eval", on_batch=lambda *now: told.append(now[0]))
+    assert told == [8, 12, 14]
+    assert files(tmp_path / "eval") == unbroken
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_ten_times_at_random_moments_ends_with_the_same_bytes(place, tmp_path):
+    # Enough puzzles that a run takes longer than it takes to start, one batch after another.
+    rows = [row | {"id": f"{row['id']}-{turn}", "target": row["target"] + turn} for turn in range(40) for row in ROWS]
+    data = write(tmp_path / "rows.jsonl", rows)
+    options = EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0)
+    run(place, tmp_path / "whole", options, data=data)
+    code = (
+        "import sys; from pathlib import Path; from countdown_rl import evaluation;"
+        "from countdown_rl.evaluation.config import EvalOptions;"
+        "evaluation.evaluate(EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0),"
+        "model=sys.argv[1], data=Path(sys.argv[2]), out=Path(sys.argv[3]),"
+        "on_batch=lambda done, *rest: print(done, flush=True))"
+    )
+    words = [sys.executable, "-c", code, str(place / "model"), str(data), str(tmp_path / "again" / "eval")]
+    chance, kills, begun = random.Random(0), 0, set()
+    while not (tmp_path / "again" / "eval").exists():
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        begun.add(int(child.stdout.readline()))
+        if kills < 10:
+            for _ in range(chance.randint(1, 2)):  # so that every run gets somewhere, however busy the machine
+                child.stdout.readline()
+            time.sleep(chance.uniform(0, 0.03))
+            child.send_signal(signal.SIGKILL)
+            kills += 1
+        child.communicate()
+    assert kills == 10
+    assert len(begun) == 11  # it went on from where it was, not from the start
+    assert files(tmp_path / "again" / "eval") == files(tmp_path / "whole")
+    assert [path.name for path in (tmp_path / "again").iterdir()] == ["eval"]
+
+
+def test_what_another_run_left_is_not_taken(place, unbroken, tmp_path, written):
+    def breaking(done, *rest):
+        if done == 8:
+            raise KeyboardInterrupt
+
+    for changes in ({"options": replace(SMALL, max_new_tokens=7)}, {"options": replace(SMALL, n=12)}):
+        with pytest.raises(KeyboardInterrupt):
+            run(place, tmp_path / "eval", on_batch=breaking, **changes)
+    written.clear()
+    run(place, tmp_path / "eval")
+    assert written == [0, 1, 2, 3]
+    assert files(tmp_path / "eval") == unbroken
+
+
+# The file of finished batches
+
+
+def test_progress_is_whole_up_to_where_its_file_was_cut(tmp_path):
+    path, identity = tmp_path / "new" / "file", {"model": "é"}
+    batches = {(0, 3): [Completion("é\u2028🙂\n", 3, True)] * 2, (1,): [Completion("", 1, False)], (2,): []}
+    batches[(2,)] = [Completion("→", 5, True)]
+    first = Progress(path, identity)
+    for rows, completions in batches.items():
+        first.add(rows, completions)
+    whole = path.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        found = Progress(path, identity)
+        kept = sum(end <= cut for end in ends) - 1
+        assert [found.batch(rows) for rows in batches] == [
+            *list(batches.values())[: max(kept, 0)],
+            *[None] * (3 - max(kept, 0)),
+        ]
+        for rows, completions in list(batches.items())[max(kept, 0) :]:
+            found.add(rows, completions)
+        assert path.read_bytes() == whole
+    found.clear()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\xff\xfe\n", b"[]\n", b"null\n", b"[[1], 5]\n", b'[[1], [["a"]]]\n', b"[[1, 2], []]\n"]
+)
+def test_progress_drops_what_follows_a_line_that_cannot_be_read(tmp_path, damage):
+    first = Progress(tmp_path / "file", {})
+    first.add((5, 6), [Completion("a", 1, True)] * 2)
+    whole = (tmp_path / "file").read_bytes()
+    (tmp_path / "file").write_bytes(whole + damage + whole.split(b"\n")[1] + b"\n")
+    again = Progress(tmp_path / "file", {})
+    assert again.batch((5, 6)) == [Completion("a", 1, True)] * 2
+    assert again.batch((1, 2)) is None
+    assert (tmp_path / "file").read_bytes() == whole
+    assert Progress(tmp_path / "file", {"other": 1}).batch((5, 6)) is None
+
+
+# Bad input
+
+
+def command(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
+    with pytest.raises(SystemExit) as done:
+        main.main()
+    return done.value.code or 0
+
+
+@pytest.fixture
+def here(place, tmp_path, monkeypatch):
+    """A directory to work in with one of each thing that is no good."""
+    monkeypatch.chdir(tmp_path)
+    os.symlink(place / "model", "model")
+    write(Path("good.jsonl"), ROWS)
+    Path("broken.jsonl").write_text(json.dumps(ROWS[0]) + "\n{oops\n")
+    Path("latin.jsonl").write_bytes('{"nums": "é"}\n'.encode("latin-1"))
+    write(Path("targetless.jsonl"), [ROWS[0], {"nums": [1, 2]}])
+    Path("empty.jsonl").write_text("\n")
+    write(Path("long.jsonl"), [GSM | {"question": "why " * 2000}])
+    with artifacts.writing(Path("data"), "data", options={}) as draft:
+        write(draft.path / "train.jsonl", ROWS)
+    Path("folder").mkdir()
+    Path("folder/mine.txt").write_text("mine")
+    return tmp_path
+
+
+GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--max-new-tokens", "4")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["--data", "nowhere.jsonl"], 1, "nowhere.jsonl does not exist"),
+        (["--data", "broken.jsonl"], 1, "broken.jsonl, line 2: not JSON"),
+        (["--data", "latin.jsonl"], 1, "latin.jsonl, line 1: not JSON"),
+        (["--data", "targetless.jsonl"], 1, "targetless.jsonl, line 2: there is no `target`"),
+        (["--data", "empty.jsonl"], 1, "empty.jsonl is empty"),
+        (["--data", "folder"], 1, "folder has no manifest.json"),
+        (["--data", "data"], 1, "data/test.jsonl does not exist"),
+        (["--data", "long.jsonl"], 1, "the model reads 1024 tokens"),
+        (["--n", "15"], 1, "good.jsonl has 14 rows, fewer than --n 15"),
+        (["--n", "0"], 2, "--n"),
+        (["--model", "nothing-like-it"], 1, "nothing-like-it"),
+        (["--model", "artifacts/adapter"], 1, "`countdown-rl train` makes it"),
+        (["--model", "data"], 1, "data is a data artifact"),
+        (["--model", "folder"], 1, "folder has no config.json"),
+        (["--model", "good.jsonl"], 1, "not a GGUF file"),
+        (["--model", "model", "--revision", "main"], 2, "--revision"),
+        (["--out", "folder"], 1, "did not write"),
+        (["--out", "data"], 1, "holds a data artifact"),
+        (["--out", "good.jsonl"], 1, "is a file"),
+        (["--out", "good.jsonl/eval"], 1, "cannot be written to"),
+        (["--precision", "int8"], 2, "int8"),
+        (["--device", "tpu"], 2, "tpu"),
+        (["--temperature", "-1"], 2, "--temperature"),
+        (["--top-p", "0"], 2, "--top-p"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, capsys, words, status, says):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    before = {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))}
+    assert command(monkeypatch, *GOOD, *words) == status
+    said = capsys.readouterr()
+    assert says in " ".join(said.err.replace("│", " ").split())
+    assert "Traceback" not in said.err
+    assert not said.out
+    if status == 1:
+        assert said.err.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))} == before
+
+
+def test_a_full_disk_is_one_sentence_and_what_was_finished_is_kept(here, monkeypatch, capsys, written):
+    add = Progress.add
+
+    def full(self, rows, completions):
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device", "out")
+        add(self, rows, completions)
+
+    monkeypatch.setattr(Progress, "add", full)
+    assert command(monkeypatch, *GOOD, "--batch-size", "4") == 1
+    said = capsys.readouterr().err
+    assert "no space left on the disk" in said
+    assert "Traceback" not in said
+    assert not Path("out").exists()
+    monkeypatch.setattr(Progress, "add", add)
+    written.clear()
+    assert command(monkeypatch, *GOOD, "--batch-size", "4") == 0
+    assert written == [2, 3]
+
+
+def test_a_result_stands_until_a_new_one_is_whole(here, monkeypatch, capsys):
+    assert command(monkeypatch, *GOOD) == 0
+    before = files(Path("out"))
+    assert command(monkeypatch, *GOOD, "--data", "broken.jsonl") == 1
+    assert files(Path("out")) == before
+    capsys.readouterr()
+    assert command(monkeypatch, *GOOD, "--n", "3", "--json") == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert said.out.count("\n") == 1
+    assert (told["out"], told["n"]) == ("out", 3)
+    assert told == {"out": "out"} | json.loads(Path("out/metrics.json").read_text())
+
+
+def test_a_damaged_evaluation_is_refused(here, monkeypatch, capsys):
+    assert command(monkeypatch, *GOOD) == 0
+    Path("out/samples.jsonl").write_text("{}\n")
+    assert command(monkeypatch, "samples", "out") == 1
+    assert "out/samples.jsonl is damaged" in capsys.readouterr().err
+    assert command(monkeypatch, "samples", "data") == 1
+    assert "data is a data artifact, not an eval artifact" in capsys.readouterr().err
+
+
+# Reading completions
+
+
+def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys, saying):
+    answers = [
+        "</think>\n<answer>2+3+5</answer>",
+        "<answer>2 + 9</answer>",
+        "",
+        "</think><answer>[b]\x1b[31m1[/b]</answer>",
+    ]
+    saying(lambda index: answers[index])
+    run(place, Path("eval"), data=write(Path("four.jsonl"), ROWS[:1] * 4))
+    capsys.readouterr()
+
+    def shown(*words):
+        assert command(monkeypatch, "samples", "eval", "--json", *words) == 0
+        told = json.loads(capsys.readouterr().out)
+        return told["all"], [sample["completion"] for sample in told["samples"]]
+
+    assert shown() == (4, answers)
+    assert shown("--n", "2") == (4, answers[:2])
+    assert shown("--right") == (1, answers[:1])
+    assert shown("--wrong") == (3, answers[1:])
+    assert shown("--reason", "no-answer") == (1, [""])
+    assert shown("--reason", "nothing-like-it") == (0, [])
+    assert command(monkeypatch, "samples", "eval", "--right", "--wrong") == 2
+    assert command(monkeypatch, "samples", "eval") == 0
+    text = capsys.readouterr().out
+    assert "✓ 2+3+5 = 10" in text
+    assert "✗ number-not-given (2 + 9 = 11)" in text
+    assert "[b]\ufffd[31m1[/b]" in text  # no markup, and nothing that a terminal would obey
+    assert "\x1b" not in text
+    assert "4 of 4 completions" in text
+
+
+def test_a_sample_without_a_value_shows_what_was_said(here, place, monkeypatch, capsys, saying):
+    saying("</think>\n<answer>impossible</answer>")
+    rows = [{"nums": [1, 1], "target": 50}, {"nums": [1, 1], "target": 2}]
+    run(place, Path("eval"), data=write(Path("two.jsonl"), rows))
+    assert command(monkeypatch, "samples", "eval") == 0
+    text = capsys.readouterr().out
+    assert "✓ impossible\n" in text
+    assert "✗ not-impossible (impossible)" in text
+    assert "None" not in text

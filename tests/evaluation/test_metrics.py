@@ -1,0 +1,201 @@
+"""Shares of several completions a puzzle: estimators against enumeration, intervals against simulation."""
+
+from itertools import combinations
+from statistics import NormalDist, stdev
+
+import numpy as np
+import pytest
+
+from countdown_rl.errors import UsageError
+from countdown_rl.evaluation.compare import difference
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.evaluate import Result
+from countdown_rl.evaluation.metrics import measure, pass_at, vote
+from countdown_rl.evaluation.statistics import bootstrap, mean_interval, paired_mean, wilson
+
+
+def graded(right, *, size=3):
+    """*right* as samples of one row after another, and the rows."""
+    rows = [{"nums": [1] * size, "target": 1} for _ in right]
+    blank = {"nums": [1], "format": True, "strict_format": True, "truncated": False, "tokens": 5}
+    blank |= {"answer": "1", "value": "1"}
+    samples = [blank | {"correct": ok, "reason": "" if ok else "wrong-value"} for row in right for ok in row]
+    return samples, rows
+
+
+@pytest.mark.parametrize("each", range(1, 7))
+def test_pass_at_k_is_the_share_of_draws_that_have_a_right_one(each):
+    for right in range(each + 1):
+        outcomes = [True] * right + [False] * (each - right)
+        for k in range(1, each + 1):
+            draws = [any(draw) for draw in combinations(outcomes, k)]
+            assert pass_at(k, right, each) == pytest.approx(sum(draws) / len(draws))
+
+
+def test_one_completion_a_puzzle_has_wilsons_interval():
+    for n in (1, 7, 500):
+        for right in {0, 1, n // 2, n - 1, n}:
+            assert mean_interval([1.0] * right + [0.0] * (n - right)) == pytest.approx(wilson(right, n))
+
+
+def test_completions_that_always_agree_tell_no_more_than_one_and_independent_ones_as_much_as_they_are():
+    alike = [1.0] * 30 + [0.0] * 70
+    assert mean_interval(alike, 8) == pytest.approx(wilson(30, 100))
+    assert mean_interval([0.5] * 100, 8) == pytest.approx(wilson(400, 800))
+    assert mean_interval([], 8) == (0, 1)
+    assert mean_interval([0.0] * 100, 8) == pytest.approx(wilson(0, 100))
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 1), (6, 2), (0.2, 0.8)])
+def test_the_interval_of_a_mean_over_puzzles_covers_95_percent_of_5000_draws(a, b):
+    draw = np.random.default_rng(0)
+    covered = 0
+    for _ in range(5_000):
+        shares = draw.binomial(4, draw.beta(a, b, size=200)) / 4  # puzzles differ; completions of one are alike
+        low, high = mean_interval(shares.tolist(), 4)
+        covered += low <= a / (a + b) <= high
+    assert covered / 5_000 == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("a", "b", "n", "k"), [(0.5, 0.5, 200, 4), (6, 2, 200, 2), (0.2, 0.8, 200, 2), (2, 3, 60, 1), (0.3, 1.5, 500, 8)]
+)
+def test_the_bootstrap_of_pass_at_k_covers_95_percent_of_10000_draws(a, b, n, k):
+    draw, each = np.random.default_rng(0), 8
+    true = 1 - np.prod([(b + i) / (a + b + i) for i in range(k)])  # E[1 - (1 - p)^k], p of a beta distribution
+    values = np.array([pass_at(k, right, each) for right in range(each + 1)])
+    covered = 0
+    for _ in range(10_000):
+        low, high = bootstrap(values[draw.binomial(each, draw.beta(a, b, size=n))])
+        covered += low <= true <= high
+    assert covered / 10_000 == pytest.approx(0.95, abs=0.01)
+
+
+def test_the_bootstrap_repeats_and_gives_way_to_wilson_where_resampling_tells_nothing():
+    values = [0.25] * 30 + [1.0] * 20 + [0.0] * 50
+    low, high = bootstrap(values)
+    assert (low, high) == bootstrap(sorted(values))
+    assert 0 < low < sum(values) / 100 < high < 1
+    assert bootstrap([1.0] * 40) == wilson(40, 40)
+    assert bootstrap([0.0, 1.0, 0.5]) == wilson(1.5, 3)
+    assert bootstrap([1.0] + [0.0] * 999) == wilson(1, 1000)
+
+
+def test_a_bootstrap_interval_is_about_that_of_the_mean_where_the_mean_is_known_well():
+    values = np.random.default_rng(1).beta(3, 2, size=2_000)
+    error = 1.96 * values.std() / 2_000**0.5
+    assert bootstrap(values) == pytest.approx((values.mean() - error, values.mean() + error), abs=error / 20)
+
+
+def test_a_paired_mean_is_that_of_the_differences():
+    first, second = [0.0, 0.25, 0.5, 1.0], [0.25, 0.25, 1.0, 0.75]
+    mean, (low, high), p = paired_mean(first, second)
+    assert mean == pytest.approx(0.125)
+    assert low < mean < high
+    assert low == pytest.approx(0.25 - high)
+    error = stdev([0.25, 0, 0.5, -0.25]) / 2
+    assert p == pytest.approx(2 * NormalDist().cdf(-mean / error))
+    assert paired_mean(first, first) == (0, (0, 0), 1)
+
+
+def test_metrics_of_several_completions_count_puzzles_and_give_pass_at_k():
+    samples, rows = graded([(True, False), (True, True), (False, False), (False, True)])
+    metrics = measure(samples, rows)
+    assert (metrics["n"], metrics["correct"], metrics["accuracy"]) == (4, 4, 0.5)
+    assert {k: found["share"] for k, found in metrics["pass_at"].items()} == {"1": 0.5, "2": 0.75}
+    assert metrics["by_size"]["3"]["n"] == 4
+    assert metrics["reasons"] == {"wrong-value": 4}
+
+
+def answers(*texts):
+    """Completions of the puzzle of reaching 20 from 2, 3 and 4."""
+    from countdown_rl.tasks import countdown
+
+    row = {"nums": [2, 3, 4], "target": 20}
+    grades = [
+        countdown.grade("</think>" if text is None else f"</think>\n<answer>{text}</answer>", row) for text in texts
+    ]
+    return [row | {"answer": one.answer, "value": one.value, "correct": one.correct} for one in grades]
+
+
+@pytest.mark.parametrize(
+    ("texts", "right"),
+    [
+        (["(2 + 3) * 4", "4 * 3 + 2", "4 * (3 + 2)"], True),
+        (["4 * 3 + 2", "(2 + 3) * 4", "2 + 3 * 4", "4 * (3 + 2)"], False),  # as many each: the first one counts
+        (["(2 + 3) * 4", "4 * 3 + 2", "2 + 3 * 4", "4 * (3 + 2)"], True),
+        ([None, None, "4*(2+3) = 20"], True),
+        (["impossible", "Impossible.", "4 * (2 + 3)"], False),
+        ([None, None], False),
+    ],
+)
+def test_the_answer_given_most_often_wins_however_it_is_written(texts, right):
+    assert vote(answers(*texts)) is right
+
+
+def test_metrics_of_several_completions_say_how_they_vote_and_how_draws_differ():
+    samples, rows = graded([(True, False, False), (True, True, True), (False, False, True), (True, False, False)])
+    for sample in samples:
+        sample["answer"] = "1" if sample["correct"] else "2"
+    metrics = measure(samples, rows)
+    assert (metrics["majority"]["count"], metrics["majority"]["share"], metrics["majority"]["n"]) == (1, 0.25, 4)
+    assert metrics["majority"]["interval"] == [round(limit, 6) for limit in wilson(1, 4)]
+    assert metrics["draws"] == {"sd": round(np.std([0.75, 0.25, 0.5]), 6), "lowest": 0.25, "highest": 0.75}
+    assert list(metrics["pass_at"]) == ["1", "2", "3"]
+    assert metrics["pass_at"]["3"] == {"share": 1.0, "interval": [round(limit, 6) for limit in wilson(4, 4)]}
+    assert metrics["pass_at"]["1"]["share"] == metrics["accuracy"] == 0.5
+
+
+def test_puzzles_are_told_apart_by_how_many_solutions_they_have_and_refusals_by_whether_they_are_right():
+    found = [1, 0, 7, 0, 1, 30, 3, None]
+    rows = [{"nums": [1, 2], "target": 3, "solutions": count} for count in found]
+    rows[-1].pop("solutions")
+    marks = ["", "", "wrong-value", "no-answer", "not-impossible", "", "not-impossible", "not-impossible"]
+    blank = {"format": True, "strict_format": True, "truncated": False, "tokens": 5}
+    metrics = measure([blank | {"correct": not mark, "reason": mark} for mark in marks], rows)
+    counted = {name: (share["correct"], share["n"]) for name, share in metrics["by_solutions"].items()}
+    assert counted == {"1": (1, 2), "2-4": (0, 1), "5-9": (0, 1), "10+": (1, 1)}
+    assert list(metrics["by_solutions"]) == ["1", "2-4", "5-9", "10+"]
+    assert (metrics["impossible"]["correct"], metrics["impossible"]["n"]) == (1, 2)
+    assert (metrics["wrong_refusals"]["count"], metrics["wrong_refusals"]["n"]) == (3, 6)
+    assert metrics["wrong_refusals"]["share"] == 0.5
+    assert metrics["reasons"] == {"not-impossible": 3, "no-answer": 1, "wrong-value": 1}
+    assert "impossible" not in measure([blank | {"correct": True, "reason": ""}], rows[:1])
+
+
+def test_lengths_are_told_by_side_with_the_price_of_a_right_answer():
+    blank = {"format": True, "strict_format": True, "truncated": False}
+    marks = [(10, True), (20, True), (30, False), (200, False)]
+    samples = [blank | {"tokens": n, "correct": ok, "reason": "" if ok else "no-answer"} for n, ok in marks]
+    metrics = measure(samples, [{"nums": [1], "target": 1}] * 4)
+    assert metrics["tokens"] == {
+        "median": 25,
+        "p95": 200,
+        "longest": 200,
+        "mean_right": 15,
+        "mean_wrong": 115,
+        "per_right_answer": 130,
+    }
+    assert metrics["intervals"]["format"] == [round(limit, 6) for limit in wilson(4, 4)]
+    none = measure([samples[2]], [{"nums": [1], "target": 1}])["tokens"]
+    assert (none["mean_right"], none["per_right_answer"]) == (None, None)
+
+
+def test_metrics_of_one_completion_say_nothing_of_pass_at():
+    samples, rows = graded([(True,), (False,)])
+    assert "pass_at" not in measure(samples, rows)
+
+
+def test_results_of_several_completions_are_compared_puzzle_by_puzzle():
+    results = []
+    for right in ([(True, False), (False, False), (True, True)], [(True, True), (False, False), (True, False)]):
+        samples, rows = graded(right)
+        results.append(Result(measure(samples, rows), samples))
+    found = difference(*results)
+    assert (found["difference"], found["won"], found["lost"], found["p"]) == (0, 1, 1, 1)
+
+
+def test_several_greedy_completions_are_refused():
+    with pytest.raises(UsageError, match="temperature"):
+        EvalOptions(samples=4)

@@ -1,0 +1,125 @@
+"""Intervals and tests against published examples, closed forms, brute force and simulation."""
+
+from fractions import Fraction
+from itertools import product
+from math import comb, sqrt
+
+import numpy as np
+import pytest
+
+from countdown_rl.evaluation.statistics import Z, mcnemar, paired_difference, wilson
+
+
+def test_z_is_the_97_5_percent_point_of_the_normal_distribution():
+    from statistics import NormalDist
+
+    assert pytest.approx(NormalDist().inv_cdf(0.975), abs=1e-12) == Z
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    # Newcombe (1998), "Two-sided confidence intervals for the single proportion", table I, method 3.
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_gives_the_published_limits(successes, n, low, high):
+    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (3, 10), (500, 1000), (1000, 1000), (1, 100_000)])
+def test_wilson_limits_are_where_the_score_test_just_fails(successes, n):
+    low, high = wilson(successes, n)
+    assert 0 <= low <= successes / n <= high <= 1
+    for limit in (low, high):
+        if 1e-9 < limit < 1 - 1e-9:
+            assert abs(successes / n - limit) / sqrt(limit * (1 - limit) / n) == pytest.approx(Z)
+
+
+def test_nothing_counted_says_nothing():
+    assert wilson(0, 0) == (0, 1)
+    assert paired_difference(0, 0, 0, 0) == (0, (-1, 1))
+    assert mcnemar(0, 0) == 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.5, 0.72, 0.9])
+def test_wilson_covers_95_percent_exactly_enumerated(share):
+    n = 1000
+    chances = np.exp(
+        [
+            sum(np.log([n - i for i in range(k)])) - sum(np.log(range(1, k + 1)))
+            + k * np.log(share) + (n - k) * np.log1p(-share)
+            for k in range(n + 1)
+        ]
+    )  # fmt: skip
+    covered = sum(chance for k, chance in enumerate(chances) if wilson(k, n)[0] <= share <= wilson(k, n)[1])
+    assert covered == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("table", "difference", "low", "high"),
+    [
+        # Newcombe (1998), "... based on paired data", table II, method 10.
+        ((36, 2, 12, 0), 0.2, 0.0569, 0.3404),
+        # Altman et al. (2000), "Statistics with Confidence", table 6.2.
+        ((14, 0, 5, 22), 0.122, 0.011, 0.226),
+        # Fagerland, Lydersen and Laake (2014): airway hyper-responsiveness before and after transplantation.
+        ((1, 7, 1, 12), -0.286, -0.507, -0.026),
+    ],
+)
+def test_the_paired_difference_has_the_published_limits(table, difference, low, high):
+    found, interval = paired_difference(*table)
+    assert found == pytest.approx(difference, abs=6e-4)
+    assert interval == pytest.approx((low, high), abs=6e-4)
+
+
+def test_the_paired_interval_turns_round_with_its_sides_and_stays_in_bounds():
+    for both, first, second, neither in product(range(5), repeat=4):
+        if both + first + second + neither == 0:
+            continue
+        found, (low, high) = paired_difference(both, first, second, neither)
+        turned, (below, above) = paired_difference(both, second, first, neither)
+        assert -1 <= low <= found <= high <= 1
+        assert (turned, below, above) == pytest.approx((-found, -high, -low), abs=1e-12)
+
+
+def test_two_that_agree_everywhere_differ_by_nothing_known_better_with_more_puzzles():
+    found, (low, high) = paired_difference(600, 0, 0, 400)
+    assert found == 0
+    assert -0.005 < low < 0 < high < 0.005
+
+
+@pytest.mark.parametrize(
+    "chances",
+    # both, first only, second only, neither: a step of training, of merging, of quantizing; and no relation.
+    [(0.5, 0.08, 0.22, 0.2), (0.68, 0.01, 0.01, 0.3), (0.6, 0.06, 0.04, 0.3), (0.25, 0.25, 0.25, 0.25)],
+)
+def test_the_paired_interval_covers_95_percent_of_20000_draws(chances):
+    true = chances[2] - chances[1]
+    tables = np.random.default_rng(1).multinomial(1000, chances, size=20_000)
+    kinds, counts = np.unique(tables, axis=0, return_counts=True)
+    covered = 0
+    for table, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        low, high = paired_difference(*table)[1]
+        covered += count * (low <= true <= high)
+    assert covered / 20_000 == pytest.approx(0.95, abs=0.01)
+
+
+def test_mcnemar_is_the_binomial_test_of_an_even_coin():
+    for n in range(1, 16):
+        for first in range(n + 1):
+            # As likely as what was seen, or less: for an even coin, twice the smaller tail.
+            seen = comb(n, first)
+            exact = sum(Fraction(comb(n, k), 2**n) for k in range(n + 1) if comb(n, k) <= seen)
+            assert mcnemar(first, n - first) == pytest.approx(float(exact), abs=1e-12)
+
+
+def test_mcnemar_gives_the_published_value_and_stands_thousands_of_puzzles():
+    assert mcnemar(1, 7) == pytest.approx(0.0703, abs=1e-4)  # Fagerland et al. (2013), exact conditional test
+    assert mcnemar(5_000, 5_000) == 1
+    assert 0 < mcnemar(4_900, 5_300) < 1e-4
+    assert mcnemar(0, 1_000) == pytest.approx(2**-999)
+
+
+def test_mcnemar_rejects_what_is_true_no_more_often_than_it_says():
+    n = 200
+    rejected = sum(comb(n, k) for k in range(n + 1) if mcnemar(k, n - k) < 0.05)
+    assert Fraction(rejected, 2**n) <= Fraction(5, 100)

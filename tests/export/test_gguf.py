@@ -1,0 +1,179 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.quantize import quantize
+from countdown_rl.models import load
+from countdown_rl.models.load import quiet
+from countdown_rl.models.reference import resolve
+from tests.support import tiny_llama
+
+quiet()
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def written(kind: str, **changes):
+    tiny_llama.checkpoint(Path("full"), **changes)
+    return quantize(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
+
+
+def fields() -> dict:
+    from gguf import GGUFReader
+
+    (file,) = Path("quantized").glob("*.gguf")
+    return {name: field.contents() for name, field in GGUFReader(file).fields.items()}
+
+
+@pytest.mark.parametrize(("kind", "closeness"), [("f16", 1e-3), ("q8_0", 0.05), ("q4_0", 0.5)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_transformers_reads_the_same_model_back(kind, closeness, tied):
+    from transformers import AutoModelForCausalLM
+
+    facts = written(kind, tie_word_embeddings=tied).facts
+    ids = torch.arange(5, 25).view(1, 20)
+    with torch.inference_mode():
+        back = AutoModelForCausalLM.from_pretrained("quantized", gguf_file=facts["file"], dtype=torch.float32)
+        a, b = back(ids).logits, load.load(resolve("full"), precision="fp32").model(ids).logits
+    assert (a - b).norm() / b.norm() < closeness
+
+
+def test_tokenizer_special_tokens_and_chat_template_are_in_the_file():
+    written("f16")
+    held = fields()
+    tokenizer = tiny_llama.tokenizer()
+    assert held["tokenizer.chat_template"] == tokenizer.chat_template
+    assert (held["tokenizer.ggml.eos_token_id"], held["tokenizer.ggml.padding_token_id"]) == (1, 0)
+    assert held["tokenizer.ggml.tokens"][:3] == ["<|pad|>", "<|end|>", "<|system|>"]
+    assert held["tokenizer.ggml.token_type"][3] == 3
+    assert held["tokenizer.ggml.add_bos_token"] is False
+    assert held["llama.context_length"] == 512
+
+
+def test_the_modelfile_says_the_chat_template_in_ollama_s_language():
+    written("q8_0")
+    text = Path("quantized/Modelfile").read_text()
+    assert "FROM ./model-Q8_0.gguf\n" in text
+    assert "{{ if .System }}<|system|>{{ .System }}<|end|><|user|>{{ else }}<|user|>{{ end }}{{ .Prompt }}" in text
+    assert '{{ .Prompt }}<|end|><|assistant|>{{ .Response }}"""' in text
+    assert 'PARAMETER stop "<|end|>"' in text
+
+
+def test_this_tool_runs_the_artifact_with_the_tokenizer_it_had():
+    written("f16")
+    loaded = load.load(resolve("quantized"), precision="fp32")
+    assert resolve("quantized").manifest.kind == "quantized"
+    text = "Numbers: 37 50\n\n  <think>"
+    assert loaded.tokenizer(text)["input_ids"] == tiny_llama.tokenizer()(text)["input_ids"]
+    assert loaded.tokenizer.chat_template == tiny_llama.tokenizer().chat_template
+
+
+def test_k_quants_take_llama_cpp_s_types_and_fallbacks():
+    pytest.importorskip("libggml")
+    assert written("q4_k_m", hidden_size=256, intermediate_size=512).facts["tensors"].keys() == {"F32", "Q4_K", "Q6_K"}
+    assert written("q4_k_m").facts["tensors"].keys() == {"F32", "Q5_0", "Q8_0"}
+
+
+def test_without_ggml_a_k_quant_is_refused_in_one_sentence(monkeypatch):
+    import sys
+
+    from countdown_rl.export import gguf
+
+    monkeypatch.setitem(sys.modules, "libggml", None)
+    gguf._library.cache_clear()
+    with pytest.raises(ModelError, match=r"countdown-rl\[llama-cpp\]"):
+        written("q4_k_m")
+    assert not Path("quantized").exists()
+
+
+def test_llama_cpp_reads_the_tokens_and_the_chat_that_were_written(capfd):
+    pytest.importorskip("xllamacpp")
+    manifest = written("q8_0")
+    assert manifest.facts["llama_cpp"] == {"prompts": 16, "any_text": True, "chat": True}
+    assert "xllamacpp" in manifest.versions
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_that_llama_cpp_reads_otherwise_is_not_written(monkeypatch):
+    pytest.importorskip("xllamacpp")
+    from countdown_rl.export import gguf_tokenizer
+
+    monkeypatch.setattr(gguf_tokenizer, "split_of", lambda tokenizer: "superbpe")
+    with pytest.raises(ModelError, match=r"llama\.cpp reads this puzzle to other tokens"):
+        written("q8_0")
+    assert not Path("quantized").exists()
+
+
+def test_a_chat_that_llama_cpp_writes_otherwise_is_found_out():
+    pytest.importorskip("xllamacpp")
+    from countdown_rl.export import gguf_check
+
+    file = Path("quantized", written("q8_0").facts["file"])
+    tokenizer = load.load_tokenizer(resolve("full"))
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
+    assert gguf_check.check(file, tokenizer) == {"prompts": 16, "any_text": True, "chat": False}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_it_is_scored_by_a_program_that_did_not_write_it_where_there_is_one(monkeypatch, there):
+    from countdown_rl.data import jsonl
+    from countdown_rl.export import agreement
+    from countdown_rl.inference import engines
+
+    if there:
+        pytest.importorskip("xllamacpp")
+    else:
+        monkeypatch.setattr(engines, "installed", lambda name: False)
+    jsonl.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(agreement.puzzles(12))])
+    options = QuantizeOptions(format="gguf", gguf_type="f16", max_drop=20)
+    manifest = quantize(resolve("countdown-tiny"), Path("quantized"), options, Path("data.jsonl"))
+    score = manifest.facts["against_source"]
+    assert score["runtime"] == ("llama-cpp" if there else "transformers")
+    assert score["after"]["n"] == score["before"]["n"] == 12
+    assert ("xllamacpp" in manifest.versions) == ("llama_cpp" in manifest.facts) == there
+
+
+def test_an_architecture_without_a_place_is_refused_by_name():
+    tiny_llama.checkpoint(Path("full"))
+    config = json.loads(Path("full/config.json").read_text())
+    Path("full/config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    with pytest.raises(ModelError, match="gpt2"):
+        quantize(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf"))
+
+
+def test_a_limit_needs_puzzles():
+    tiny_llama.checkpoint(Path("full"))
+    with pytest.raises(UsageError, match="--data"):
+        quantize(resolve("full"), Path("quantized"), QuantizeOptions(max_drop=1.0))
+
+
+def test_what_lost_too_much_is_not_written(monkeypatch):
+    from countdown_rl.evaluation import evaluate
+    from countdown_rl.evaluation.evaluate import Result
+
+    metrics = {"accuracy": 0.5, "n": 2, "correct": 1, "interval": [0, 1], "data": {}}
+    metrics["engine"] = "transformers"
+    answers = iter([[True, True], [True, False]] * 2)
+    monkeypatch.setattr(
+        evaluate,
+        "evaluate",
+        lambda *_, **__: Result(metrics, [{"id": str(n), "correct": one} for n, one in enumerate(next(answers))]),
+    )
+    tiny_llama.checkpoint(Path("full"))
+    Path("data.jsonl").write_text("{}\n")
+    for limit, stands in ((49.0, False), (50.0, True)):
+        options = QuantizeOptions(max_drop=limit)
+        if stands:
+            facts = quantize(resolve("full"), Path("quantized"), options, Path("data.jsonl")).facts
+            assert facts["against_source"]["difference"] == -0.5
+        else:
+            with pytest.raises(ModelError, match=r"lost 50\.0 points"):
+                quantize(resolve("full"), Path("quantized"), options, Path("data.jsonl"))
+            assert not Path("quantized").exists()

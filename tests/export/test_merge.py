@@ -1,0 +1,320 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from countdown_rl import artifacts
+from countdown_rl.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.export import merge as merging
+from countdown_rl.export.config import MergeOptions
+from countdown_rl.export.merge import merge
+from countdown_rl.models.load import load, load_tokenizer, quiet
+from countdown_rl.models.reference import resolve
+from tests.support import tiny_llama
+
+quiet()
+
+CHATS = [
+    [
+        {"role": "user", "content": f"Numbers: {n} 7 50"},
+        {"role": "assistant", "content": "Let me see. <think>"},
+    ]
+    for n in (3, 9)
+]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
+    """An adapter artifact over *base*, as `train` writes one."""
+    peft = tiny_llama.adapter(Path("peft"), base, reference=str(base), **config)
+    options = {"precision": precision}
+    with artifacts.writing(
+        Path("adapter"), "adapter", options=options, inputs={"model": resolve(str(base)).as_input()}
+    ) as draft:
+        shutil.copytree(peft, draft.path, dirs_exist_ok=True)
+        draft.facts["precision"] = precision
+    return Path("adapter")
+
+
+def merged(adapter: Path, **options):
+    manifest = merge(resolve(str(adapter)), Path("merged"), MergeOptions(**options), CHATS)
+    return manifest, load(resolve("merged"), precision="fp32").model.state_dict()
+
+
+def by_peft(adapter: Path, precision: str = "fp32"):
+    """PEFT's own merge, in fp32."""
+    loaded = load(resolve(str(adapter)), precision=precision)
+    return loaded.model.float().merge_and_unload().state_dict()
+
+
+PLAIN = {
+    "plain": {},
+    "some layers": {"layers_to_transform": [1], "target_modules": ["q_proj", "down_proj"]},
+    "rank-stabilised": {"use_rslora": True},
+    "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"down_proj": 32, "0.mlp.up_proj": 3}},
+    "dora": {"use_dora": True},
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("shards", ["5GB", "60KB"])
+def test_it_is_peft_s_merge_in_fp32_rounded_once(kind, shards):
+    base = tiny_llama.checkpoint(Path("base"), shard=shards)
+    assert (base / "model.safetensors").exists() == (shards == "5GB")
+    adapter = trained(base, **PLAIN[kind])
+    _, ours = merged(adapter)
+    theirs = by_peft(adapter)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        if kind == "dora":  # its norms are summed in another order
+            torch.testing.assert_close(ours[name], value.bfloat16().float(), rtol=2**-7, atol=1e-8)
+        else:
+            assert torch.equal(ours[name], value.bfloat16().float()), name
+
+
+def test_the_dequantized_base_gives_back_the_policy_as_trained():
+    base = tiny_llama.checkpoint(Path("base"))
+    adapter = trained(base)
+    manifest, ours = merged(adapter, base="dequantized")
+    for name, value in by_peft(adapter, "nf4").items():
+        assert torch.equal(ours[name], value.bfloat16().float()), name
+    agreement = manifest.facts["agreement"]
+    assert agreement["with_policy_as_trained"] == agreement["with_definition"]
+    assert agreement["with_policy_as_trained"]["kl"] < 1e-2
+
+
+def test_the_manifest_tells_how_well_it_agrees():
+    manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
+    facts = manifest.facts
+    assert (facts["base"], facts["trained_over"], facts["adapted_modules"]) == ("original", "nf4", 14)
+    same, policy = facts["agreement"]["with_definition"], facts["agreement"]["with_policy_as_trained"]
+    assert same["positions"] == len(CHATS) * 32
+    assert same["greedy"] >= 0.8
+    assert same["kl"] < policy["kl"] < facts["agreement"]["kl_without_adapter"]
+    assert manifest.inputs["adapter"]["manifest"]["kind"] == "adapter"
+    assert "/tmp" not in manifest.to_bytes().decode()
+
+
+def test_fp32_weights_agree_to_the_last_digits():
+    manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))), dtype="fp32")
+    assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
+    assert json.loads(Path("merged/config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_output_is_complete():
+    base = tiny_llama.checkpoint(Path("base"), shard="60KB")
+    merged(trained(base), verify="none")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained("merged")
+    assert model.dtype == torch.bfloat16
+    assert AutoTokenizer.from_pretrained("merged").chat_template == load_tokenizer(resolve("base")).chat_template
+    assert Path("merged/generation_config.json").is_file()
+
+
+def test_the_same_inputs_give_the_same_bytes():
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    first, _ = merged(adapter)
+    again, _ = merged(adapter)
+    assert first.to_bytes() == again.to_bytes()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+        {"target_modules": ["q_proj"], "modules_to_save": ["norm"]},
+    ],
+    ids=lambda config: str(config),
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_heads_and_embeddings_are_what_the_adapted_model_runs_with(config, tied):
+    base = tiny_llama.checkpoint(Path("base"), tie_word_embeddings=tied)
+    manifest, ours = merged(trained(base, **config), dtype="fp32")  # the check itself is against PEFT's model
+    assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
+    untied = not torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"])
+    touched = bool({"lm_head", "embed_tokens"} & {*config["target_modules"], *config.get("modules_to_save", [])})
+    assert untied == ((touched and not config.get("ensure_weight_tying")) or not tied)
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
+def test_the_sum_is_rounded_once_to_the_type_that_was_asked_for(dtype, wanted):
+    from transformers import AutoModelForCausalLM
+
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    merged(adapter, dtype=dtype)
+    ours = AutoModelForCausalLM.from_pretrained("merged", dtype="auto")
+    assert str(ours.dtype) == f"torch.{wanted}"
+    for name, value in by_peft(adapter).items():
+        assert torch.equal(ours.state_dict()[name], value.to(ours.dtype)), name
+
+
+@pytest.mark.parametrize(("verify", "prompts"), [("none", None), ("sample", 3), ("full", 5)])
+def test_as_many_real_prompts_are_looked_at_as_asked(monkeypatch, verify, prompts):
+    from countdown_rl.export import agreement
+
+    monkeypatch.setattr(agreement, "PROMPTS", {"sample": 3, "full": 5})
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    facts = merge(resolve(str(adapter)), Path("merged"), MergeOptions(verify=verify)).facts
+    assert ("agreement" in facts) == (prompts is not None)
+    if prompts is not None:
+        for one in ("with_definition", "with_policy_as_trained"):
+            assert facts["agreement"][one]["positions"] == prompts * agreement.TOKENS
+            assert 0 < facts["agreement"][one]["greedy"] <= 1
+
+
+def test_large_weights_come_in_shards_that_any_program_reads(monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    from countdown_rl.models import checkpoint
+
+    whole, write = trained(tiny_llama.checkpoint(Path("base"))), checkpoint.write
+    _, expected = merged(whole)
+    monkeypatch.setattr(checkpoint, "write", lambda *given: write(*given, shard=60_000))
+    manifest, ours = merged(whole)
+    shards = sorted(path.name for path in Path("merged").glob("*.safetensors"))
+    assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
+    assert len(shards) > 2
+    assert {*shards, "model.safetensors.index.json"} <= manifest.files.keys()
+    assert all(torch.equal(ours[name], value) for name, value in expected.items())
+    theirs = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32).state_dict()
+    assert all(torch.equal(theirs[name], value) for name, value in expected.items())
+
+
+def test_what_the_write_leaves_out_or_twice_is_an_error(tmp_path):
+    from countdown_rl.models import checkpoint
+
+    slots = {name: checkpoint.Slot(torch.float32, (4,)) for name in "ab"}
+    with pytest.raises(ValueError, match="1 tensors were never written, b"):
+        checkpoint.write(tmp_path, slots, [("a", torch.zeros(4))])
+    with pytest.raises(ValueError, match="not Slot"):
+        checkpoint.write(tmp_path, slots, [("a", torch.zeros(5))])
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"bias": "all"}, "bias=all"),
+        ({"trainable_token_indices": [3]}, "trainable_token_indices"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"something_new": 7}, "something_new"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused_by_name(changes, names):
+    base = tiny_llama.checkpoint(Path("base"))
+    peft = tiny_llama.adapter(Path("peft"), base, reference="base")
+    config = json.loads((peft / "adapter_config.json").read_text())
+    (peft / "adapter_config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ModelError, match=names):
+        merge(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
+    assert not Path("merged").exists()
+
+
+def test_every_key_of_the_adapter_must_have_its_place():
+    from safetensors.torch import load_file, save_file
+
+    peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
+    tensors = load_file(peft / "adapter_model.safetensors")
+    renamed = {key.replace("layers.1.", "layers.9."): value for key, value in tensors.items()}
+    save_file(renamed, peft / "adapter_model.safetensors")
+    with pytest.raises(ModelError, match=r"layers\.9\..*does not have"):
+        merge(resolve("peft"), Path("merged"), MergeOptions(verify="none"), CHATS)
+
+
+def test_a_merge_that_disagrees_with_its_definition_is_not_written(monkeypatch):
+    from countdown_rl.models.lora import Adapter
+
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    monkeypatch.setattr(Adapter, "_scale", lambda self, module, rank: 0.5)
+    with pytest.raises(ModelError, match="do not do what the adapter"):
+        merge(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
+    assert {path.name for path in Path().iterdir()} == {"base", "peft", "adapter"}
+
+
+def test_weights_that_are_no_numbers_are_not_written():
+    from safetensors.torch import load_file, save_file
+
+    peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
+    tensors = load_file(peft / "adapter_model.safetensors")
+    next(iter(tensors.values())).fill_(float("nan"))
+    save_file(tensors, peft / "adapter_model.safetensors")
+    with pytest.raises(ModelError):
+        merge(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
+
+
+def test_there_is_nothing_to_dequantize_under_a_bf16_adapter():
+    adapter = trained(tiny_llama.checkpoint(Path("base")), precision="bf16")
+    with pytest.raises(UsageError, match="nothing to de-quantize"):
+        merge(resolve(str(adapter)), Path("merged"), MergeOptions(base="dequantized"), CHATS)
+
+
+def test_a_model_is_no_adapter():
+    tiny_llama.checkpoint(Path("base"))
+    with pytest.raises(ModelError, match="not an adapter"):
+        merge(resolve("base"), Path("merged"), MergeOptions(), CHATS)
+
+
+def test_files_of_others_are_not_overwritten():
+    adapter = trained(tiny_llama.checkpoint(Path("base")))
+    Path("merged").mkdir()
+    Path("merged/thesis.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match="did not write"):
+        merge(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
+    assert Path("merged/thesis.txt").read_text() == "mine"
+
+
+def test_a_biased_and_transposed_architecture_merges_too():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=320,
+        n_positions=256,
+        n_embd=64,
+        n_layer=2,
+        n_head=2,
+        eos_token_id=1,
+        bos_token_id=1,
+        pad_token_id=0,
+    )
+    GPT2LMHeadModel(config).to(torch.bfloat16).save_pretrained("base")
+    tiny_llama.tokenizer().save_pretrained("base")
+    adapter = trained(Path("base"), target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, lora_bias=True)
+    for base in ("original", "dequantized"):
+        manifest, _ = merged(adapter, base=base, dtype="fp32")
+        assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
+
+
+def test_a_4_bit_base_is_merged_as_the_values_it_holds():
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    tiny_llama.checkpoint(Path("full"))
+    recipe = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    four = AutoModelForCausalLM.from_pretrained(
+        "full", quantization_config=recipe, dtype=torch.bfloat16, device_map={"": "cpu"}
+    )
+    four.save_pretrained("base")
+    tiny_llama.tokenizer().save_pretrained("base")
+    tiny_llama.adapter(Path("peft"), Path("full"), reference="base")
+    with artifacts.writing(
+        Path("adapter"), "adapter", options={"precision": "nf4"}, inputs={"model": resolve("base").as_input()}
+    ) as draft:
+        shutil.copytree("peft", draft.path, dirs_exist_ok=True)
+    with pytest.raises(UsageError, match="--base dequantized"):
+        merged(Path("adapter"))
+    manifest, _ = merged(Path("adapter"), base="dequantized", dtype="fp32")
+    assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
+    base = resolve("base")
+    assert merging._four_bit(Path("base"), base)
+    assert not merging._four_bit(Path("merged"), base)

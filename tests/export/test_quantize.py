@@ -1,0 +1,163 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from countdown_rl import artifacts
+from countdown_rl.errors import ModelError
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.quantize import quantize
+from countdown_rl.models import nf4
+from countdown_rl.models.load import load, quiet
+from countdown_rl.models.reference import resolve
+from tests.support import tiny_llama
+
+quiet()
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def as_merged(base: str) -> None:
+    tiny_llama.checkpoint(Path("full"))
+    with artifacts.writing(Path("merged"), "merged", options={"base": base}) as draft:
+        shutil.copytree("full", draft.path, dirs_exist_ok=True)
+        draft.facts["base"] = base
+
+
+def quantized() -> artifacts.Manifest:
+    as_merged("original")
+    return quantize(resolve("merged"), Path("quantized"), QuantizeOptions())
+
+
+def four_bit_layers(model) -> dict:
+    return {name: module for name, module in model.named_modules() if type(module).__name__ == "Linear4bit"}
+
+
+@pytest.mark.parametrize("avx512", [True, False])
+def test_from_pretrained_holds_the_values_of_quantizing_directly(avx512):
+    from bitsandbytes.functional import dequantize_4bit
+    from transformers import AutoModelForCausalLM
+
+    quantized()
+    merged = load(resolve("merged"), precision="fp32").model
+    theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})
+    layers = four_bit_layers(theirs)
+    assert len(layers) == 14
+    assert theirs.dtype == torch.bfloat16
+    for layer in layers.values():
+        layer.support_avx512bf16_for_cpu = avx512 and layer.support_avx512bf16_for_cpu
+    for name, layer in layers.items():
+        direct = nf4.rounded(merged.get_submodule(name).weight)
+        assert torch.equal(dequantize_4bit(layer.weight.data, layer.weight.quant_state), direct)
+    # And it runs as it is, whatever path bitsandbytes takes on this CPU.
+    ids = torch.arange(5, 25).view(1, 20)
+    ours = load(resolve("merged"), precision="nf4").model
+    with torch.inference_mode():
+        a, b = theirs(ids).logits.float(), ours(ids).logits
+    assert (a - b).norm() / b.norm() < 0.05
+
+
+def test_this_tool_loads_it_to_the_same_function_as_nf4_of_the_merged_weights():
+    quantized()
+    loaded = load(resolve("quantized"))
+    assert (loaded.path, loaded.precision) == ("dequantized-nf4", "nf4")
+    direct = load(resolve("merged"), precision="nf4").model
+    ids = torch.arange(5, 25).view(1, 20)
+    with torch.inference_mode():
+        assert torch.equal(loaded.model(ids).logits, direct(ids).logits)
+    assert not four_bit_layers(loaded.model)
+
+
+def test_it_is_what_transformers_would_have_saved():
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    quantized()
+    recipe = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    AutoModelForCausalLM.from_pretrained(
+        "merged", quantization_config=recipe, dtype=torch.bfloat16, device_map={"": "cpu"}
+    ).save_pretrained("theirs")
+    ours, theirs = load_file("quantized/model.safetensors"), load_file("theirs/model.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        if name.endswith(nf4.STATE):
+            assert json.loads(bytes(ours[name].tolist())) == json.loads(bytes(value.tolist()))
+        else:
+            assert torch.equal(ours[name], value), name
+            assert ours[name].dtype == value.dtype
+    config, other = (json.loads(Path(p, "config.json").read_text()) for p in ("quantized", "theirs"))
+    assert (
+        config["quantization_config"].items() <= (other["quantization_config"] | config["quantization_config"]).items()
+    )
+
+
+def test_sizes_are_in_the_manifest():
+    facts = quantized().facts
+    assert facts["parameters_in_4_bits"] == 2 * (64 * 64 * 2 + 64 * 32 * 2 + 64 * 128 * 3)
+    assert 4 < facts["bits_per_parameter"] < 16
+    assert facts["bytes"] < facts["bytes_before"]
+    whole = Path("quantized/model.safetensors").stat().st_size
+    assert facts["bytes"] < whole < facts["bytes"] + 50_000
+
+
+def test_the_output_is_complete():
+    quantized()
+    names = {path.name for path in Path("quantized").iterdir()}
+    assert {
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+        "manifest.json",
+    } <= names
+
+
+def test_a_merge_into_dequantized_weights_is_refused():
+    as_merged("dequantized")
+    with pytest.raises(ModelError, match="round the adapter away"):
+        quantize(resolve("merged"), Path("quantized"), QuantizeOptions())
+    assert not Path("quantized").exists()
+
+
+def test_what_is_4_bit_already_is_refused():
+    quantized()
+    with pytest.raises(ModelError, match="quantized already"):
+        quantize(resolve("quantized"), Path("again"), QuantizeOptions())
+
+
+def test_an_adapter_is_refused():
+    base = tiny_llama.checkpoint(Path("base"))
+    tiny_llama.adapter(Path("peft"), base, reference="base")
+    with pytest.raises(ModelError, match="countdown-rl merge"):
+        quantize(resolve("peft"), Path("quantized"), QuantizeOptions())
+
+
+def test_a_sharded_source_and_a_sharded_output(monkeypatch):
+    from countdown_rl.models import checkpoint
+
+    tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
+    write = checkpoint.write
+    monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, shard=50_000))
+    quantize(resolve("full"), Path("quantized"), QuantizeOptions())
+    assert len(list(Path("quantized").glob("*.safetensors"))) > 1
+    ids = torch.arange(5, 25).view(1, 20)
+    with torch.inference_mode():
+        a = load(resolve("quantized")).model(ids).logits
+        assert torch.equal(a, load(resolve("full"), precision="nf4").model(ids).logits)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_a_large_weight_is_quantized_in_pieces_to_the_same_bytes(monkeypatch, rows):
+    torch.manual_seed(0)
+    weight = torch.randn(rows, 640) * torch.rand(rows, 1)
+    whole, values = nf4.pack("w", weight), nf4.rounded(weight)
+    monkeypatch.setattr(nf4, "_PIECE", 1024)
+    pieces = nf4.pack("w", weight)
+    assert whole.keys() == pieces.keys()
+    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+    assert torch.equal(nf4.rounded(weight), values)

@@ -1,0 +1,62 @@
+"""Prompts through templates written the way the well-known families write theirs."""
+
+import pytest
+
+from countdown_rl.models.chat_template import render
+from tests.support import tiny_llama
+
+SYSTEM, USER, BEGUN = "Reason first.", "Numbers: 3 7 50", "Let me see. \n<think>\n"
+CHAT = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
+BEGUN_CHAT = [*CHAT, {"role": "assistant", "content": BEGUN}]
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TRIMS = (
+    "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    "Today: {{ date_string }}\n"
+    "{% for m in messages %}<|start|>{{ m.role }}\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n\n{% endif %}"
+)
+THINKS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}{% set c = m.content.split('</think>')[-1] %}"
+    "<think>\n\n</think>\n\n{{ c.lstrip('\n') }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+OPENS = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}<turn>{{ m.role }}\n{{ m.content | trim }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<turn>model\n{% endif %}"
+)
+DROPS_SYSTEM = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, OPENS, NO_SYSTEM, DROPS_SYSTEM, None])
+def test_a_begun_turn_ends_the_prompt_exactly_as_written(template):
+    text = render(tiny_llama.tokenizer(template), BEGUN_CHAT)
+    assert text.endswith(BEGUN)
+    assert text.count("<think>") == 1
+    assert "</think>" not in text
+    assert text.index(SYSTEM) < text.index(USER) < text.index(BEGUN)
+
+
+def test_on_an_ordinary_template_it_is_continue_final_message():
+    tokenizer = tiny_llama.tokenizer(CHATML)
+    expected = tokenizer.apply_chat_template(BEGUN_CHAT, tokenize=False, continue_final_message=True)
+    assert render(tokenizer, BEGUN_CHAT) == expected
+
+
+def test_without_a_begun_turn_the_template_asks_for_one():
+    assert render(tiny_llama.tokenizer(CHATML), CHAT).endswith("<|im_start|>assistant\n")
+    assert render(tiny_llama.tokenizer(OPENS), CHAT).endswith("<think>\n")
+
+
+def test_a_system_text_that_the_template_refuses_opens_the_user_turn():
+    assert f"<turn>user\n{SYSTEM}\n\n{USER}<end>" in render(tiny_llama.tokenizer(NO_SYSTEM), CHAT)
+
+
+def test_the_prompt_does_not_depend_on_the_day():
+    assert "Today: 26 Jul 2024" in render(tiny_llama.tokenizer(TRIMS), CHAT)

@@ -1,0 +1,90 @@
+"""Prompts for the families that people train: begun where they should be, padded where they should be, ended once."""
+
+from dataclasses import replace
+
+import pytest
+
+from countdown_rl.inference.cpu_decoder import Stop
+from countdown_rl.models import chat_template, load, reference
+from countdown_rl.tasks import task
+from tests.support import standins
+
+SMOLLM2 = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
+    "{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+OPENED = dict.fromkeys(("qwen3", "qwen2.5", "smollm2"), "<|im_start|>assistant\n") | {
+    "llama-3.1": "<|start_header_id|>assistant<|end_header_id|>\n\n"
+}
+ROW = {"nums": [3, 7, 50], "target": 46}
+BEGUN = "Let me work through this step by step.\n<think>"
+
+
+@pytest.fixture(scope="module", params=OPENED)
+def family(request, tmp_path_factory):
+    """(name, tokenizer as a run loads it, model) of one family."""
+    name = request.param
+    path = tmp_path_factory.mktemp(name)
+    if name == "smollm2":  # Qwen's special tokens, the same end and pad token, a template of its own
+        standins.checkpoint(path, "qwen2.5")
+        words = standins.tokenizer(replace(standins.FAMILIES["qwen2.5"], pad="<|im_end|>"))
+        words.chat_template = SMOLLM2
+        words.save_pretrained(path)
+    else:
+        standins.checkpoint(path, name)
+    loaded = load.load(reference.resolve(str(path)), precision="fp32", device="cpu")
+    return name, loaded.tokenizer, loaded.model
+
+
+def ids(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("system", [True, False])
+@pytest.mark.parametrize("style", ["begun", "own"])
+def test_a_prompt_ends_in_the_assistants_turn(family, system, style):
+    name, tokenizer, _ = family
+    turns = task.of_row(ROW).messages(ROW | {"style": style})
+    asked = turns if system else turns[1:]
+    text = chat_template.render(tokenizer, asked)
+    begun = BEGUN if style == "begun" else ""
+    assert text.endswith(OPENED[name] + begun)
+    assert "Numbers: 3 7 50" in text
+    assert (turns[0]["content"] in text) == system
+    # What the template made is what the model reads: nothing is put in front of it, and nothing said twice.
+    assert tokenizer.decode(ids(tokenizer, text)) == text
+    assert text.count(OPENED[name]) == 1
+    assert ids(tokenizer, text).count(tokenizer.bos_token_id) == (tokenizer.bos_token is not None)
+    assert text.split(OPENED[name])[1].count("<think>") == len(begun) // len(BEGUN)
+
+
+def test_shorter_prompts_are_padded_on_the_left(family):
+    _, tokenizer, _ = family
+    texts = ["Target: 46", "Numbers: 3 7 50 Target: 46"]
+    padded = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
+    assert padded["input_ids"][:, -1].tolist() == [ids(tokenizer, text)[-1] for text in texts]
+    short = ids(tokenizer, texts[0])
+    assert padded["attention_mask"][0].tolist()[-len(short) :] == [1] * len(short)
+    assert padded["attention_mask"][0, 0] == 0
+    assert padded["input_ids"][0, 0] == tokenizer.pad_token_id
+
+
+def test_the_pad_token_is_the_familys_own_and_the_end_where_it_has_none(family):
+    name, tokenizer, _ = family
+    pads = {"llama-3.1": "<|eot_id|>", "smollm2": "<|im_end|>"}
+    assert tokenizer.pad_token == pads.get(name, "<|endoftext|>")
+
+
+def test_a_completion_is_over_with_any_end_of_the_family_and_with_its_answer(family):
+    name, tokenizer, model = family
+    stop = Stop(tokenizer, model, "</answer>")
+    ends = standins.FAMILIES["qwen2.5" if name == "smollm2" else name].end
+    said = ids(tokenizer, " Let me work")
+    for end in ends:
+        token = tokenizer.convert_tokens_to_ids(end)
+        assert stop.cut([*said, token, *said]) == [*said, token]
+    answered = ids(tokenizer, "<answer> 3 + 7 </answer>")
+    assert stop.cut([*answered, *said]) == answered
+    assert not stop(said)

@@ -1,0 +1,235 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from countdown_rl import artifacts
+from countdown_rl.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.models import reference
+from countdown_rl.models.load import load, load_tokenizer, quiet
+from countdown_rl.models.reference import resolve
+from tests.support import tiny_llama
+
+quiet()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_llama.checkpoint(tmp_path_factory.mktemp("model") / "base")
+
+
+def logits(loaded):
+    ids = torch.arange(1, 25).view(2, 12)
+    with torch.no_grad():
+        return loaded.model(ids).logits.float()
+
+
+def as_artifact(out: Path, kind: str, source: Path, **about):
+    with artifacts.writing(out, kind, options=about.pop("options", {}), inputs=about.pop("inputs", {})) as draft:
+        shutil.copytree(source, draft.path, dirs_exist_ok=True)
+    return out
+
+
+def test_an_unknown_name_is_refused_without_the_network(monkeypatch):
+    monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("asked the network"))
+    with pytest.raises(ModelError, match="not a known model"):
+        resolve("no-such-model")
+
+
+@pytest.mark.parametrize("source", ["artifacts/adapter", "./a/b", "/nowhere/model", "some/model.gguf"])
+def test_a_missing_path_is_no_hub_id(source, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("asked the network"))
+    with pytest.raises(ModelError, match="does not exist"):
+        resolve(source)
+
+
+def test_a_hub_id_that_cannot_be_reached_says_so(monkeypatch, tmp_path):
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError
+
+    def unreachable(*_, **__):
+        raise HTTPError("no route")
+
+    monkeypatch.setattr(HfApi, "model_info", unreachable)
+    with pytest.raises(ModelError, match="cannot be reached"):
+        resolve("somebody/some-model-that-is-not-cached")
+
+
+def test_a_revision_is_for_the_hub_only(base):
+    with pytest.raises(UsageError, match="--revision"):
+        resolve(str(base), revision="main")
+
+
+def test_pickled_weights_are_refused(base, tmp_path):
+    shutil.copy(base / "config.json", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match="pickled"):
+        resolve(str(tmp_path))
+
+
+def test_a_file_that_is_not_gguf_is_refused(tmp_path):
+    (tmp_path / "weights.gguf").write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="not a GGUF"):
+        resolve(str(tmp_path / "weights.gguf"))
+
+
+def test_an_artifact_of_another_kind_is_refused(tmp_path):
+    with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
+        (draft.path / "train.jsonl").write_text("{}\n")
+    with pytest.raises(ArtifactError, match="data artifact"):
+        resolve(str(tmp_path / "data"))
+
+
+def test_a_damaged_model_artifact_is_refused(base, tmp_path):
+    out = as_artifact(tmp_path / "merged", "merged", base)
+    (out / "config.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="damaged"):
+        resolve(str(out))
+
+
+def test_the_shipped_model_goes_by_its_name(base, tmp_path, monkeypatch):
+    out = as_artifact(tmp_path / "tiny", "model", base, options={"seed": 1})
+    monkeypatch.setitem(reference.SHIPPED, "countdown-tiny", out)
+    ref = resolve("countdown-tiny")
+    assert ref.kind == "shipped"
+    assert ref.as_input()["source"] == "countdown-tiny"
+    assert ref.as_input()["digest"] == ref.manifest.digest
+    assert load(ref).precision == "fp32"
+
+
+def test_an_absolute_path_is_not_written_down(base, monkeypatch):
+    monkeypatch.chdir(base.parent)
+    assert resolve(str(base)).as_input()["source"] == "base"
+    assert resolve("./base").as_input()["source"] == "./base"
+
+
+def test_of_a_path_from_elsewhere_only_the_name_is_written_down(base, tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    shutil.copytree(base, tmp_path / "base")
+    for source in (str(tmp_path / "base"), "../base"):
+        assert resolve(source).as_input()["source"] == "base"
+        assert resolve(source).location == "../base"
+
+
+def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
+    from safetensors.torch import load_file
+
+    loaded = load(resolve(str(base)), device="cpu")
+    assert (loaded.precision, loaded.path, loaded.device) == ("fp32", "plain", "cpu")
+    for name, value in load_file(base / "model.safetensors").items():
+        assert torch.equal(loaded.model.state_dict()[name], value.float())
+
+
+@pytest.mark.parametrize("precision", ["auto", "nf4", "bf16", "fp32"])
+def test_rotary_frequencies_are_never_rounded(base, precision):
+    model = load(resolve(str(base)), precision=precision, device="cpu").model
+    from transformers import LlamaForCausalLM
+
+    exact = LlamaForCausalLM(model.config).model.rotary_emb.inv_freq
+    assert torch.equal(model.model.rotary_emb.inv_freq, exact)
+
+
+def test_a_checkpoint_with_a_tensor_missing_is_refused(base, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(base / "model.safetensors")
+    del tensors["model.layers.0.self_attn.q_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"incomplete.*q_proj"):
+        load(resolve(str(tmp_path)))
+
+
+def test_a_cut_off_checkpoint_is_refused(base, tmp_path):
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
+    whole = (base / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load(resolve(str(tmp_path)))
+
+
+def test_nf4_on_the_cpu_is_the_function_of_bitsandbytes_own_layers(base):
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    ours = load(resolve(str(base)), precision="nf4", device="cpu")
+    assert ours.path == "dequantized-nf4"
+    recipe = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    theirs = AutoModelForCausalLM.from_pretrained(
+        base, quantization_config=recipe, dtype=torch.bfloat16, device_map={"": "cpu"}
+    )
+    four_bit = {name for name, module in theirs.named_modules() if type(module).__name__ == "Linear4bit"}
+    plain = {name for name, module in ours.model.named_modules() if type(module) is torch.nn.Linear}
+    assert plain - four_bit == {"lm_head"}
+    for name in four_bit:
+        layer = theirs.get_submodule(name)
+        layer.support_avx512bf16_for_cpu = False
+        eye = torch.eye(layer.in_features, dtype=torch.bfloat16)
+        assert torch.equal(layer(eye).T.float(), ours.model.get_submodule(name).weight)
+
+
+def test_gradients_reach_what_comes_before_an_nf4_layer(base):
+    model = load(resolve(str(base)), precision="nf4", device="cpu").model
+    ids = torch.arange(1, 9).view(1, 8)
+    with torch.no_grad():
+        model(ids)  # in eval mode: where bitsandbytes' own layer would be repacked
+    inputs = model.get_input_embeddings()(ids).detach().requires_grad_()
+    model(inputs_embeds=inputs).logits.square().mean().backward()
+    step = torch.randn_like(inputs)
+    step /= step.norm()
+    with torch.no_grad():
+        up, down = (model(inputs_embeds=inputs + sign * 1e-2 * step).logits.square().mean() for sign in (1, -1))
+    assert (inputs.grad * step).sum().item() == pytest.approx(((up - down) / 2e-2).item(), rel=0.05)
+
+
+def test_an_adapter_brings_its_base_and_its_precision(base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(base, "base")
+    peft = tiny_llama.adapter(tmp_path / "peft", Path("base"), reference="base")
+    out = as_artifact(
+        tmp_path / "adapter",
+        "adapter",
+        peft,
+        options={"precision": "nf4"},
+        inputs={"model": resolve("base").as_input()},
+    )
+    ref = resolve(str(out))
+    assert (ref.kind, ref.base.source) == ("adapter", "base")
+    loaded = load(ref)
+    assert (loaded.precision, loaded.path) == ("nf4", "dequantized-nf4")
+    assert not torch.equal(logits(loaded), logits(load(ref.base, precision="nf4")))
+
+    config = json.loads(Path("base/config.json").read_text())
+    Path("base/config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
+    with pytest.raises(ArtifactError, match="trained over another base"):
+        resolve(str(out))
+    shutil.rmtree("base")
+    with pytest.raises(ModelError, match="adapts base"):
+        resolve(str(out))
+
+
+def test_a_plain_peft_adapter_loads_too(base, tmp_path):
+    ref = resolve(str(tiny_llama.adapter(tmp_path / "peft", base)))
+    assert ref.as_input()["base"]["digest"] == ref.base.digest
+    assert load(ref).path == "plain"
+
+
+def test_a_tokenizer_pads_on_the_left_and_always_can(tmp_path):
+    tiny_llama.model().save_pretrained(tmp_path)
+    tiny_llama.tokenizer(pad=None).save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(resolve(str(tmp_path)))
+    assert tokenizer.pad_token == tokenizer.eos_token == "<|end|>"
+    assert tokenizer.padding_side == "left"
+
+
+def test_a_tokenizer_saved_again_does_not_say_how_it_was_loaded(base, tmp_path):
+    load_tokenizer(resolve(str(base))).save_pretrained(tmp_path / "again")
+    assert "local" not in (tmp_path / "again" / "tokenizer_config.json").read_text()

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.export.config import MergeOptions, QuantizeOptions
+from countdown_rl.export.quantize import quantize
+from countdown_rl.inference import engines
+from countdown_rl.models import load, w4a16
+from countdown_rl.models.load import quiet
+from countdown_rl.models.reference import resolve
+from tests.support import tiny_llama
+
+pytest.importorskip("compressed_tensors")
+quiet()
+
+IDS = torch.arange(5, 25).view(1, 20)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def written(**changes):
+    tiny_llama.checkpoint(Path("full"), **changes)
+    return quantize(resolve("full"), Path("quantized"), QuantizeOptions(format="w4a16"))
+
+
+def rounded(weight: torch.Tensor, group: int) -> torch.Tensor:
+    """By the definition: the largest of each group is 7.5 steps, and every weight goes to the nearest of 16."""
+    groups = weight.float().unflatten(1, (-1, group))
+    step = (groups.abs().amax(2, keepdim=True) / 7.5).bfloat16().float()
+    return ((groups / step).round().clamp(-8, 7) * step).flatten(1)
+
+
+@pytest.mark.parametrize(("changes", "group"), [({"hidden_size": 256, "intermediate_size": 384}, 128), ({}, 64)])
+def test_transformers_holds_the_weights_rounded_to_the_nearest_of_sixteen(changes, group):
+    from transformers import AutoModelForCausalLM
+
+    facts = written(**changes).facts
+    assert (facts["group_size"], facts["left_in_16_bits"]) == (group, [])
+    theirs = AutoModelForCausalLM.from_pretrained("quantized", dtype=torch.float32)
+    expected = load.load(resolve("full"), precision="fp32").model
+    for name, module in expected.named_modules():
+        if type(module) is torch.nn.Linear and name != "lm_head":
+            module.weight.data = rounded(module.weight, group)
+    with torch.inference_mode():
+        a, b = theirs(IDS).logits, expected(IDS).logits
+    assert (a - b).norm() / b.norm() < 0.01
+    untouched = load.load(resolve("full"), precision="fp32").model.get_input_embeddings().weight
+    assert torch.equal(theirs.get_input_embeddings().weight, untouched)
+
+
+def test_this_tool_loads_it_as_plain_weights_and_says_how_it_holds_them(capfd):
+    from transformers import AutoModelForCausalLM
+
+    written()
+    capfd.readouterr()
+    loaded = load.load(resolve("quantized"))
+    assert (loaded.path, loaded.precision) == ("dequantized-w4a16", "fp32")
+    assert loaded.tokenizer.chat_template == tiny_llama.tokenizer().chat_template
+    assert capfd.readouterr() == ("", "")
+    theirs = AutoModelForCausalLM.from_pretrained("quantized", dtype=torch.float32)
+    with torch.inference_mode():
+        a, b = loaded.model(IDS).logits, theirs(IDS).logits
+    assert (a - b).norm() / b.norm() < 0.01
+    with pytest.raises(ModelError, match="in 4 bits already"):
+        load.load(resolve("quantized"), precision="nf4")
+
+
+def test_rows_that_no_group_fits_stay_in_sixteen_bits_and_are_named():
+    from transformers import AutoModelForCausalLM
+
+    facts = written(intermediate_size=144).facts
+    down = [f"model.layers.{layer}.mlp.down_proj" for layer in range(2)]
+    assert facts["left_in_16_bits"] == down
+    assert facts["group_size"] == 64
+    ignored = json.loads(Path("quantized/config.json").read_text())["quantization_config"]["ignore"]
+    assert set(ignored) == {"lm_head", *down}
+    theirs = AutoModelForCausalLM.from_pretrained("quantized", dtype=torch.float32).model
+    whole = load.load(resolve("full"), precision="fp32").model.model
+    assert torch.equal(theirs.layers[0].mlp.down_proj.weight, whole.layers[0].mlp.down_proj.weight)
+
+
+def test_the_group_is_the_largest_that_fits_every_layer():
+    assert w4a16.group_of([256, 512]) == 128
+    assert w4a16.group_of([256, 192]) == 64
+    assert w4a16.group_of([256, 96, 100]) == 32
+    with pytest.raises(ModelError, match="multiple of 32"):
+        w4a16.group_of([100])
+
+
+def test_it_is_scored_and_vllm_takes_it(monkeypatch):
+    from countdown_rl.data import jsonl
+    from countdown_rl.export import agreement
+
+    jsonl.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(agreement.puzzles(6))])
+    tiny_llama.checkpoint(Path("full"))
+    options = QuantizeOptions(format="w4a16", max_drop=1, max_new_tokens=8)
+    score = quantize(resolve("full"), Path("quantized"), options, Path("data.jsonl")).facts["against_source"]
+    assert (score["runtime"], score["after"]["n"]) == ("transformers", 6)
+    monkeypatch.setattr(engines, "installed", lambda name: True)
+    assert engines.settle("vllm", resolve("quantized"), precision="auto", device="auto") == "vllm"
+    quantize(resolve("full"), Path("nf4"), QuantizeOptions())
+    with pytest.raises(UsageError, match="NF4"):
+        engines.settle("vllm", resolve("nf4"), precision="auto", device="auto")
+
+
+def test_nothing_is_merged_into_it():
+    from countdown_rl.export.merge import merge
+
+    written()
+    tiny_llama.adapter(Path("adapter"), Path("full"), reference="quantized")
+    with pytest.raises(ModelError, match="quantized with compressed-tensors, into which nothing is merged"):
+        merge(resolve("adapter"), Path("merged"), MergeOptions())
+    with pytest.raises(ModelError, match="is quantized already"):
+        quantize(resolve("quantized"), Path("again"), QuantizeOptions(format="w4a16"))
+
+
+def test_without_its_library_it_is_refused_in_one_sentence(monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"countdown-rl\[w4a16\]"):
+        written()
+    assert not Path("quantized").exists()

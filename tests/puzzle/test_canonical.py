@@ -1,0 +1,93 @@
+"""Which answers are the same answer: against all expressions of a few numbers, and at their edges."""
+
+from collections import defaultdict
+from fractions import Fraction
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countdown_rl.puzzle.canonical import claim, normal
+from countdown_rl.puzzle.expression import parse
+
+SIGNS = "+-*/"
+
+
+def trees(leaves):
+    """Every fully bracketed expression over *leaves* in this order, with its value at two places."""
+    if len(leaves) == 1:
+        yield str(leaves[0][0]), tuple(map(Fraction, leaves[0][1]))
+        return
+    for cut in range(1, len(leaves)):
+        for left, a in trees(leaves[:cut]):
+            for right, b in trees(leaves[cut:]):
+                for sign in SIGNS:
+                    yield f"({left} {sign} {right})", tuple(_value(x, sign, y) for x, y in zip(a, b, strict=True))
+
+
+def _value(x, sign, y):
+    return x + y if sign == "+" else x - y if sign == "-" else x * y if sign == "*" else x / y
+
+
+@pytest.mark.parametrize(("count", "classes"), [(1, 1), (2, 6), (3, 68)])
+def test_expressions_have_one_form_when_they_are_one_function_of_their_numbers(count, classes):
+    # The numbers stand for letters: two places that no two different expressions agree on. With three
+    # letters nothing is one function but what order and brackets make so (OEIS A140606: 1, 6, 68).
+    letters = [(3, (3, 1009)), (5, (5, 10_007)), (7, (7, 100_003))][:count]
+    by_function, by_form = defaultdict(set), defaultdict(set)
+    for order in permutations(letters):
+        for text, value in trees(list(order)):
+            form = normal(text)
+            by_function[value].add(form)
+            by_form[form].add(value)
+    assert len(by_function) == len(by_form) == classes
+    assert all(len(forms) == 1 for forms in by_function.values())
+    assert all(len(values) == 1 for values in by_form.values())
+
+
+def expressions():
+    return st.recursive(
+        st.integers(1, 9).map(str),
+        lambda inner: st.tuples(inner, st.sampled_from(SIGNS), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        max_leaves=12,
+    )
+
+
+@given(expressions(), expressions(), expressions())
+def test_order_and_brackets_of_sums_and_products_change_nothing(a, b, c):
+    for sign in "+*":
+        assert normal(f"{a} {sign} {b}") == normal(f"{b} {sign} {a}")
+        assert normal(f"({a} {sign} {b}) {sign} {c}") == normal(f"{a} {sign} ({b} {sign} {c})")
+    assert normal(f"{a} - ({b} - {c})") == normal(f"{c} - {b} + {a}")
+    assert normal(f"{a} / ({b} / {c})") == normal(f"{c} * {a} / {b}")
+
+
+@given(expressions(), expressions())
+def test_one_form_is_one_value(a, b):
+    one, other = parse(a), parse(b)
+    if normal(a) == normal(b):
+        assert (one.value, sorted(one.numbers)) == (other.value, sorted(other.numbers))
+        assert normal(f"{a} - {b}") == normal(f"{b} - {a}")
+    if one.value != other.value:
+        assert normal(f"{a} - {b}") != normal(f"{b} - {a}")
+
+
+def test_the_deepest_brackets_are_read():
+    assert normal("(" * 2000 + "3 + 4" + ")" * 2000) == normal("4 + 3")
+    assert normal("-".join(["9"] * 64)) == normal("9-(" + "+".join(["9"] * 63) + ")")
+
+
+def said(answer, value=None, **row):
+    return {"answer": answer, "value": value} | (row or {"nums": [1]})
+
+
+def test_a_claim_is_what_the_answer_comes_to():
+    assert claim(said("(2 + 3) × 4")) == claim(said("4 * (3 + 2) = 20")) != claim(said("4 * 3 + 2"))
+    assert claim(said("2 + 3 = 6")) == claim(said("3 + 2 = 7")) != claim(said("2 + 3"))
+    assert claim(said("Impossible.")) == claim(said("impossible")) != claim(said("no way"))
+    assert claim(said("2 + ")) == claim(said(" 2  +"))
+    assert claim(said(None)) is None
+    word = {"question": "?", "gold": "7"}
+    assert claim(said("$1,000.0", "1000", **word)) == claim(said("1000", "1000", **word))
+    assert claim(said("many", **word)) == claim(said("Many", **word)) != claim(said("few", **word))

@@ -1,0 +1,118 @@
+"""The solver against an independent brute force."""
+
+import random
+import sys
+
+import pytest
+
+from countdown_rl.errors import InputError
+from countdown_rl.puzzle import kernel, kernel_numba, solver
+from countdown_rl.puzzle.expression import parse
+from countdown_rl.puzzle.rules import RULES, Puzzle
+from tests.support import oracle
+
+
+def _random_puzzle(rng: random.Random, sizes: list[int]) -> Puzzle:
+    high = rng.choice([4, 12, 60])
+    numbers = tuple(rng.randint(1, high) for _ in range(rng.choice(sizes)))
+    return Puzzle(numbers, rng.randint(1, 60), rng.choice(list(RULES.values())))
+
+
+def check_against_brute_force(posed: Puzzle) -> None:
+    found = solver.solve(posed)
+    wanted = {"every": posed.rule.every, "whole": posed.rule.whole}
+    assert found.solutions == oracle.count(posed.numbers, posed.target, **wanted), posed
+    texts = list(solver.solutions(posed))
+    assert len(texts) == found.solutions
+    for text in texts:
+        read = parse(text)
+        left = list(posed.numbers)
+        for number in read.numbers:
+            left.remove(number)
+        assert not (left and posed.rule.every)
+        assert read.numerator == posed.target * read.denominator
+        assert read.whole or not posed.rule.whole
+    if not found.solutions:
+        assert found.solution is None
+        assert found.needs is None
+        return
+    plain = oracle.count(posed.numbers, posed.target, **wanted, signs="+-")
+    assert found.needs == ("add-sub" if plain else "mul-div")
+    assert found.solution in texts
+    best = [text for text in texts if parse(text).whole] or texts
+    assert len(found.solution) == min(map(len, best))
+    whole = oracle.count(posed.numbers, posed.target, every=posed.rule.every, whole=True)
+    assert parse(found.solution).whole == (whole > 0)
+
+
+def test_counts_and_witnesses_agree_with_brute_force_on_small_puzzles():
+    rng = random.Random(1)
+    for _ in range(150):
+        check_against_brute_force(_random_puzzle(rng, [1, 2, 3, 3, 4]))
+
+
+@pytest.mark.slow
+def test_counts_and_witnesses_agree_with_brute_force_on_five_numbers():
+    rng = random.Random(2)
+    for _ in range(25):
+        check_against_brute_force(_random_puzzle(rng, [5]))
+
+
+@pytest.mark.parametrize(("n", "expressions"), [(1, 1), (2, 6), (3, 68), (4, 1170), (5, 27142)])
+def test_every_inequivalent_expression_is_built_exactly_once(n, expressions):
+    """OEIS A140606. Of the classes that have a negative, both orientations are counted."""
+    numbers = [1_009, 1_511, 2_003, 2_503, 3_001][:n]
+    tables = [[0] * solver.ROOM[n + 1] for _ in range(5)]
+    starts, ends = [0] * (1 << (n + 1)), [0] * (1 << (n + 1))
+    # With one more number all classes of the first n are kept.
+    kernel.search(
+        [*numbers, 1], 1, 1, True, False, 0b11111, False,
+        *tables, starts, ends, [0, 0], [0], [0], [-1], [0], [],
+    )  # fmt: skip
+    mine = range(starts[(1 << n) - 1], ends[(1 << n) - 1])
+    assert sum(2 if tables[2][e] & kernel.FLIP else 1 for e in mine) == expressions
+    assert ends[(1 << n) - 1] <= solver.ROOM[n + 1]
+
+
+def test_the_compiled_kernel_and_the_plain_one_agree(monkeypatch):
+    rng = random.Random(3)
+    for _ in range(40):
+        posed = _random_puzzle(rng, [2, 3, 4])
+        fast = solver.solve(posed), list(solver.solutions(posed))
+        with monkeypatch.context() as patch:
+            patch.setattr(solver, "_compiled_pays", lambda n: False)
+            assert fast == (solver.solve(posed), list(solver.solutions(posed)))
+    assert kernel_numba.search is not kernel.search
+
+
+def test_numbers_of_any_size_are_exact():
+    big = 10**12
+    found = solver.solve(Puzzle((big, big + 1, 7), big * (big + 1) - 7))
+    assert found.solutions == 1
+    assert found.solution == f"{big + 1} * {big} - 7"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "target", "solution"),
+    [((3, 7, 50), 46, "50 + 3 - 7"), ((3, 3, 8, 8), 24, "8 / (3 - 8 / 3)"), ((5, 5, 7), 7, "7 + 5 - 5")],
+)
+def test_known_puzzles(numbers, target, solution):
+    assert solver.solve(Puzzle(numbers, target)).solution == solution
+
+
+def test_six_numbers_of_the_television_game():
+    posed = Puzzle((25, 50, 75, 100, 3, 6), 952, RULES["television"])
+    assert "(100 + 3) * 75 * 6 / 50 + 25" in set(solver.solutions(posed))
+
+
+@pytest.mark.parametrize("numbers", [(), (1,) * 7, (0, 3), (-1, 3)])
+def test_puzzles_out_of_range_are_refused(numbers):
+    with pytest.raises(InputError):
+        solver.solve(Puzzle(numbers, 5))
+
+
+def test_the_compiled_kernel_is_loaded_only_where_there_is_work_for_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "countdown_rl.puzzle.kernel_numba")
+    monkeypatch.setattr(solver, "_done", 0)
+    assert not solver._Work(Puzzle((25, 50, 75, 100, 3, 6), 952), keep=0).fast  # one puzzle is quicker without
+    assert [solver._compiled_pays(6) for _ in range(2)] == [False, True]

@@ -1,0 +1,435 @@
+"""The page about a run: whole by itself, its figures those of the artifacts, and a model's text only text."""
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countdown_rl import artifacts
+from countdown_rl.artifacts import Manifest
+from countdown_rl.cli import main
+from countdown_rl.errors import ArtifactError, InputError
+from countdown_rl.evaluation import evaluate
+from countdown_rl.evaluation import metrics as measures
+from countdown_rl.report import charts
+from countdown_rl.report import page as report
+from countdown_rl.report.view import _spans
+from countdown_rl.runlog import log as trainlog
+from countdown_rl.runlog.log import StepRow
+from countdown_rl.tasks import task
+
+DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
+DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
+ROWS = [
+    {
+        "id": f"r{at}",
+        "nums": [at + 1, 3, 50] + [7] * (at % 2),
+        "target": at + 54,
+        "needs": ("add-sub", "mul-div")[at % 2],
+    }
+    for at in range(12)
+]
+HOSTILE = (
+    '3 + 3 = 7 <script>alert(1)</script> "><img src=x onerror=alert(2)> </pre></main> {{ 7 * 7 }} {% raw %}'
+    " <!-- \x00 \x1b[2J \u202e \ud800 &lt;b&gt; http://example.com/x.js url(http://example.com)"
+)
+VOID = {"meta", "br", "input", "link", "img", "rect", "path", "circle", "line"}
+
+
+def chained(*kinds: str) -> dict:
+    """How the last of *kinds* is written down as an input, each made from the one before it, all from data."""
+    options = {"n": 50_000, "seed": 42, "steps": 3, "format": "nf4", "deep": {"a": {"b": 1}}, "none": None}
+    entry = {"data": Manifest("data", options).as_input()}
+    for kind in kinds:
+        facts = {"steps": 3, "reward_first": 0.5, "reward_best": 0.5} if kind == "adapter" else {}
+        entry = {"model": Manifest(kind, options, entry, facts).as_input() | {"source": f"artifacts/{kind}"}}
+    return entry["model"]
+
+
+CHAINS = {"base": ("model",), "adapter": ("model", "adapter"), "merged": ("model", "adapter", "merged")}
+
+
+def solved(row) -> str:
+    if "gold" in row:
+        return f"</think>\n<answer>{row['gold']}</answer>"
+    return "7 + 3 = 10 no\n</think>\n<answer>" + " + ".join(map(str, row["nums"])) + "</answer>"
+
+
+def made(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) -> Path:
+    """An evaluation at *path*: each completion answers its puzzle (``+``), or gives *text*."""
+    kept = []
+    for at, mark in enumerate(marks):
+        row = dict(rows[at // samples])
+        if mark == "+" and "nums" in row:
+            row["target"] = sum(row["nums"])
+        completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
+        grade = vars(task.of_row(row).grade(completion, row))
+        kept.append(row | {"completion": completion} | grade | {"tokens": 9, "truncated": mark == "."})
+        assert "impossible" in completion or kept[-1]["correct"] == (mark == "+")
+    entry = chained(*CHAINS.get(path.name, ("model",)))
+    model = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
+    metrics = measures.measure(kept, rows[: len(marks) // samples]) | {
+        "decoding": DECODING | {"samples": samples},
+        "data": DATA,
+        "model": model,
+        "precision": "fp32",
+        "path": "plain",
+        **changes,
+    }
+    inputs = {"data": DATA} if metrics["model"]["kind"] in ("floor", "ceiling") else {"data": DATA, "model": entry}
+    with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
+        (draft.path / "metrics.json").write_text(json.dumps(metrics))
+        (draft.path / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+    return path
+
+
+def steps(count: int, **values) -> list[StepRow]:
+    usual = dict.fromkeys(trainlog.COLUMNS[1:], 0.5) | {"kl": None} | values
+    return [StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made(Path("artifacts/eval/base"), "++--++--+---")
+    made(Path("artifacts/eval/merged"), "++++++-++--+")
+    made(Path("artifacts/eval/adapter"), "++++++-++-+.")
+    trainlog.write(Path("artifacts/train/log.csv"), steps(3))
+    return Path("artifacts")
+
+
+def page(root=Path("artifacts"), transcripts=12, **sources) -> str:
+    return report.text(report.find(root, **sources), transcripts=transcripts)
+
+
+class Tree(HTMLParser):
+    """The elements of a page, by what they are; fails where one is not closed, or closed twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), (tag, attrs)
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, text):
+        self.texts.append((self.open[-1] if self.open else "", text))
+
+    def all(self, tag: str) -> list[dict]:
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    def inside(self, tag: str) -> str:
+        return "".join(text for name, text in self.texts if name == tag)
+
+
+def test_the_page_is_well_formed_and_every_id_is_there_once(run):
+    tree = Tree(page())
+    ids = [attrs["id"] for _, attrs in tree.elements if "id" in attrs]
+    assert len(set(ids)) == len(ids)
+    assert {attrs["for"] for attrs in tree.all("label")} == {attrs["id"] for attrs in tree.all("input")}
+    assert {attrs["href"][1:] for attrs in tree.all("a")} <= set(ids)
+    assert {"results", "training", "changed", "texts", "origin"} <= set(ids)
+
+
+def test_it_refers_to_nothing_outside_and_runs_nothing(run):
+    made(run / "eval" / "hostile", "-+" * 6, text=HOSTILE)
+    text = page()
+    tree = Tree(text)
+    assert not {"script", "img", "iframe", "object", "embed", "link", "base", "form"} & {
+        tag for tag, _ in tree.elements
+    }
+    for _, attrs in tree.elements:
+        assert not [
+            name for name in attrs if name.startswith("on") or name in ("src", "srcset", "action", "xlink:href")
+        ]
+        assert attrs.get("href", "#").startswith("#")
+        assert "url(" not in attrs.get("style", "")
+    style = tree.inside("style")
+    assert not re.search(r"url\(|@import|expression|http", style)
+    policy = next(attrs["content"] for attrs in tree.all("meta") if "http-equiv" in attrs)
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_what_a_model_writes_stays_text(run):
+    made(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
+    text = page()
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "{{ 7 * 7 }} {% raw %}" in text
+    assert "z&lt;b&gt;&amp;&#39;x" in text
+    assert not set("\x00\x1b\u202e\ud800") & set(text)
+    Tree(text)
+
+
+def test_figures_are_those_of_the_metrics(run):
+    text = page()
+    for name in ("base", "adapter", "merged"):
+        metrics = json.loads((run / "eval" / name / "metrics.json").read_text())
+        row = re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
+        shown = {key: json.loads(value) for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)}
+        low, high = metrics["interval"]
+        assert shown == {key: metrics[key] for key in ("accuracy", "n", "format", "mean_tokens")} | {
+            "low": low,
+            "high": high,
+        }
+        assert f"{100 * metrics['accuracy']:.1f}%" in row
+        for kind, share in [*metrics["by_size"].items(), *metrics["by_needs"].items()]:
+            words = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}.get(kind, f"{kind} numbers")
+            part = re.search(rf'data-row="{name}" data-kind="{re.escape(words)}">.*?<data value="([^"]*)"', text, re.S)
+            assert json.loads(part[1]) == share["accuracy"]
+    reasons = dict(re.findall(r'<tr data-reason="([^"]*)">(.*?)</tr>', text, re.S))
+    for at, name in enumerate(("base", "adapter", "merged")):
+        metrics = json.loads((run / "eval" / name / "metrics.json").read_text())
+        counts = {reason: int(re.findall(r'<data value="(\d+)"', cells)[at]) for reason, cells in reasons.items()}
+        assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
+
+
+def test_what_else_is_measured_is_shown_as_it_is(tmp_path):
+    rows = [row | {"solutions": at % 6} for at, row in enumerate(ROWS)]
+    no_way = [row for row in rows if not row["solutions"]]
+    assert len(no_way) == 2
+    text = "</think>\n<answer>impossible</answer>"
+    made(tmp_path / "eval" / "base", "+-" * 12, samples=2, rows=rows, text=text)
+    metrics = json.loads((tmp_path / "eval" / "base" / "metrics.json").read_text())
+    shown = page(tmp_path)
+
+    def values(pattern: str) -> list[float]:
+        return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, shown, re.S)[1])]
+
+    passes = [metrics["pass_at"][k]["share"] for k in ("1", "2")]
+    assert values(r'<tr data-pass="base">(.*?)</tr>') == [*passes, metrics["majority"]["share"]]
+    tokens = metrics["tokens"]
+    kept = [tokens[key] for key in ("median", "p95", "mean_right", "mean_wrong", "per_right_answer")]
+    assert values(r'<tr data-tokens="base">(.*?)</tr>') == [metrics["mean_tokens"], *kept, metrics["truncated"]]
+    kinds = dict(re.findall(r'data-kind="([^"]*)">.*?<data value="([^"]*)"', shown, re.S))
+    for kind, share in {"1 solution": "1", "2-4 solutions": "2-4", "5-9 solutions": "5-9"}.items():
+        assert json.loads(kinds[kind]) == metrics["by_solutions"][share]["accuracy"]
+    assert json.loads(kinds["impossible puzzles, and it says so"]) == metrics["impossible"]["accuracy"]
+    refusals = kinds["puzzles that have a way, and it says impossible"]
+    assert json.loads(refusals) == metrics["wrong_refusals"]["share"] > 0
+    assert "normal for paired differences" in shown
+
+
+def test_paired_differences_are_those_of_a_comparison(run):
+    from countdown_rl.evaluation import compare
+
+    values = compare.numbers({name: evaluate.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
+    text = page()
+    for row in values["results"][1:]:
+        cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
+        for key in ("against_first", "against_previous"):
+            change = row[key]
+            assert f"{compare.points(change)}<small>p {change['p']:.2g}, {change['won']} won" in cells
+    assert "merged wins 4 puzzles and loses 0." in text
+
+
+def test_the_same_artifacts_give_the_same_bytes(run):
+    assert page() == page()
+
+
+def test_models_stand_in_the_order_they_are_made_and_bounds_after_them(run):
+    made(run / "eval" / "ceiling", "+" * 12, model={"source": "solver", "kind": "ceiling"}, decoding={"samples": 1})
+    made(run / "eval" / "a", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
+    text = page()
+    assert re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text) == [
+        "base",
+        "adapter",
+        "merged",
+        "a",
+        "ceiling",
+    ]
+    assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
+    assert "a random legal expression" in text
+    assert "<h1>From artifacts/model to merged</h1>" in text
+
+
+def test_other_puzzles_and_other_decoding_have_tables_of_their_own(run):
+    made(run / "eval" / "five", "+-+", data=DATA | {"digest": "e" * 64})
+    made(run / "eval" / "sampled", "+-" * 12, samples=2)
+    made(run / "eval" / "floor", "-" * 24, samples=2, model={"source": "r", "kind": "floor"}, decoding={"samples": 2})
+    text = page()
+    tables = re.findall(r'<table class="main">(.*?)</table>', text, re.S)
+    rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
+    assert rows == [["base", "adapter", "merged"], ["sampled", "floor"], ["five"]]
+    assert "pass@2" in text
+    assert text.count("On other puzzles, or decoded in another way") == 2
+
+
+def test_several_completions_a_puzzle_are_read_one_each_and_change_no_side(tmp_path):
+    for name in ("base", "adapter"):
+        made(tmp_path / "eval" / name, "+-" * 12, samples=2)
+    text = page(tmp_path)
+    assert 'id="changed"' not in text
+    assert text.count('class="t card w0 ok"') == 12
+    assert text.count('class="t card w0 no"') == 0
+
+
+def test_word_problems_are_shown_too(tmp_path):
+    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5", "style": "begun"}]
+    made(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
+    text = page(tmp_path)
+    assert "How &lt;many&gt; are 2 and 3?" in text
+    assert "an answer that is no number" in text
+    Tree(text)
+
+
+def test_one_evaluation_alone_is_a_page(tmp_path):
+    made(tmp_path / "eval" / "base", "+-+.")
+    text = page(tmp_path, transcripts=0)
+    tree = Tree(text)
+    assert "<h1>base</h1>" in text
+    assert not {"training", "changed", "texts"} & {attrs.get("id") for _, attrs in tree.elements}
+
+
+def test_a_completion_is_worked_out_step_by_step(run):
+    text = page()
+    assert "<li>50 − 3 = <b>47</b></li>" in text
+    assert '<span class="wrong">50 - 3 = 48</span>' in text
+    assert '<span class="right">7 + 3 = 10</span>' in text
+    assert "a number not used, where the rule asks for all" in text
+    assert "no answer: it ran out of tokens" not in text
+    assert "… cut at 9 tokens" in text
+    assert re.search(r"a way: [0-9 +*/()-]+<", text)
+
+
+def test_a_number_that_is_not_given_stands_out():
+    from countdown_rl.report.transcripts import transcript
+
+    sample = {"nums": [3, 3, 5], "target": 8, "completion": "", "answer": "3 + 5 + 5 + 9", "value": "22"}
+    shown = transcript(sample | {"correct": False, "reason": "number-not-given", "truncated": False})
+    assert shown.numbers == [(3, True), (3, False), (5, True)]
+    assert shown.foreign == [5, 9]
+
+
+def test_a_log_of_another_run_and_a_changed_manifest_are_said(run):
+    assert "This log is not of the run" not in page()
+    assert "Every manifest in this chain has the digest" in page()
+    trainlog.write(run / "train" / "log.csv", steps(4))
+    entry = chained("model", "adapter")
+    entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
+    metrics = json.loads((run / "eval" / "base" / "metrics.json").read_text())
+    samples = (run / "eval" / "base" / "samples.jsonl").read_text()
+    with artifacts.writing(run / "eval" / "z", "eval", options={}, inputs={"model": entry}) as draft:
+        (draft.path / "metrics.json").write_text(json.dumps(metrics))
+        (draft.path / "samples.jsonl").write_text(samples)
+    text = page(results=[run / "eval" / "base", run / "eval" / "z"])
+    assert "This log is not of the run that made z," in text
+    assert "<b>The manifest of artifacts/adapter is not the one that was recorded.</b>" in text
+
+
+def test_what_is_not_there_or_in_the_way_is_refused_and_nothing_is_written_over(run, tmp_path):
+    def write(out, **sources):
+        return report.write(report.find(run, **sources), Path(out), transcripts=2)
+
+    with pytest.raises(ArtifactError, match="nothing/eval holds no evaluation; `countdown-rl eval` makes one"):
+        report.find(Path("nothing"))
+    with pytest.raises(ArtifactError, match=r"no\.csv does not exist"):
+        report.find(run, log=Path("no.csv"))
+    with pytest.raises(InputError, match="given twice"):
+        report.find(run, results=[run / "eval" / "base", run / "eval" / "base"])
+    with pytest.raises(ArtifactError, match="is a directory; give --out a file"):
+        write(run)
+    Path("mine.html").write_text("<html>mine</html>")
+    with pytest.raises(ArtifactError, match=r"mine\.html is not a report of countdown-rl"):
+        write("mine.html")
+    assert Path("mine.html").read_text() == "<html>mine</html>"
+    size = write("deep/page.html")
+    before = Path("deep/page.html").read_bytes()
+    assert len(before) == size
+    assert write("deep/page.html") == size
+    (run / "eval" / "merged" / "samples.jsonl").write_text("")
+    with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
+        write("deep/page.html")
+    (run / "train" / "log.csv").write_text("step\n1\n")
+    with pytest.raises(InputError, match="not a training log"):
+        write("deep/page.html", results=[run / "eval" / "base"])
+    assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
+    made(run / "eval" / "floor", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
+    trainlog.write(run / "train" / "log.csv", steps(3))
+    with pytest.raises(InputError, match="give an evaluation of a model"):
+        write("new.html", results=[run / "eval" / "floor"])
+
+
+def command(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", "report", *words])
+    with pytest.raises(SystemExit) as done:
+        main.main()
+    return done.value.code or 0
+
+
+def test_the_command_says_what_it_wrote(run, monkeypatch, capsys):
+    assert command(monkeypatch, "--json") == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert json.loads(said) == {
+        "out": "artifacts/report.html",
+        "bytes": (run / "report.html").stat().st_size,
+        "results": [f"artifacts/eval/{name}" for name in ("adapter", "base", "merged")],
+        "log": "artifacts/train/log.csv",
+    }
+    assert command(monkeypatch, "--result", "artifacts/eval/base", "--out", "page.html") == 0
+    assert capsys.readouterr().out.startswith("page.html ")
+    assert command(monkeypatch, "nowhere") == 1
+    assert command(monkeypatch, "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_a_quantity_that_was_not_measured_has_no_chart():
+    drawn = charts.curves(steps(5))
+    assert "KL to the start" not in [curve.title for curve in drawn]
+    assert [curve.title for curve in charts.curves(steps(5, kl=0.1))].count("KL to the start") == 1
+    assert drawn[0].title == "Share solved"
+    assert len(charts.curves(steps(1))[0].svg) > 0
+
+
+def test_a_long_log_is_thinned_and_every_point_is_in_the_picture():
+    (curve, *_) = charts.curves(steps(5_000))
+    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw" d="([^"]*)"', curve.svg)[1])
+    assert 100 < len(points) <= charts.POINTS
+    assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
+    assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)
+    assert curve.svg.count('class="stop"') <= charts.STOPS
+    assert points[-1] == (f"{charts.WIDTH - charts.RIGHT:.1f}", f"{charts.TOP:.1f}")
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_ticks_are_even_and_hold_every_value(low, span):
+    marks = charts.ticks(low, low + span)
+    gaps = [after - before for before, after in pairwise(marks)]
+    assert marks[0] <= low + 1e-6 * span
+    assert marks[-1] >= low + span - 1e-6 * span
+    assert max(gaps) == pytest.approx(min(gaps), rel=1e-3)
+    assert 2 <= len(marks) <= 7
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=200))
+def test_a_smoothed_line_keeps_its_steps_and_its_bounds(values):
+    series = list(enumerate(values, 1))
+    smooth = charts.smoothed(series)
+    assert [step for step, _ in smooth] == [step for step, _ in series]
+    assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for _, value in smooth)
+
+
+def test_the_time_of_a_log_counts_every_step():
+    log = trainlog.thinned(steps(10, seconds=2.0), 4)
+    assert [spans for _, spans in _spans(log)] == [4, 4, 2]

@@ -1,0 +1,69 @@
+"""A run that goes wrong says so, in words, and one that does not says nothing."""
+
+from countdown_rl.runlog import diagnostics
+from countdown_rl.runlog.log import StepRow
+
+
+def row(step, **changes):
+    usual = {
+        "reward": 0.5,
+        "correct": 0.4,
+        "format": 1.0,
+        "length": 80.0,
+        "truncated": 0.1,
+        "dead_groups": 0.3,
+        "entropy": 0.4,
+        "kl": None,
+        "grad_norm": 0.2,
+        "learning_rate": 1e-4,
+        "seconds": 1.0,
+        "seconds_generation": 0.5,
+        "seconds_reward": 0.0,
+        "seconds_loss": 0.4,
+        "kinds": {"correct_add_sub": 0.5, "correct_mul_div": 0.3},
+    }
+    return StepRow(step, **(usual | changes))
+
+
+def signs(rows, refusals=None, examples=None):
+    return diagnostics.signs(rows, refusals or {}, examples or {})
+
+
+def run(steps, **changes):
+    return [row(step, **changes) for step in range(1, steps + 1)]
+
+
+def test_a_healthy_run_is_left_in_peace():
+    assert signs(run(300)) == {}
+
+
+def test_nothing_is_said_before_enough_steps_agree():
+    assert signs(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
+    assert set(signs(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
+
+
+def test_multiplication_that_dies_is_noticed_though_the_mean_rises():
+    alive = run(40)
+    dead = [row(step, correct=0.8, kinds={"correct_add_sub": 0.9, "correct_mul_div": 0.02}) for step in range(41, 61)]
+    assert "multiplication is dying" in signs(alive + dead)["multiplication"]
+    assert "2% are right" in signs(alive + dead)["multiplication"]
+    assert signs(alive + dead[:5]) == {}
+    never = run(120, kinds={"correct_add_sub": 0.7, "correct_mul_div": 0.0})
+    assert "not being learnt" in signs(never)["multiplication"]
+    assert signs(run(120, kinds={"correct_add_sub": 0.1, "correct_mul_div": 0.0})) == {}
+
+
+def test_steps_without_such_puzzles_count_for_nothing():
+    sparse = [row(step, kinds={"correct_mul_div": 0.4 if step < 20 else None}) for step in range(1, 200)]
+    assert signs(sparse) == {}
+
+
+def test_rewards_that_stay_at_nothing_say_why():
+    text = signs(run(10, correct=0.0), {"no-answer": 5, "wrong-value": 15}, {"wrong-value": "1+1"})["zero"]
+    assert "(75%) the reason is wrong-value, as in '1+1'" in text
+    assert signs([*run(9, correct=0.0), row(10, correct=0.01)]) == {}
+
+
+def test_steps_whose_groups_are_all_dead_have_no_entropy_to_judge():
+    assert signs(run(20, entropy=None)) == {}
+    assert "entropy" in signs(run(20, entropy=None) + run(1, entropy=0.001))

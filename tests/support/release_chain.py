@@ -1,0 +1,125 @@
+"""Small artifacts from data to 4-bit weights with their evaluations, for tests that need a chain, in a second.
+
+The weights are real tiny checkpoints; the training and the figures are made up.
+"""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts
+from countdown_rl.data.config import DataOptions
+from countdown_rl.export.config import MergeOptions
+from countdown_rl.models import reference
+from countdown_rl.runlog import log
+from countdown_rl.training.config import TrainOptions
+from tests.support import tiny_llama
+
+DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
+
+
+def chain_data(path: Path, options: dict[str, Any]) -> Path:
+    """A data artifact of one puzzle, with these options beside the usual ones."""
+    with artifacts.writing(path, "data", options=asdict(DataOptions(n=10)) | options) as draft:
+        (draft.path / "test.jsonl").write_text('{"id": "a", "nums": [1, 2], "target": 3}\n')
+        draft.facts["splits"] = {"test": {"rows": 1}}
+    return path
+
+
+def chain(root: Path, *, seed: int = 0) -> Path:
+    """``data``, ``base``, ``adapter``, ``merged``, ``eval/merged`` and ``eval/comparison`` under *root*."""
+    chain_data(root / "data", {})
+    data = artifacts.read(root / "data", "data")
+    with artifacts.writing(root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}) as draft:
+        tiny_llama.checkpoint(draft.path, seed=seed)
+    base = reference.resolve(str(root / "base"))
+    # What train makes: only its manifest matters here.
+    inputs = {"model": base.as_input() | {"source": "base"}, "data": data.as_input()}
+    with artifacts.writing(root / "adapter", "adapter", options=asdict(TrainOptions()), inputs=inputs) as draft:
+        tiny_llama.adapter(draft.path, root / "base", reference="base")
+        (draft.path / "README.md").unlink(missing_ok=True)
+        draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)
+    adapter = artifacts.read(root / "adapter", "adapter").as_input()
+    with artifacts.writing(
+        root / "merged", "merged", options=asdict(MergeOptions()), inputs={"adapter": adapter | {"source": "adapter"}}
+    ) as draft:
+        tiny_llama.checkpoint(draft.path, seed=seed + 1)
+    evaluate(root, "merged", accuracy=0.62)
+    evaluate(root, "base", accuracy=0.5)
+    inputs = {name: artifacts.read(root / "eval" / name, "eval").as_input() for name in ("base", "merged")}
+    with artifacts.writing(root / "eval" / "comparison", "comparison", options={}, inputs=inputs) as draft:
+        (draft.path / "comparison.md").write_text("|  | solved |\n|---|---:|\n| base | 50.0% |\n| merged | 62.0% |\n")
+    return root
+
+
+def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -> Path:
+    """A GGUF of the merged model's making at *root*/*name*, with its Modelfile; *strings* go into its head.
+
+    Its one tensor is made up: nothing here runs it.
+    """
+    import numpy as np
+    from gguf import GGUFWriter
+
+    merged = reference.resolve(str(root / "merged")).as_input() | {"source": "merged"}
+    with artifacts.writing(root / name, "quantized", options={"format": name}, inputs={"model": merged}) as draft:
+        writer = GGUFWriter(draft.path / "model-q8_0.gguf", "llama")
+        for key, value in {
+            "general.name": "tiny",
+            "tokenizer.chat_template": "{{ a }}/think>/x/y",
+            **(strings or {}),
+        }.items():
+            writer.add_string(key, value)
+        writer.add_tensor("token_embd.weight", np.arange(64, dtype=np.float32).reshape(8, 8))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        (draft.path / "Modelfile").write_text("FROM ./model-q8_0.gguf\nPARAMETER temperature 0\n")
+    return root / name
+
+
+def log_of(root: Path, *, steps: int = 4) -> Path:
+    """The log of the training of the adapter, where the pipeline keeps it."""
+    rows = [
+        log.StepRow(step, log.rounded(0.1 * step), 0.05 * step, 0.9, 80, 0, 0.2, 0.3, None, 0.1, 1e-4, 1, 0.5, 0.1, 0.4)
+        for step in range(1, steps + 1)
+    ]
+    log.write(root / "train" / "log.csv", rows)
+    return root / "train" / "log.csv"
+
+
+def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = None) -> Path:
+    """An eval artifact of the model at *root*/*name*, with that accuracy."""
+    manifest = artifacts.read(root / name, reference.LOADABLE)
+    data = artifacts.file_input(puzzles or root / "data" / "test.jsonl")
+    share = {
+        "accuracy": accuracy,
+        "n": 100,
+        "correct": round(100 * accuracy),
+        "interval": [accuracy - 0.1, accuracy + 0.1],
+    }
+    metrics = share | {
+        "by_size": {"3": share, "4": share},
+        "by_needs": {"mul-div": share},
+        "format": 0.97,
+        "mean_tokens": 80.5,
+        "task": "countdown",
+        "decoding": DECODING,
+        "data": data,
+    }
+    out = root / "eval" / name
+    inputs = {"model": manifest.as_input() | {"source": name}, "data": data}
+    with artifacts.writing(out, "eval", options={}, inputs=inputs) as draft:
+        (draft.path / "metrics.json").write_text(json.dumps(metrics))
+        (draft.path / "samples.jsonl").write_text("")
+    return out
+
+
+def again(root: Path, name: str, seed: int) -> None:
+    """Other weights at *root*/*name* than those that were there, of the same kind and origin."""
+    manifest = artifacts.read(root / name, "merged")
+    shutil.rmtree(root / name)
+    with artifacts.writing(root / name, "merged", options=manifest.options, inputs=manifest.inputs) as draft:
+        tiny_llama.checkpoint(draft.path, seed=seed)

@@ -1,0 +1,77 @@
+"""A curriculum draws what the model solves sometimes, and the same again after a break."""
+
+import json
+from collections import Counter
+from itertools import islice
+
+from countdown_rl.training.curriculum import Curriculum, kind
+
+ROWS = [{"size": size, "needs": needs, "solutions": 2} for size in (3, 4) for needs in ("add-sub", "mul-div")] * 25
+KINDS = sorted({kind(row) for row in ROWS})
+
+
+def made(evidence=(), size=40):
+    return Curriculum(ROWS, size=size, seed=7, evidence=evidence)
+
+
+def outcomes(rows, mixed):
+    """Two completions of each of *rows*: one right, one wrong where the kind is among *mixed*, else both wrong."""
+    return [(kind(ROWS[row]), first and kind(ROWS[row]) in mixed) for row in rows for first in (True, False)]
+
+
+def test_kinds_are_by_size_by_need_and_by_the_number_of_solutions():
+    assert kind({"nums": [1, 2, 3], "needs": None, "solutions": 0}) == "3 numbers, ?, 0 solutions"
+    assert [kind({"size": 4, "needs": "add-sub", "solutions": n}).split(", ")[2] for n in (1, 2, 3, 4, 9, 10, 700)] == [
+        f"{bucket} solutions" for bucket in ("1", "2-3", "2-3", "4-9", "4-9", "10+", "10+")
+    ]
+    assert kind({"question": "?"}) == "0 numbers, ?, ? solutions"
+
+
+def test_before_anything_is_known_every_kind_is_drawn_as_the_data_has_it():
+    assert set(made().chances(0).values()) == {0.25}
+    drawn = made().draw(0)
+    assert len(drawn) == 40
+    assert len(set(drawn)) == 40
+
+
+def test_a_small_data_set_is_drawn_from_more_than_once():
+    assert len(made(size=300).draw(0)) == 300
+
+
+def test_kinds_that_are_solved_sometimes_are_drawn_more_and_the_others_never_forgotten():
+    course = made()
+    for number in range(12):
+        course.saw(outcomes(course.draw(number), KINDS[:1]), generations=2)
+    chances = course.chances(12)
+    assert chances[KINDS[0]] > 0.7
+    assert all(0.005 < chances[name] < 0.15 for name in KINDS[1:])
+    drawn = Counter(kind(ROWS[index]) for index in made(course.evidence, size=400).draw(12))
+    assert drawn[KINDS[0]] > 250
+
+
+def test_a_kind_not_seen_for_long_is_tried_again():
+    course = made()
+    for number in range(12):
+        course.saw(outcomes(course.draw(number), KINDS[:1]), generations=2)
+    low = course.chances(12)[KINDS[1]]
+    seen = [index for index in range(100) if kind(ROWS[index]) == KINDS[0]]
+    for _ in range(100):
+        course.saw(outcomes(seen[:20], KINDS[:1]), generations=2)
+    assert course.chances(112)[KINDS[1]] > 2 * low
+
+
+def test_reading_one_round_ahead_changes_nothing_and_a_break_neither():
+    def rounds(ahead, stop_at=None):
+        course, drawn = made(), {}
+        for number in range(8):
+            if number == stop_at:
+                course = made(json.loads(json.dumps(course.evidence)))
+            for one in range(number, number + 1 + ahead):
+                drawn[one] = course.draw(one)
+            course.saw(outcomes(drawn[number], KINDS[number % 2 : 2]), generations=2)
+        return [drawn[number] for number in range(8)]
+
+    plain = rounds(0)
+    assert plain == rounds(1) == rounds(0, stop_at=1) == rounds(1, stop_at=5)
+    course = made()
+    assert list(islice(course.draws(0), 40)) == plain[0]

@@ -1,0 +1,185 @@
+"""What `train --check` says before a run: memory worked out from shapes, and every reason not to begin."""
+
+import json
+import sys
+
+import pytest
+
+from countdown_rl.cli import main
+from countdown_rl.data import jsonl
+from countdown_rl.training import memory
+from countdown_rl.training.config import TrainOptions
+from tests.support import standins
+
+ROWS = [{"id": f"row-{n}", "nums": [3, 7, 50 + n], "target": 46} for n in range(20)]
+LLAMA_8B = {
+    "vocab_size": 128_256,
+    "hidden_size": 4_096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return standins.checkpoint(tmp_path_factory.mktemp("standins") / "llama", "llama-3.1")
+
+
+@pytest.fixture
+def rows(tmp_path):
+    jsonl.write_rows(tmp_path / "rows.jsonl", ROWS)
+    return tmp_path / "rows.jsonl"
+
+
+@pytest.fixture
+def check(monkeypatch, capsys, tmp_path):
+    """`countdown-rl train --check` with some more words: its exit status and what it said on each stream."""
+
+    def run(*words):
+        words = ["train", "--check", "--out", tmp_path / "adapter", "--checkpoints", tmp_path / "checkpoints", *words]
+        monkeypatch.setattr(sys, "argv", ["countdown-rl", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main.main()
+        said = capsys.readouterr()
+        return left.value.code or 0, said.out, said.err
+
+    return run
+
+
+def big(**changes):
+    """A skeleton of the shape of Llama-3.1-8B."""
+    family = standins.FAMILIES["llama-3.1"]
+    return memory.skeleton(standins.config(family, standins.tokenizer(family), **LLAMA_8B | changes))
+
+
+def test_an_8b_adapter_of_rank_8_has_the_published_count_of_parameters():
+    model = big()
+    trained = memory.lora_parameters(model, rank=8)
+    assert trained == 20_971_520
+    assert model.num_parameters() + trained == 8_051_232_768
+
+
+def test_4_bit_weights_take_the_bytes_that_are_stored():
+    from math import prod
+
+    from countdown_rl.models import nf4
+
+    model = big(num_hidden_layers=1)
+    stored = 2 * model.num_parameters()
+    for name, layer in nf4.linears(model).items():
+        parts = nf4.layout(name, tuple(layer.weight.shape))
+        stored += sum(slot.dtype.itemsize * prod(slot.shape) for slot in parts.values()) - 2 * layer.weight.numel()
+    found = memory.estimate(model, TrainOptions(), device="cuda", nf4=True, width=2, prompt=100, rank=16)
+    assert found.weights == pytest.approx(stored, rel=1e-4)
+
+
+def kept(family, layers, dtype, dropout):
+    """Bytes that the forward pass of a real stand-in keeps, per token."""
+    import peft
+    import torch
+    import transformers
+
+    config = standins.config(family, standins.tokenizer(family), num_hidden_layers=layers, tie_word_embeddings=False)
+    model = getattr(transformers, f"{family.architecture}ForCausalLM")(config).to(dtype)
+    lora = peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=dropout, task_type="CAUSAL_LM")
+    model = peft.get_peft_model(model, lora).train()
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    alive, found = [], {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            alive.append(tensor)  # so that no later one gets the same address
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids = torch.arange(200).view(4, 50)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model.get_base_model().model(input_ids=ids).last_hidden_state
+    assert hidden.requires_grad
+    return sum(found.values()) / ids.numel(), memory.Shape.of(model.get_base_model())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.05])
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("name", standins.FAMILIES)
+def test_what_a_block_keeps_for_the_backward_pass_is_what_autograd_keeps(name, width, dropout):
+    import torch
+
+    dtype = {2: torch.bfloat16, 4: torch.float32}[width]
+    (one, shape), (three, _) = (kept(standins.FAMILIES[name], layers, dtype, dropout) for layers in (1, 3))
+    reckoned = memory.kept_by_block(shape, width, pair=4, rank=4, dropout=dropout, mask=4)
+    assert reckoned == pytest.approx((three - one) / 2, rel=0.02)
+
+
+def test_memory_grows_with_what_it_should_grow_with():
+    model = big(num_hidden_layers=2, vocab_size=1_000)
+
+    def of(nf4=False, processes=1, **changes):
+        options = TrainOptions(prompts=4, generations=4, micro_batch=4, **changes)
+        return memory.estimate(
+            model, options, device="cuda", nf4=nf4, width=2, prompt=100, rank=16, processes=processes
+        )
+
+    plain = of()
+    assert of(gradient_checkpointing=True).loss < plain.loss
+    assert of(nf4=True).weights < plain.weights / 2
+    assert of(processes=2).generation * 2 == plain.generation
+    assert of(max_completion_length=1000).generation > plain.generation
+    parts = plain.weights + plain.adapter + plain.gradients + plain.optimiser
+    assert plain.peak == parts + max(plain.generation, plain.loss)
+
+
+def test_a_run_that_can_begin_is_told_as_one_json_object_and_writes_nothing(check, llama, rows, tmp_path):
+    status, out, err = check("--model", llama, "--data", rows, "--lora-r", 8, "--json")
+    assert status == 0
+    told = json.loads(out)
+    assert told["architecture"] == "LlamaForCausalLM"
+    assert told["rows"] == len(ROWS)
+    assert told["fits"] is True
+    assert told["longest_prompt"] > 50
+    assert {one["device"] for one in told["memory"]} >= {"cuda"}
+    assert all(one["peak"] > one["weights"] > 0 for one in told["memory"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
+    status, out, err = check("--model", llama, "--data", rows)
+    assert (status, "all, at its highest" in out, "LlamaForCausalLM" in err) == (0, True, True)
+
+
+def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
+    from tests.support import tiny_llama
+
+    base = tiny_llama.checkpoint(tmp_path / "base", max_position_embeddings=2_048)
+    tiny_llama.adapter(tmp_path / "trained", base, r=4)
+    _, out, _ = check("--model", tmp_path / "trained", "--data", rows, "--json")
+    model = tiny_llama.model()
+    assert json.loads(out)["trainable"] == memory.lora_parameters(model, rank=4)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["--model", "artifacts/none"], 1, "artifacts/none does not exist"),
+        (["--data", "nowhere"], 1, "nowhere"),
+        (["--max-prompt-length", "20"], 1, "--max-prompt-length is 20"),
+        (["--max-completion-length", "200000"], 1, "the model reads 131072 tokens"),
+        (["--reward", "beauty=1"], 2, "beauty"),
+        (["--micro-batch", "7"], 2, "--micro-batch 7 does not divide"),
+        (["--generations", "1"], 2, "generations"),
+        (["--loss-type", "guess"], 2, "guess"),
+    ],
+)
+def test_what_could_not_begin_is_refused_in_one_sentence(check, llama, rows, words, status, says):
+    found, out, err = check("--model", llama, "--data", rows, *words)
+    assert (found, out) == (status, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_a_run_that_no_machine_has_room_for_is_warned_of(check, llama, rows):
+    words = ["--prompts", 4096, "--generations", 256, "--max-completion-length", 100_000, "--json"]
+    status, out, err = check("--model", llama, "--data", rows, *words)
+    assert status == 0
+    assert json.loads(out)["fits"] is False
+    assert "warning: the run needs about" in err

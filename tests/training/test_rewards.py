@@ -1,0 +1,125 @@
+"""Rewards, and the four systems whose schemes they have to express."""
+
+import pytest
+
+from countdown_rl.errors import UsageError
+from countdown_rl.tasks import task
+from countdown_rl.training import rewards
+
+ROW = {"nums": [19, 36, 55, 7], "target": 65}
+GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
+
+
+def total(specs, completion, row, n_tokens=50):
+    grade = task.of_row(row).grade(completion, row)
+    return sum(weight * rewards.reward(name)(grade, row, n_tokens) for name, weight in rewards.parse(specs).items())
+
+
+def half_off(grade, row, n_tokens):
+    return 0.5 if grade.correct else 0.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("so\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", 2),
+        ("55 + 36 - 7 - 19", 0),
+        ("so\n</think>\n<answer>55 + 36 - 7 - 18</answer>", 1),
+    ],
+)
+def test_system_1_format_and_equation(completion, expected):
+    assert total(["format=1", "correct=1"], completion, ROW) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<think>a</think>\n<answer>4 * 3 + 2</answer>", 2),
+        ("<think>a</think>\n<answer>(4*3)+2</answer>", 2),
+        ("<think>a</think>\n\n<answer>4 * 3 + 2</answer>", 1),
+        ("<think>a</think>\n<answer>7 * 2</answer>", 1),
+        ("<think>a</think>\n<answer>fourteen</answer>", 1),
+        ("a</think> <answer>fourteen</answer>", 0),
+    ],
+)
+def test_system_2_strict_format_and_equation(completion, expected):
+    row = {"nums": [2, 3, 4], "target": 14, "style": "own"}
+    assert total(["strict-format=1", "correct=1"], completion, row) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<answer>8 / (3 - 8 / 3)</answer>", 1.0),
+        ("<answer>8 * 3</answer>", 0.1),
+        ("<answer>eight</answer>", 0.0),
+        ("no answer", 0.0),
+    ],
+)
+def test_system_3_nothing_a_tenth_or_one(completion, expected):
+    row = {"nums": [3, 3, 8, 8], "target": 24}
+    assert total(["well-formed=0.1", "correct=0.9"], completion, row) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "n_tokens", "expected"),
+    [
+        ("<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>\n", 60, 1 + 0 + 1 + 1 + 0),
+        ("<thinking>\nx\n</thinking>\n<answer>\n71\n</answer>\n", 60, 1 + 0 + 1 + 0 + 0),
+        ("<thinking>x</thinking><answer>72</answer> done", 60, -1 - 0.5 + 1 + 1 + 0),
+        ("<thinking>x</thinking><answer>7.5</answer>", 100, -1 + 0 - 1 + 0 - 0.5),
+        ("72", 60, -1 - 0.5 - 1 + 0 + 0),
+    ],
+)
+def test_system_4_five_rewards(completion, n_tokens, expected):
+    specs = ["strict-format/-1=1", "no-trailing=1", "integer=1", "correct=1", "length:100=1"]
+    assert total(specs, completion, GSM8K, n_tokens) == expected
+
+
+def test_closeness_pays_legal_expressions_by_their_distance():
+    def closeness(answer, row=ROW):
+        return total(["closeness"], f"</think>\n<answer>{answer}</answer>", row)
+
+    assert closeness("55 + 36 - 7 - 19") == 1
+    assert closeness("55 - 36 + 7 + 19") == pytest.approx(1 / 21)
+    assert closeness("55 + 36 - 7") == 0  # not legal: a number is left out
+    assert closeness("65") == 0
+    assert closeness("impossible") == 0
+    assert closeness("71", {**GSM8K, "style": "begun"}) == 0.5
+
+
+def test_a_function_of_your_own():
+    specs = [f"{__name__}:half_off=2"]
+    assert total(specs, "</think>\n<answer>55 + 36 - 7 - 19</answer>", ROW) == 1
+
+
+def test_weights_are_read_as_they_are_given():
+    assert rewards.parse(["correct=1", "format=0.1", "length:200=-2", "integer"]) == {
+        "correct": 1.0,
+        "format": 0.1,
+        "length:200": -2.0,
+        "integer": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "corect=1",
+        "correct=much",
+        "correct=nan",
+        "length:few=1",
+        "no.such:thing=1",
+        "math:tau=1",
+        "format/x",
+        "=1",
+    ],
+)
+def test_what_makes_no_sense_is_refused(spec):
+    with pytest.raises(UsageError):
+        rewards.parse([spec])
+
+
+def test_a_reward_is_given_once():
+    with pytest.raises(UsageError, match="twice"):
+        rewards.parse(["correct=1", "correct=2"])

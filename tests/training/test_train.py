@@ -1,0 +1,531 @@
+"""Training: the same gradient for less, continued to the same bytes, and refused in one sentence."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.runlog import log
+from countdown_rl.training import checkpoints, curriculum, train
+from countdown_rl.training.config import TrainOptions
+from tests.support import tiny_llama
+
+ROOT = Path(__file__).parents[2]
+
+SMALL = TrainOptions(
+    steps=6,
+    prompts=2,
+    generations=4,
+    micro_batch=4,
+    max_completion_length=12,
+    learning_rate=1e-2,
+    scheduler="linear",
+    lora_r=4,
+    lora_dropout=0.1,
+    checkpoint_every=3,
+    threads=1,
+)
+ROWS = [
+    {"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10, "solutions": 1, "solution": None, "needs": None, "size": 3}
+    for n in range(16)
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a random model and a data artifact."""
+    path = tmp_path_factory.mktemp("train")
+    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024)
+    with artifacts.writing(path / "data", "data", options={}) as draft:
+        text = "".join(json.dumps(row) + "\n" for row in ROWS)
+        for split in ("train", "valid", "test"):
+            (draft.path / f"{split}.jsonl").write_text(text)
+    return path
+
+
+class Letters:
+    """A task that a random model does neither well nor badly at, so that every step has a gradient."""
+
+    name = "letters"
+
+    def messages(self, row):
+        return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
+
+    def grade(self, completion, row):
+        right = len(completion) % 2 == 0
+        reason = "" if right else "odd"
+        return SimpleNamespace(text=completion, correct=right, format=True, reason=reason, answer=None, value=None)
+
+
+class Hopeless(Letters):
+    """A task at which nothing succeeds."""
+
+    def grade(self, completion, row):
+        return SimpleNamespace(
+            **vars(super().grade(completion, row)) | {"correct": False, "reason": "odd", "answer": "1 + 1"}
+        )
+
+
+def by_letters(name, known=train.rewards.reward):
+    known(name)  # refuses what it does not know
+    return lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def letters():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.tasks, "of_row", lambda row: Letters())
+        patch.setattr(train.rewards, "reward", by_letters)
+        yield
+
+
+def run(place, where, options=SMALL, **changes):
+    given = {
+        "model": str(place / "model"),
+        "data": place / "data",
+        "out": where / "adapter",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
+    } | changes
+    return train.train(options, **given)
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+class Killed(BaseException):
+    pass
+
+
+def timeless(rows):
+    parts = dict.fromkeys(name for name in log.COLUMNS if name.startswith("seconds"))
+    return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
+
+
+def killing(step):
+    def on_step(row):
+        if row.step == step:
+            raise Killed
+
+    return on_step
+
+
+@pytest.fixture(scope="module")
+def unbroken(place, letters, tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken")
+    return run(place, out)
+
+
+def test_a_run_leaves_an_adapter_a_log_and_nothing_else(place, unbroken):
+    out = unbroken.out.parent
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert {path.name for path in out.iterdir()} == {"adapter", "log.csv", "samples.jsonl", "curves.png"}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert not {"README.md", "training_args.bin"} & set(manifest.files)
+    assert manifest.inputs["data"]["manifest"]["kind"] == "data"
+    assert manifest.options["learning_rate"] == SMALL.learning_rate
+    assert manifest.facts["trainable_parameters"] < manifest.facts["total_parameters"]
+    config = json.loads((unbroken.out / "adapter_config.json").read_text())
+    assert not Path(config["base_model_name_or_path"]).is_absolute()
+    rows = log.read(out / "log.csv")
+    assert rows == unbroken.rows
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all(row.grad_norm > 0 for row in rows)
+
+
+def test_a_killed_and_continued_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(5))
+    assert not (tmp_path / "adapter").exists()
+    assert "after step 3" in train.how_to_continue(tmp_path / "checkpoints")
+    (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
+    notes = []
+    result = run(place, tmp_path, on_note=notes.append)
+    assert result.resumed == 3
+    assert any("after step 3" in note for note in notes)
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+    assert timeless(result.rows) == timeless(unbroken.rows)
+    assert (tmp_path / "samples.jsonl").read_bytes() == (unbroken.out.parent / "samples.jsonl").read_bytes()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_an_unfinished_run_is_not_overwritten_by_another(place, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(4))
+    left = files(tmp_path / "checkpoints" / "checkpoint-3")
+    with pytest.raises(ArtifactError, match=r"--top-p was 1.0, is 0.9; --seed was 42, is 1\).*--restart"):
+        run(place, tmp_path, replace(SMALL, seed=1, top_p=0.9))
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
+    with pytest.raises(ArtifactError, match=r"\(other data\)"):
+        run(place, tmp_path, data=other)
+    assert files(tmp_path / "checkpoints" / "checkpoint-3") == left
+    assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
+
+
+def test_nothing_calls_home(place, tmp_path, monkeypatch):
+    told: list[dict] = []
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
+    run(place, tmp_path, replace(SMALL, steps=1))
+    assert not told
+
+
+def test_restart_begins_again(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(4))
+    assert run(place, tmp_path, restart=True).resumed is None
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+
+
+def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, replace(SMALL, log_every=5), on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, log_every=4, checkpoint_every=0))
+    rows = log.read(tmp_path / "log.csv")
+    assert [row.step for row in rows] == [4, 6]
+    assert rows[0].reward == log.mean(unbroken.rows[:4]).reward
+    name = "adapter_model.safetensors"
+    assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
+
+
+def test_rounds_of_several_steps_continue_exactly_too(place, tmp_path):
+    options = replace(SMALL, steps_per_generation=2, iterations=2, beta=0.1, steps=6, checkpoint_every=1)
+    whole = run(place, tmp_path / "a", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(5))
+    assert run(place, tmp_path / "b", options).resumed == 4  # the end of a round, not of every step
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert all(row.kl is not None for row in whole.rows)
+
+
+@pytest.mark.parametrize("more", [{}, {"steps_per_generation": 2, "iterations": 2, "steps": 8}])
+def test_a_curriculum_continues_exactly_too(place, tmp_path, more):
+    options = replace(SMALL, curriculum=True, checkpoint_every=1, sample_every=2, **more)
+    whole = run(place, tmp_path / "a", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(6))
+    assert run(place, tmp_path / "b", options).resumed >= 4
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert (tmp_path / "b" / "samples.jsonl").read_bytes() == (tmp_path / "a" / "samples.jsonl").read_bytes()
+    plain = run(place, tmp_path / "c", replace(options, curriculum=False))
+    assert [row.reward for row in plain.rows] != [row.reward for row in whole.rows]
+
+
+def test_a_curriculum_is_told_of_every_round_once(place, tmp_path, monkeypatch):
+    told, known = [], curriculum.Curriculum.saw
+    monkeypatch.setattr(curriculum.Curriculum, "saw", lambda self, *seen: told.append(seen) or known(self, *seen))
+    run(place, tmp_path, replace(SMALL, curriculum=True, iterations=2, reward=("correct=1", "format=0.1")))
+    assert [(len(outcomes), size) for outcomes, size in told] == [(8, 4)] * 3
+    for outcomes, size in told:
+        groups = [{kind for kind, _ in outcomes[at : at + size]} for at in range(0, len(outcomes), size)]
+        assert all(len(kinds) == 1 for kinds in groups)
+
+
+def test_minutes_between_checkpoints_count_as_well(place, tmp_path):
+    options = replace(SMALL, checkpoint_every=0, save_minutes=1e-6)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, on_step=killing(3))
+    # A checkpoint is written after the row of its step.
+    assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
+    late = checkpoints.Due(replace(SMALL, checkpoint_every=0, save_minutes=60), 1)
+    assert not any(late(step) for step in range(1, 6))
+    rounds = checkpoints.Due(replace(SMALL, checkpoint_every=0, save_minutes=1e-9), 2)
+    assert [step for step in range(1, 7) if rounds(step)] == [2, 4]
+
+
+def test_samples_show_completions_over_time_with_their_grades(place, tmp_path):
+    result = run(place, tmp_path, replace(SMALL, sample_every=2, sample_size=2))
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
+    assert [sample["step"] for sample in samples] == [1, 1, 3, 3, 5, 5]
+    assert samples[0]["id"] != samples[1]["id"]
+    assert all(sample["reason"] == ("" if sample["correct"] else "odd") for sample in samples)
+    assert all(0 < sample["tokens"] <= 12 for sample in samples)
+    assert result.rows[0].kinds.keys() == {"correct_3"}
+    assert result.rows[0].kinds["correct_3"] == result.rows[0].correct
+    run(place, tmp_path / "none", replace(SMALL, sample_every=0))
+    assert (tmp_path / "none" / "samples.jsonl").read_bytes() == b""
+
+
+def test_a_run_that_goes_wrong_says_so_once_though_it_was_continued(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.tasks, "of_row", lambda row: Hopeless())
+    options = replace(SMALL, steps=14, checkpoint_every=11)
+    said, again = [], []
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, on_step=killing(13), on_warning=said.append)
+    result = run(place, tmp_path, options, on_warning=again.append)
+    assert (result.resumed, again) == (11, [])
+    assert sorted(result.warnings) == ["length", "zero"]
+    assert sorted(result.warnings.values()) == sorted(said)
+    assert "(100%) the reason is odd, as in '1 + 1'" in result.warnings["zero"]
+
+
+def test_other_fields_of_trl_reach_the_run(place, tmp_path):
+    likeliest = run(place, tmp_path / "a", replace(SMALL, steps=1, trl=("top_k=1",)))
+    assert likeliest.rows[0].dead_groups == 1.0
+    calm = run(place, tmp_path / "b", replace(SMALL, steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
+    assert calm.rows[0].grad_norm > 0
+    with pytest.raises(UsageError, match="--learning-rate"):
+        run(place, tmp_path / "c", replace(SMALL, trl=("learning_rate=1",)))
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_one_sentence(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.trackers, "find_spec", lambda name: None)
+    with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[wandb\]'"):
+        run(place, tmp_path, replace(SMALL, report_to=("wandb",)))
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_tracker_writes_beside_the_log_without_the_network(place, unbroken, tmp_path, name):
+    pytest.importorskip(name)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_train as t; from pathlib import Path;"
+        "from dataclasses import replace\n"
+        "with t.pytest.MonkeyPatch.context() as patch:\n"
+        "    patch.setattr(t.train.tasks, 'of_row', lambda row: t.Letters())\n"
+        "    patch.setattr(t.train.rewards, 'reward', t.by_letters)\n"
+        "    t.run(Path(sys.argv[2]), Path(sys.argv[3]), replace(t.SMALL, report_to=(sys.argv[4],)))\n"
+    )
+    where = tmp_path / "run"
+    paths = [str(Path(__file__).parent), str(place), str(where), name]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    weights = "adapter_model.safetensors"
+    assert files(where / "adapter")[weights] == files(unbroken.out)[weights]
+    assert [path for path in (where / name).rglob("*") if path.is_file()]
+
+
+def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
+    result = run(place, tmp_path, replace(SMALL, steps=1), model=str(unbroken.out))
+    config = json.loads((result.out / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"].endswith("model")
+    assert files(result.out)["adapter_model.safetensors"] != files(unbroken.out)["adapter_model.safetensors"]
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, loss_type, mask_truncated):
+    import torch
+
+    from countdown_rl.inference.cpu_decoder import Stop
+    from countdown_rl.models import load, reference
+    from countdown_rl.training.trainer import Trainer
+
+    load.quiet()
+    loaded = load.load(reference.resolve(str(place / "model")), precision="fp32")
+    store = checkpoints.Checkpoints(tmp_path / "checkpoints", {})
+    options = replace(SMALL, loss_type=loss_type, lora_dropout=0.0, mask_truncated=mask_truncated)
+    import datasets
+    import peft
+
+    trainer = Trainer(
+        model=loaded.model,
+        reward_funcs=[lambda **_: []],
+        args=train.config(options, loaded, [1.0], store),
+        train_dataset=datasets.Dataset.from_list([{"prompt": "a", "row": {}}]),
+        processing_class=loaded.tokenizer,
+        peft_config=peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
+        stop=Stop(loaded.tokenizer, loaded.model, "</answer>"),
+        mask_truncated=mask_truncated,
+    )
+    trainer.current_gradient_accumulation_steps = 2
+    trainer.model.train()
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([3, 9, 5, 7, 2, 9, 4, 6])
+    mask = (torch.arange(9) < lengths[:, None]).int()
+    ended = torch.tensor([True, False, True, True, True, False, True, True])
+    batch = {
+        "prompt_ids": torch.randint(5, 300, (8, 6), generator=generator),
+        "prompt_mask": (torch.arange(6) >= torch.tensor([0, 2, 1, 0, 3, 2, 2, 0])[:, None]).long(),
+        "completion_ids": torch.randint(5, 300, (8, 9), generator=generator),
+        "completion_mask": mask,
+        "advantages": torch.tensor([0.0, 0.0, 1.0, -1.0, 0.5, 0.5, -1.0, 0.0]),
+        "num_items_in_batch": mask.sum(),
+    }
+    trainer._ended = ended
+
+    def gradient(inputs):
+        trainer.model.zero_grad()
+        for part in inputs:
+            trainer._compute_loss(trainer.model, part).backward()
+        return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.requires_grad])
+
+    plain = dict(batch)
+    if mask_truncated:
+        plain["completion_mask"] = mask * ended[:, None]
+        plain["num_items_in_batch"] = plain["completion_mask"].sum()
+    if loss_type == "bnpo":  # its normaliser is the micro-batch's own, so the split must be the same
+        order = trainer._micro_batches(dict(batch))
+        whole = [part | {"share": 1.0} for part in order]
+    else:
+        halves = (slice(0, 4), slice(4, 8))
+        whole = [{k: v[h] if v.ndim else v for k, v in plain.items()} | {"share": 1.0} for h in halves]
+    expected = gradient(whole)
+    torch.testing.assert_close(gradient(trainer._micro_batches(dict(batch))), expected, atol=1e-6, rtol=1e-4)
+    kept = sum(len(part["advantages"]) for part in trainer._micro_batches(dict(batch)))
+    assert kept == (8 if loss_type == "bnpo" else 4 if mask_truncated else 5)
+
+
+def test_every_row_is_drawn_once_before_any_is_drawn_again():
+    from itertools import islice
+
+    order = list(islice(curriculum.in_turn(7, seed=3), 21))
+    assert sorted(order[:7]) == sorted(order[7:14]) == list(range(7))
+    assert order[:7] != order[7:14]
+    assert list(islice(curriculum.in_turn(7, seed=3, start=9), 12)) == order[9:]
+
+
+def test_a_half_written_checkpoint_is_not_continued_from(tmp_path):
+    store = checkpoints.Checkpoints(tmp_path / "c", {"a": 1})
+    store.begin()
+    for step in (2, 4):
+        (tmp_path / "c" / f"checkpoint-{step}").mkdir()
+        (tmp_path / "c" / f"checkpoint-{step}" / "weights").write_text("x")
+    assert store.latest() is None
+    store.keep(tmp_path / "c" / "checkpoint-2")
+    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+    (tmp_path / "c" / "checkpoint-4").mkdir()
+    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+    other = checkpoints.Checkpoints(tmp_path / "c", {"a": 2})
+    assert other.differences() == ["it cannot be read"]
+    assert other.latest() is None
+
+
+def test_many_differences_are_counted(tmp_path):
+    options = dict.fromkeys("abcde", 1)
+    store = checkpoints.Checkpoints(tmp_path / "c", {"options": options})
+    store.begin()
+    (tmp_path / "c" / "checkpoint-2").mkdir()
+    store.keep(tmp_path / "c" / "checkpoint-2")
+    other = checkpoints.Checkpoints(tmp_path / "c", {"options": dict.fromkeys("abcde", 2)})
+    assert other.differences() == ["--a was 1, is 2", "--b was 1, is 2", "--c was 1, is 2", "2 more"]
+
+
+def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, tmp_path, unbroken):
+    def refusal(error, options=SMALL, **changes):
+        with pytest.raises(error) as caught:
+            run(place, tmp_path, options, **changes)
+        assert not (tmp_path / "adapter").exists()
+        return str(caught.value)
+
+    assert "the prompt of row r" in refusal(InputError, replace(SMALL, max_prompt_length=8))
+    assert "reads 1024 tokens" in refusal(ModelError, replace(SMALL, max_completion_length=1020))
+    assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
+    assert "an adapter artifact, not a data artifact" in refusal(ArtifactError, data=unbroken.out)
+    assert "no-such-model" in refusal(ModelError, model="no-such-model")
+    refusal(UsageError, replace(SMALL, reward=("wealth=1",)))
+    (tmp_path / "empty.jsonl").write_text("")
+    refusal(InputError, data=tmp_path / "empty.jsonl")
+    (tmp_path / "file").write_text("")
+    refusal(CountdownError, out=tmp_path / "file")
+    assert not (tmp_path / "log.csv").exists()
+
+
+def test_batch_sizes_that_do_not_divide_are_a_usage_error_before_torch_is_there():
+    code = (
+        "import sys; from countdown_rl.cli.main import main\n"
+        "sys.argv = ['countdown-rl', 'train', '--prompts', '3', '--generations', '3', '--micro-batch', '4']\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["2", "False"]
+    assert "--micro-batch 4 does not divide the 9 completions" in " ".join(done.stderr.split())
+
+
+def test_options_name_their_mistakes():
+    for changes in ({"loss_type": "ppo"}, {"scheduler": "sine"}, {"generations": 1}, {"precision": "int3"}):
+        with pytest.raises(UsageError):
+            replace(SMALL, **changes)
+
+
+def test_the_log_comes_back_as_it_was_written(tmp_path):
+    row = log.StepRow(3, 0.25, 0.5, 1.0, 40.5, 0.0, 1 / 3, None, None, 0.1, 1e-5, 2.5, 1.5, 0.01, 0.9)
+    kinds = {"correct_3": 0.5, "correct_mul_div": None}
+    rows = [row, replace(row, step=4, seconds_rest=0.25, kinds=kinds)]
+    log.write(tmp_path / "log.csv", rows)
+    assert log.read(tmp_path / "log.csv") == [replace(row, kinds=dict.fromkeys(kinds)), rows[1]]
+    log.write(tmp_path / "log.csv", [row])
+    text = (tmp_path / "log.csv").read_text()
+    assert log.read(tmp_path / "log.csv") == [row]
+    (tmp_path / "log.csv").write_text(text.replace(",seconds_rest", "").replace("0.9,0.0", "0.9"))  # an older log
+    assert log.read(tmp_path / "log.csv") == [row]
+    (tmp_path / "log.csv").write_text("step,reward\n1,2\n")
+    with pytest.raises(InputError):
+        log.read(tmp_path / "log.csv")
+
+
+def test_a_logged_row_is_the_mean_of_its_steps():
+    first = log.StepRow(1, 0.0, 0, 0, 10, 0, 1, None, None, 0, 1e-4, 1, 1, 0, 0)
+    second = replace(first, step=2, reward=1.0, entropy=0.5, kinds={"correct_3": 0.25})
+    both = log.mean([first, second])
+    assert both.kinds == {"correct_3": 0.25}
+    assert (both.step, both.reward, both.entropy, both.kl) == (2, 0.5, 0.5, None)
+    assert math.isclose(both.length, 10)
+
+
+def command(place, out, *more):
+    flags = "--steps 40 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 12 --checkpoint-every 2"
+    paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
+    paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "countdown_rl", "train", *paths, *flags.split(), *more],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_command_survives_being_stopped_and_says_nothing_needless(place, tmp_path, how):
+    whole = command(place, tmp_path / "whole", "--json")
+    out, err = whole.communicate()
+    assert whole.returncode == 0, err
+    assert json.loads(out)["resumed"] is None
+    # Which is true: a random model succeeds at nothing, and finds no end.
+    warned = [line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")]
+    assert sorted(json.loads(out)["warnings"].values()) == sorted(warned)
+    assert sorted(json.loads(out)["warnings"]) == ["length", "zero"]
+    rest = "\n".join(line for line in err.splitlines() if not line.startswith("warning: "))
+    said = re.sub(r"\d+(\.\d+)?", "#", rest.replace(str(tmp_path), "")).split()
+    assert " ".join(said) == (
+        "step #/#: reward #, solved #%, # tokens Wrote /whole/adapter: "
+        "reward # at first, # at the end; #% of sampled completions solved their puzzle."
+    )
+
+    stopped = command(place, tmp_path / "stopped")
+    while not list((tmp_path / "stopped" / "checkpoints").glob("checkpoint-*/whole")):
+        assert stopped.poll() is None, stopped.communicate()
+        time.sleep(0.01)
+    stopped.send_signal(how)
+    out, err = stopped.communicate()
+    assert out == ""
+    if how == signal.SIGINT:
+        assert stopped.returncode == 130
+        assert "The same command continues after step" in err
+    assert not (tmp_path / "stopped" / "adapter").exists()
+
+    again = command(place, tmp_path / "stopped", "--json")
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert json.loads(out)["resumed"] >= 2
+    assert files(tmp_path / "stopped" / "adapter") == files(tmp_path / "whole" / "adapter")

@@ -1,0 +1,72 @@
+"""``--trl key=value`` reaches TRL as what it should be, or is refused by name."""
+
+import pytest
+
+from countdown_rl.errors import UsageError
+from countdown_rl.training import trl_config
+from countdown_rl.training.config import TrainOptions
+
+OWN = {"learning_rate": 1e-4, "max_steps": 5}
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("delta=2", 2.0),
+        ("delta=null", None),
+        ("entropy_coef=0.01", 0.01),
+        ("top_k=20", 20),
+        ("use_bias_correction_kl=false", False),
+        ("disable_dropout=True", True),
+        ("optim=adafactor", "adafactor"),
+        ("run_name=7", "7"),
+        ('generation_kwargs={"typical_p": 0.9}', {"typical_p": 0.9}),
+        ('lr_scheduler_kwargs={"num_cycles": 2}', {"num_cycles": 2}),
+    ],
+)
+def test_values_take_the_type_of_their_field(given, value):
+    key = given.partition("=")[0]
+    (read,) = trl_config.read([given], OWN).items()
+    assert read == (key, value)
+    assert type(read[1]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["learnig_rate=1"], "no such field"),
+        (["learning_rate=1"], "--learning-rate"),
+        (["max_steps=1"], "--steps"),
+        (["num_generations=4"], "--generations"),
+        (["push_to_hub=true"], "not for a run"),
+        (["eval_strategy=steps"], "not for a run"),
+        (["log_completions=true"], "not for a run"),
+        (["chat_template_kwargs={}"], "not for a run"),
+        (["delta=much"], "takes float, nothing"),
+        (["top_k=1.5"], "takes int"),
+        (["disable_dropout=1"], "takes bool"),
+        (["delta=1", "delta=2"], "twice"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given, said):
+    with pytest.raises(UsageError, match=said) as caught:
+        trl_config.read(given, OWN)
+    assert str(caught.value).startswith(f"--trl {given[0].partition('=')[0]}")
+
+
+def test_what_trl_itself_refuses_is_a_usage_error(tmp_path):
+    own = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "use_cpu": True, "report_to": "none"}
+    with pytest.raises(UsageError, match="--trl optim=sgdd: TRL refuses this"):
+        trl_config.whole(own, ["optim=sgdd"])
+    assert trl_config.whole(own, ["optim=sgd"]).optim == "sgd"
+
+
+@pytest.mark.parametrize("given", ["delta", "=1", "a b=1", "--delta=1"])
+def test_what_is_no_pair_is_refused_before_trl_is_there(given):
+    with pytest.raises(UsageError, match="key=value"):
+        TrainOptions(trl=(given,))
+
+
+def test_a_tracker_that_there_is_not_is_refused():
+    with pytest.raises(UsageError, match="tensorboard, wandb, trackio"):
+        TrainOptions(report_to=("mlflow",))
