@@ -1,9 +1,9 @@
-"""Artifact directories: whole or absent, and described by a ``manifest.json``.
+"""Artifact directories: complete or absent, each described by a ``manifest.json``.
 
-A manifest holds what kind of artifact this is, the options that made it, its inputs (each with the
-digest of *its* manifest and the manifest itself, so the chain back to the data travels with the
-weights), facts measured while making it, the sha256 and size of every file, and library versions. It
-has no times, host names or absolute paths: the same inputs and options give the same bytes.
+A manifest holds the kind of the artifact, the options that made it, its inputs (each with the digest of its
+manifest and the manifest itself, so that the chain back to the data travels with the weights), facts measured
+while making it, sha256 and size of every file, and library versions. It holds no times or host names, and
+:func:`portable` keeps local paths out: the same inputs and options give the same bytes.
 """
 
 import hashlib
@@ -12,10 +12,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from countdown_rl import __version__
@@ -63,13 +63,36 @@ class Manifest:
         return {"digest": self.digest, "manifest": asdict(self)}
 
 
+@dataclass
 class Draft:
-    """An artifact being written. Put files under ``path``; add to ``facts`` and ``inputs`` as you learn them."""
+    """An artifact being written. Put files under ``path``; add to ``facts`` and ``inputs`` as they become known."""
 
-    def __init__(self, path: Path, facts: dict[str, Any], inputs: dict[str, Any]) -> None:
-        self.path = path
-        self.facts = facts
-        self.inputs = inputs
+    path: Path
+    facts: dict[str, Any]
+    inputs: dict[str, Any]
+    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def copy(self, source: Path, name: str, entry: Mapping[str, Any]) -> None:
+        """Copy the file *source*, which a manifest lists as *entry*, to *name*, checking it on the way.
+
+        Raises:
+            ArtifactError: the content is not that of *entry*.
+        """
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with source.open("rb") as reader, target.open("wb") as writer:
+            while block := reader.read(1 << 20):
+                digest.update(block)
+                writer.write(block)
+        if digest.hexdigest() != entry["sha256"]:
+            raise ArtifactError(f"{source} is damaged; make {source.parent} again.")
+        self._entries[name] = dict(entry)
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Return sha256 and size of every file, hashing only those that :meth:`copy` did not."""
+        names = sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
+        return {name: self._entries.get(name) or _entry(self.path / name) for name in names}
 
 
 def file_sha256(path: Path) -> str:
@@ -81,6 +104,31 @@ def file_sha256(path: Path) -> str:
 def file_input(path: Path) -> dict[str, Any]:
     """How a single file that is no artifact is written down as an input: its name, digest and size."""
     return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
+
+
+def is_local(text: str) -> bool:
+    """Return True for a path that names directories of this machine: absolute, under the home directory, or
+    leading out of the working directory."""
+    path = text.removeprefix("file://")
+    if "\n" in path or len(path) > 4096:
+        return False
+    posix = PurePosixPath(path.replace("\\", "/"))
+    absolute = PureWindowsPath(path).is_absolute() or (posix.is_absolute() and len(posix.parts) > 2)
+    return absolute or ".." in posix.parts or path.startswith("~/")
+
+
+def portable(value: Any) -> Any:
+    """Return *value* with each local path in it (see :func:`is_local`) reduced to its last name.
+
+    Manifests of inputs are left alone, since their digests are over their bytes; they were written in this way.
+    """
+    if isinstance(value, Mapping):
+        return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(inner) for inner in value]
+    if isinstance(value, str | Path) and is_local(str(value)):
+        return next((part for part in reversed(PureWindowsPath(value).parts) if part != ".."), "elsewhere")
+    return value
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
@@ -120,10 +168,10 @@ def writing(
         yield draft
         manifest = Manifest(
             kind=kind,
-            options=dict(options),
-            inputs=draft.inputs,
-            facts=draft.facts,
-            files=_listing(partial),
+            options=portable(options),
+            inputs=portable(draft.inputs),
+            facts=portable(draft.facts),
+            files=draft.files(),
             versions=versions(libraries),
         )
         (partial / MANIFEST).write_bytes(manifest.to_bytes())
@@ -197,6 +245,80 @@ def peek(path: Path) -> str | None:
     return _kind_of(Path(path))
 
 
+@dataclass(frozen=True)
+class Link:
+    """An element of the chain of inputs: an artifact, or what a chain begins with.
+
+    ``kind`` is that of the artifact, else that of the model reference ("hub", "gguf", "directory", "shipped") or
+    "file".
+    """
+
+    kind: str
+    name: str
+    digest: str
+    revision: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def chain(*entries: Mapping[str, Any]) -> list[Link]:
+    """Return everything that the inputs *entries* were made from and themselves, first things first, each once."""
+    return list({link.digest: link for entry in entries for link in _walk(entry)}.values())
+
+
+def origin(links: Sequence[Link]) -> Link:
+    """Return the model that training started from: the one on the Hub where there is one, else the last before it."""
+    models = [link for link in links if link.kind not in ("data", "file", "adapter", "merged", "quantized")]
+    return next((link for link in models if link.kind == "hub"), models[-1])
+
+
+def altered(entry: Mapping[str, Any]) -> str | None:
+    """Return the name of the first thing in the chain of *entry* whose manifest does not have the digest recorded
+    for it, None where all have."""
+    manifest = entry.get("manifest")
+    if manifest is None:
+        inner = [entry["base"]] if isinstance(entry.get("base"), Mapping) else []
+    else:
+        inner = [value for value in manifest.get("inputs", {}).values() if isinstance(value, Mapping)]
+        try:
+            matches = Manifest(**manifest).digest == entry.get("digest")
+        except TypeError:
+            matches = False
+        if not matches:
+            return str(entry.get("source") or manifest.get("kind") or "an input")
+    return next((name for value in inner if (name := altered(value)) is not None), None)
+
+
+def mentions(inputs: Any, digest: str) -> bool:
+    """Return True if something in *inputs*, at any depth, has that *digest*."""
+    if isinstance(inputs, Mapping):
+        return inputs.get("digest") == digest or any(mentions(value, digest) for value in inputs.values())
+    return isinstance(inputs, list | tuple) and any(mentions(value, digest) for value in inputs)
+
+
+def _walk(entry: Mapping[str, Any]) -> Iterator[Link]:
+    manifest = entry.get("manifest") or {}
+    # Data before the model that was trained on it, whatever their names are.
+    inputs = manifest.get("inputs", {})
+    for key in sorted(inputs, key=lambda key: (key != "data", key)):
+        if isinstance(inputs[key], Mapping) and "digest" in inputs[key]:
+            yield from _walk(inputs[key])
+    if isinstance(entry.get("base"), Mapping):
+        yield from _walk(entry["base"])
+    yield Link(
+        kind=manifest.get("kind") or entry.get("kind") or "file",
+        name=str(entry.get("source") or entry.get("file") or manifest.get("kind")),
+        digest=str(entry["digest"]),
+        revision=entry.get("revision"),
+        options=manifest.get("options", {}),
+        facts=manifest.get("facts", {}),
+        files=manifest.get("files", {}),
+        versions=manifest.get("versions", {}),
+    )
+
+
 def _kind_of(path: Path) -> str | None:
     try:
         kind = json.loads((path / MANIFEST).read_bytes())["kind"]
@@ -213,9 +335,8 @@ def _named(kind: str) -> str:
     return f"{'an' if kind[0] in 'ae' else 'a'} {kind} artifact"
 
 
-def _listing(root: Path) -> dict[str, dict[str, Any]]:
-    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    return {name: {"sha256": file_sha256(root / name), "size": (root / name).stat().st_size} for name in names}
+def _entry(path: Path) -> dict[str, Any]:
+    return {"sha256": file_sha256(path), "size": path.stat().st_size}
 
 
 def _open_to_readers(root: Path) -> None:

@@ -124,3 +124,56 @@ def test_only_an_artifact_has_a_kind():
     Path("other").mkdir()
     Path("other/manifest.json").write_text(json.dumps({"kind": "webapp"}))
     assert [artifacts.peek(Path(name)) for name in ("data", "other", "nowhere")] == ["data", None, None]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/home/someone/base", "base"),
+        ("/home/some one/base", "base"),
+        ("../../home/someone/base", "base"),
+        ("artifacts/../../x", "x"),
+        ("..", "elsewhere"),
+        ("~/models/base", "base"),
+        ("file:///srv/models/base", "base"),
+        ("C:\\Users\\someone\\base", "base"),
+        ("/", "/"),
+        ("/+-", "/+-"),
+        ("artifacts/base", "artifacts/base"),
+        ("3/4", "3/4"),
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+        ("{{ a }}\n/think>/x/y", "{{ a }}\n/think>/x/y"),
+    ],
+)
+def test_no_manifest_holds_a_local_path(path, name):
+    with artifacts.writing(Path("data"), "data", options={"from": [path]}, inputs={"from": {"source": path}}) as draft:
+        draft.facts["path"] = path
+    manifest = artifacts.read(Path("data"), "data")
+    assert (manifest.options, manifest.facts) == ({"from": [name]}, {"path": name})
+    assert manifest.inputs == {"from": {"source": name}}
+
+
+def test_a_manifest_among_the_inputs_keeps_the_bytes_of_its_digest():
+    entry = {"digest": "0", "manifest": {"kind": "data", "options": {"path": "/home/someone/rows"}}}
+    with artifacts.writing(Path("eval"), "eval", options={}, inputs={"data": entry}):
+        pass
+    assert artifacts.read(Path("eval"), "eval").inputs == {"data": entry}
+
+
+def test_a_copied_file_is_checked_and_not_hashed_again(monkeypatch):
+    source = make(Path("data"))
+    monkeypatch.setattr(artifacts, "file_sha256", None)
+    with artifacts.writing(Path("copy"), "data", options={}) as draft:
+        draft.copy(Path("data/rows.jsonl"), "data/rows.jsonl", source.files["rows.jsonl"])
+    assert artifacts.read(Path("copy"), "data", verify=False).files == {"data/rows.jsonl": source.files["rows.jsonl"]}
+
+
+def test_a_damaged_file_is_not_copied():
+    source = make(Path("data"))
+    Path("data/rows.jsonl").write_text("ROWS")
+    with (
+        pytest.raises(ArtifactError, match="damaged"),
+        artifacts.writing(Path("copy"), "data", options={}) as draft,
+    ):
+        draft.copy(Path("data/rows.jsonl"), "rows.jsonl", source.files["rows.jsonl"])
+    assert not Path("copy").exists()

@@ -6,11 +6,10 @@ Everything in it is read from manifests and measurements; nothing is written by 
 from collections.abc import Mapping
 from typing import Any
 
-from countdown_rl.artifacts import MADE_BY
+from countdown_rl.artifacts import MADE_BY, origin
 from countdown_rl.hub import frontmatter, licenses, usage
 from countdown_rl.hub.results import Measured
 from countdown_rl.hub.story import Part, Story
-from countdown_rl.lineage import origin
 from countdown_rl.markdown import below, checksums, flag, flags, interval, options_table, percent, short, table, value
 
 _FOR = {

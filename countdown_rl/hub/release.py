@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, lineage
-from countdown_rl.artifacts import Manifest
+from countdown_rl import artifacts
+from countdown_rl.artifacts import Link, Manifest
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.hub import formats, frontmatter, licenses, model_card, results, secret_scan
 from countdown_rl.hub.config import PublishOptions
@@ -21,7 +21,6 @@ from countdown_rl.hub.formats import Form
 from countdown_rl.hub.results import Measured
 from countdown_rl.hub.sources import Sources, Weights, eval_key_of, key_of, path_of, weights_of
 from countdown_rl.hub.story import Part, Story
-from countdown_rl.lineage import Link
 from countdown_rl.models import reference
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.runlog import plots
@@ -173,7 +172,7 @@ def _evaluations(sources: Sources, weights: Sequence[Weights]) -> dict[Weights, 
 
 def _comparison(path: Path, first: Weights, evaluation: Manifest | None) -> Manifest:
     found = artifacts.read(path, "comparison")
-    if not lineage.mentions(found.inputs, evaluation.digest if evaluation else first.ref.digest):
+    if not artifacts.mentions(found.inputs, evaluation.digest if evaluation else first.ref.digest):
         raise ArtifactError(
             f"{path} does not compare {first.ref.source}; run `countdown-rl compare` on its evaluation."
         )
@@ -182,7 +181,7 @@ def _comparison(path: Path, first: Weights, evaluation: Manifest | None) -> Mani
 
 def _check_chain(inputs: dict[str, Any]) -> None:
     for name, entry in inputs.items():
-        if (link := lineage.changed(entry)) is not None:
+        if (link := artifacts.altered(entry)) is not None:
             raise ArtifactError(
                 f"the manifest of {link}, in the chain that led to the {name}, was changed afterwards; make {link} and "
                 "what follows it again."
@@ -208,18 +207,18 @@ def _check_measured(
 
 
 def _chain(entries: Iterable[Any]) -> list[Link]:
-    links = {link.digest: link for entry in entries for link in lineage.chain(entry)}
+    links = {link.digest: link for entry in entries for link in artifacts.chain(entry)}
     return list(links.values())
 
 
 def _is_ours(links: list[Link], base_model: str | None) -> bool:
-    root = lineage.origin(links)
+    root = artifacts.origin(links)
     return root.name in reference.SHIPPED or (root.kind == "model" and base_model is None)
 
 
 def _told(weights: Weights, links: list[Link], options: PublishOptions) -> dict[str, Any]:
     """What the card says of the model's name and origin: as given, or as the chain has it."""
-    root = lineage.origin(links)
+    root = artifacts.origin(links)
     base_model = options.base_model or (root.name if root.kind == "hub" else None)
     for option, given in (("--base-model", base_model), ("--measured-on", options.measured_on)):
         if given is not None and not _HUB_ID.fullmatch(given):

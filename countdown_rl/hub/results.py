@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, lineage
+from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.runlog import log as trainlog
@@ -78,18 +78,18 @@ def beside(model: str, kind: str) -> Path | None:
     if artifacts.peek(place) != kind:
         return None
     digest, found = digest_at(path), manifest_at(place)
-    if kind == "comparison" and not (digest and found and lineage.mentions(found.inputs, digest)):
+    if kind == "comparison" and not (digest and found and artifacts.mentions(found.inputs, digest)):
         return None
     return place
 
 
-def log_beside(model: str, links: Sequence[lineage.Link]) -> Path | None:
+def log_beside(model: str, links: Sequence[artifacts.Link]) -> Path | None:
     """Where the pipeline keeps the log of the training that led to *model*, if it is there and of that run."""
     path = Path(model).parent / "train" / "log.csv"
     return path if path.is_file() and of_run(path, links) else None
 
 
-def of_run(log: Path, links: Sequence[lineage.Link]) -> bool:
+def of_run(log: Path, links: Sequence[artifacts.Link]) -> bool:
     """Whether the training log at *log* is that of the adapter in the chain *links*, by what its manifest says."""
     trained = next((link for link in links if link.kind == "adapter"), None)
     try:

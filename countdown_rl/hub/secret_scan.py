@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST
 from countdown_rl.errors import ArtifactError
 from countdown_rl.hub.client import TOKEN
@@ -81,11 +82,9 @@ def _paths_in(page: str) -> Iterator[str]:
 
 def _told(folder: Path, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(place, text) for each string that goes out in a manifest, a config or the head of a file of weights."""
-    from countdown_rl import lineage
-
     for entry in inputs.values():
         if isinstance(entry, Mapping) and "digest" in entry:
-            for link in lineage.chain(entry):
+            for link in artifacts.chain(entry):
                 yield from ((link.name, text) for text in _strings(link.options))
     yield from (("the manifest", text) for text in _strings(inputs))
     for file in sorted(folder.rglob("*.json")):

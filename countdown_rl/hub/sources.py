@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from countdown_rl import artifacts, lineage
+from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.hub import formats, results
@@ -42,7 +42,7 @@ def completed(sources: Sources) -> Sources:
         weights = results.manifest_at(path_of(source))
         if weights is None or not any(results.concerns(manifest, weights) for manifest in given):
             found.append(results.beside(source, "eval"))
-    links = lineage.chain(model.as_input()) if model else []
+    links = artifacts.chain(model.as_input()) if model else []
     return replace(
         sources,
         measured=(*sources.measured, *dict.fromkeys(path for path in found if path is not None)),

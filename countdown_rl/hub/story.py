@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from countdown_rl.artifacts import Link
 from countdown_rl.hub.formats import Form
 from countdown_rl.hub.licenses import Terms
 from countdown_rl.hub.results import Measured
-from countdown_rl.lineage import Link
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import __version__, lineage
-from countdown_rl.artifacts import MADE_BY, Manifest
+from countdown_rl import __version__, artifacts
+from countdown_rl.artifacts import MADE_BY, Link, Manifest
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import baselines, compare
 from countdown_rl.evaluation.evaluate import Result
 from countdown_rl.hub import results
-from countdown_rl.lineage import Link
 from countdown_rl.report import charts, transcripts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
@@ -49,7 +48,7 @@ class Scored:
     @property
     def chain(self) -> list[Link]:
         """Everything that the model was made from, itself last; none for a floor or a ceiling."""
-        return [] if self.bound else lineage.chain(self.manifest.inputs["model"])
+        return [] if self.bound else artifacts.chain(self.manifest.inputs["model"])
 
 
 Group = Mapping[str, Scored]
@@ -74,7 +73,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
     rows = {row["name"]: row for row in tables[0]["rows"]}
     return {
         "version": __version__,
-        "origin": lineage.origin(last.chain).name,
+        "origin": artifacts.origin(last.chain).name,
         "groups": tables,
         "names": names,
         "first": rows[names[0]],
@@ -89,7 +88,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "changed": transcripts.changed(first.result, last.result) if len(names) > 1 else None,
         "chain": [(link, _told(link)) for link in last.chain],
         "other_log": training is not None and not results.of_run(training, last.chain),
-        "broken": lineage.changed(last.manifest.inputs["model"]),
+        "broken": artifacts.altered(last.manifest.inputs["model"]),
         "made_by": MADE_BY,
         "versions": last.manifest.versions,
         "reasons": REASONS,
