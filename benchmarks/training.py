@@ -135,7 +135,7 @@ def plain(options, ref, rows, course):
             control.should_training_stop |= course.clock.over
             course.clock.go()
 
-    count = options.steps * options.prompts
+    count = options.max_steps * options.prompts
     drawn = [rows[index] for index in islice(in_turn(len(rows), options.seed), count)]
     prompts = [
         {"prompt": chat_template.render(loaded.tokenizer, task.of_row(row).messages(row))}
@@ -149,15 +149,15 @@ def plain(options, ref, rows, course):
             reward_funcs=[COPIED[name] for name in weights],
             args=GRPOConfig(
                 output_dir=folder,
-                max_steps=options.steps,
+                max_steps=options.max_steps,
                 per_device_train_batch_size=options.micro_batch,
-                gradient_accumulation_steps=options.prompts * options.generations // options.micro_batch,
-                num_generations=options.generations,
+                gradient_accumulation_steps=options.prompts * options.num_generations // options.micro_batch,
+                num_generations=options.num_generations,
                 max_completion_length=options.max_completion_length,
                 temperature=options.temperature,
                 reward_weights=list(weights.values()),
                 learning_rate=options.learning_rate,
-                lr_scheduler_type=options.scheduler,
+                lr_scheduler_type=options.lr_scheduler_type,
                 scale_rewards=options.scale_rewards,
                 loss_type=options.loss_type,
                 epsilon_high=options.epsilon_high,
@@ -231,7 +231,7 @@ def ours(options, model, data, course):
             return
         finally:
             course.clock.stop()
-        course.measure(options.steps, peft.PeftModel.from_pretrained(beside.model, place / "adapter"))
+        course.measure(options.max_steps, peft.PeftModel.from_pretrained(beside.model, place / "adapter"))
         course.points[-1]["seconds"] = round(course.ends[-1], 2)
 
 
@@ -248,9 +248,9 @@ def main(given: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(given)
     load.quiet()
 
-    options = options_of(asked.set, checkpoint_every=asked.every)
+    options = options_of(asked.set, save_steps=asked.every)
     if asked.steps:
-        options = options_of([*asked.set, f"steps={asked.steps}"], checkpoint_every=asked.every)
+        options = options_of([*asked.set, f"max-steps={asked.steps}"], save_steps=asked.every)
     rows = jsonl.read_rows(asked.data / "train.jsonl")
     test = jsonl.read_rows(asked.data / "test.jsonl")[: asked.n]
     ref = reference.resolve(asked.model)

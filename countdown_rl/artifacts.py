@@ -29,7 +29,7 @@ IGNORED = ".gitignore"
 MADE_BY = {
     "data": "countdown-rl gen-data",
     "adapter": "countdown-rl train",
-    "model": "countdown-rl warmup",
+    "model": "countdown-rl sft",
     "eval": "countdown-rl eval",
     "comparison": "countdown-rl compare",
     "merged": "countdown-rl merge",

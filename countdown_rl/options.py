@@ -1,14 +1,71 @@
-"""Checks that every stage's options share."""
+"""Base class of the stages' options: frozen dataclasses whose fields carry default, bounds, choices and help.
 
-from collections.abc import Mapping
-from typing import Any
+A field is written once, as ``seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 42``. The command line
+makes a flag of it (``cli.parameters``); constructing the dataclass checks it, in a library call as well.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from typer.models import OptionInfo
 
 from countdown_rl.errors import UsageError
 
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["auto", "nf4", "bf16", "fp32"]
+RuleName = Literal["exactly-once", "at-most-once", "television"]
 
-def check_choices(options: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse a value that is none of the *choices* for its field."""
-    for name, allowed in choices.items():
-        if getattr(options, name) not in allowed:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} {getattr(options, name)} is none of: {', '.join(allowed)}.")
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one stage; every field is checked against the choices and bounds in its annotation.
+
+    Raises:
+        UsageError: a value is not one of the choices, not finite, or out of bounds.
+    """
+
+    def __post_init__(self) -> None:
+        for name, hint in field_hints(type(self)).items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            for item in value if isinstance(value, tuple | list) else (value,):
+                _check(flag(name), item, hint)
+
+
+def flag(name: str) -> str:
+    """Return the flag of the field *name*; a trailing underscore, as in ``from_``, is left out."""
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
+def field_hints(options: type) -> dict[str, Any]:
+    """Return the full annotation of each field of a dataclass, in their order."""
+    hints = get_type_hints(options, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(options)}
+
+
+def choices(hint: Any) -> tuple[Any, ...]:
+    """Return the values that the ``Literal`` in *hint* allows; none where there is no ``Literal``."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return tuple(choice for part in get_args(hint) for choice in choices(part))
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    allowed = choices(hint)
+    if allowed and value not in allowed:
+        raise UsageError(f"{name} {value} is not one of: {', '.join(allowed)}.")
+    if not isinstance(value, int | float):
+        return
+    if not math.isfinite(value):
+        raise UsageError(f"{name} {value} is not a finite number.")
+    option = next((extra for extra in _extras(hint) if isinstance(extra, OptionInfo)), OptionInfo())
+    if option.min is not None and value < option.min:
+        raise UsageError(f"{name} {value} is too small; it must be at least {option.min}.")
+    if option.max is not None and value > option.max:
+        raise UsageError(f"{name} {value} is too large; it must be at most {option.max}.")
+
+
+def _extras(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()

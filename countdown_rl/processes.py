@@ -54,7 +54,7 @@ def share(completions: int, micro_batch: int, processes: int) -> int:
     if completions % (micro_batch * processes):
         raise UsageError(
             f"{processes} processes cannot share the {completions} completions of a step evenly in batches of "
-            f"--micro-batch {micro_batch}; change --prompts, --generations or --micro-batch."
+            f"--micro-batch {micro_batch}; change --prompts, --num-generations or --micro-batch."
         )
     return completions // (micro_batch * processes)
 

@@ -116,8 +116,20 @@ def place(tmp_path_factory):
 
 #: `format/-1` and a length penalty give different rewards within a group of random completions.
 RUN = (
-    *("train", "--model", "model", "--data", "rows.jsonl", "--steps", "4", "--prompts", "4", "--generations", "4"),
-    *("--micro-batch", "4", "--max-completion-length", "12", "--reward", "length:12=1", "--checkpoint-every", "2"),
+    *(
+        "train",
+        "--model",
+        "model",
+        "--data",
+        "rows.jsonl",
+        "--max-steps",
+        "4",
+        "--prompts",
+        "4",
+        "--num-generations",
+        "4",
+    ),
+    *("--micro-batch", "4", "--max-completion-length", "12", "--reward", "length:12=1", "--save-steps", "2"),
 )
 
 

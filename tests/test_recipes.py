@@ -74,7 +74,7 @@ def test_every_flag_in_a_recipe_is_an_option_of_its_command(recipe):
 def test_the_recipe_of_a_real_model_runs_every_stage():
     commands = {command for command, _ in calls(SMOLLM2)}
     assert commands == {
-        *("gen-data", "warmup", "train", "eval"),
+        *("gen-data", "sft", "train", "eval"),
         *("merge", "quantize", "compare", "publish"),
     }
 
@@ -179,7 +179,7 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path):
 def test_the_recipe_for_gsm8k_has_a_faster_setting(world, tmp_path, monkeypatch):
     monkeypatch.setenv("FAST", "1")
     told = call("llama-3.1-8b-gsm8k", world, tmp_path / "out", 'echo "$@"', "--check").stdout
-    assert told.index("--generations 4") < told.index("--generations 2 --iterations 4")
+    assert told.index("--num-generations 4") < told.index("--num-generations 2 --num-iterations 4")
     assert "--reward length:100=1" in told
 
 

@@ -74,7 +74,7 @@ def failure(sentence: str) -> None:
 @contextmanager
 def warming() -> Iterator[Callable[[int, int, float], None]]:
     """Shows (step, steps, loss) as it is called with them."""
-    with _bar("warming up") as show:
+    with _bar("training") as show:
         yield lambda step, total, loss: show(step, total, f"loss {loss:.3f}")
 
 

@@ -1,7 +1,6 @@
-"""``countdown-rl eval``: what a model solves."""
+"""``countdown-rl eval``: accuracy of a model on held-out puzzles."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,71 +8,30 @@ import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.evaluation.config import EVAL_CHOICES, EvalOptions
-
-DEFAULT = EvalOptions()
-DECODING, MACHINE = "Decoding", "Machine"
+from countdown_rl.cli.parameters import AsJson, Data, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.evaluation.config import EvalOptions
 
 #: The k of pass@k that the table shows beside the last, and how many reasons it names.
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 REASONS = 4
 
 
+@with_options
 def eval_(
+    *,
     model: Annotated[
         str,
         typer.Option(
-            help="The shipped model's name, an adapter, merged or quantized directory, a GGUF file, a Hub id; "
-            "random or solver for a floor and a ceiling."
+            help="Name of the shipped model, adapter, merged or quantized directory, GGUF file or Hub id; "
+            "random and solver are the lower and upper bounds."
         ),
     ] = "artifacts/adapter",
-    revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = None,
-    data: Annotated[Path, typer.Option(help="JSONL puzzles, or what gen-data wrote.")] = Path(
-        "artifacts/data/test.jsonl"
-    ),
-    out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/eval/adapter"),
-    n: Annotated[int | None, typer.Option(min=1, help="Ask the first so many puzzles; all when left out.")] = DEFAULT.n,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens a completion may have.", rich_help_panel=DECODING)
-    ] = DEFAULT.max_new_tokens,
-    temperature: Annotated[
-        float, typer.Option(min=0, help="0 is greedy.", rich_help_panel=DECODING)
-    ] = DEFAULT.temperature,
-    top_p: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Sample from the likeliest part.", rich_help_panel=DECODING)
-    ] = DEFAULT.top_p,
-    samples: Annotated[
-        int,
-        typer.Option(min=1, help="Completions of each puzzle; above 1 gives pass@k as well.", rich_help_panel=DECODING),
-    ] = DEFAULT.samples,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sampling.", rich_help_panel=DECODING)] = DEFAULT.seed,
-    batch_size: Annotated[
-        int, typer.Option(min=0, help="Puzzles at once; 0 fits the memory.", rich_help_panel=MACHINE)
-    ] = DEFAULT.batch_size,
-    engine: Annotated[
-        str, typer.Option(help=f"One of {', '.join(EVAL_CHOICES['engine'])}.", rich_help_panel=MACHINE)
-    ] = DEFAULT.engine,
-    agreement: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Puzzles on which another engine, greedy, is held against transformers.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = DEFAULT.agreement,
-    precision: Annotated[
-        str, typer.Option(help=f"One of {', '.join(EVAL_CHOICES['precision'])}.", rich_help_panel=MACHINE)
-    ] = DEFAULT.precision,
-    device: Annotated[
-        str, typer.Option(help=f"One of {', '.join(EVAL_CHOICES['device'])}.", rich_help_panel=MACHINE)
-    ] = DEFAULT.device,
-    threads: Annotated[
-        int, typer.Option(min=0, help="Processor threads; 0 takes what it may use.", rich_help_panel=MACHINE)
-    ] = DEFAULT.threads,
-    trust_remote_code: Annotated[
-        bool, typer.Option(help="Run code that comes with a model.", rich_help_panel=MACHINE)
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    data: Data = Path("artifacts/data/test.jsonl"),
+    out: Out = Path("artifacts/eval/adapter"),
+    options: EvalOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Score a model on held-out puzzles.
 
@@ -87,7 +45,7 @@ def eval_(
 
     `countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl --out artifacts/eval/adapter`
 
-    `countdown-rl eval --model countdown-tiny --n 200 --out artifacts/eval/base`
+    `countdown-rl eval --model countdown-tiny --limit 200 --out artifacts/eval/base`
 
     `countdown-rl eval --model random --out artifacts/eval/random`
 
@@ -97,8 +55,6 @@ def eval_(
 
     `countdown-rl eval --data artifacts/larger/test.jsonl --out artifacts/eval-larger/adapter`
     """
-    given = {key: value for key, value in locals().items() if key in asdict(DEFAULT)}
-    options = EvalOptions(**given)
     from countdown_rl.evaluation import evaluate
 
     with console.solving() as advance:

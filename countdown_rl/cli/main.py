@@ -23,9 +23,9 @@ from countdown_rl.cli import (
     quantize,
     report,
     samples,
+    sft,
     solve,
     train,
-    warmup,
 )
 from countdown_rl.errors import CountdownError, UsageError
 
@@ -67,7 +67,7 @@ app.command("compare", rich_help_panel=BESIDE)(compare.compare)
 app.command("report", rich_help_panel=BESIDE)(report.report)
 app.command("ask", rich_help_panel=BESIDE)(ask.ask)
 app.command("samples", rich_help_panel=BESIDE)(samples.samples)
-app.command("warmup", rich_help_panel=BESIDE)(warmup.warmup)
+app.command("sft", rich_help_panel=BESIDE)(sft.sft)
 app.command("solve", rich_help_panel=BESIDE)(solve.solve)
 app.command("grade", rich_help_panel=BESIDE)(grade.grade)
 

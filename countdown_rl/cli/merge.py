@@ -1,41 +1,25 @@
-"""``countdown-rl merge``: an adapter folded into its base."""
+"""``countdown-rl merge``: an adapter merged into its base."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from countdown_rl.cli import console
+from countdown_rl.cli.parameters import AsJson, Out, Revision, with_options
 from countdown_rl.export.config import MergeOptions
 
-DEFAULT = MergeOptions()
 
-WEIGHTS, CHECK = "Weights", "Check"
-
-
+@with_options
 def merge(
+    *,
     adapter: Annotated[
-        str, typer.Option(help="What train wrote, or any LoRA adapter of PEFT's.")
+        str, typer.Option(help="Adapter of train, or another LoRA adapter of PEFT.")
     ] = "artifacts/adapter",
-    revision: Annotated[str | None, typer.Option(help="Which revision of a Hub adapter.")] = None,
-    out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/merged"),
-    base: Annotated[
-        Literal["original", "dequantized"],
-        typer.Option(help="Which weights it is folded into: see above.", rich_help_panel=WEIGHTS),
-    ] = DEFAULT.base,  # type: ignore[assignment]
-    dtype: Annotated[
-        Literal["auto", "bf16", "fp16", "fp32"],
-        typer.Option(
-            help="What the merged weights are rounded to, once; `auto` keeps the base's own.", rich_help_panel=WEIGHTS
-        ),
-    ] = DEFAULT.dtype,  # type: ignore[assignment]
-    verify: Annotated[
-        Literal["none", "sample", "full"],
-        typer.Option(
-            help="On how many prompts the result is compared with the adapter: none, 8 or 64.", rich_help_panel=CHECK
-        ),
-    ] = DEFAULT.verify,  # type: ignore[assignment]
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    revision: Revision = None,
+    out: Out = Path("artifacts/merged"),
+    options: MergeOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Fold a LoRA adapter into its base, as ordinary safetensors.
 
@@ -61,7 +45,6 @@ def merge(
     from countdown_rl.models import load, reference
 
     load.quiet()
-    options = MergeOptions(base=base, dtype=dtype, verify=verify)
     ref = reference.resolve(adapter, revision=revision)
     manifest = merging.merge(ref, out, options)
     console.result({"out": str(out), **manifest.facts}, as_json=as_json, view=_view(out, manifest.facts))

@@ -23,7 +23,7 @@ HUB = "To the Hub"
 def publish(
     model: Annotated[
         str | None,
-        typer.Option(help="What quantize, merge, train or warmup wrote.", show_default="artifacts/quantized"),
+        typer.Option(help="What quantize, merge, train or sft wrote.", show_default="artifacts/quantized"),
     ] = None,
     also: Annotated[
         list[str] | None,
@@ -64,7 +64,7 @@ def publish(
             rich_help_panel=CARD,
             help="What it is to that base; `quantized` where --base-model names the merged weights.",
         ),
-    ] = DEFAULT.base_relation,  # type: ignore[assignment]
+    ] = DEFAULT.base_relation,
     license: Annotated[
         str | None,
         typer.Option(rich_help_panel=CARD, help="As the Hub spells it, such as apache-2.0. Default: the base's."),

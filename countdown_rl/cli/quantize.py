@@ -1,43 +1,29 @@
 """``countdown-rl quantize``: full-precision weights in fewer bits."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.export.config import QuantizeOptions
-
-DEFAULT = QuantizeOptions()
-CHECK = "Check"
+from countdown_rl.cli.parameters import AsJson, Out, Revision, with_options
+from countdown_rl.export.config import CHECK, QuantizeOptions
 
 
+@with_options
 def quantize(
-    model: Annotated[str, typer.Option(help="What merge wrote, or any safetensors checkpoint.")] = "artifacts/merged",
-    revision: Annotated[str | None, typer.Option(help="Which revision of a Hub model.")] = None,
-    format: Annotated[
-        Literal["nf4", "gguf", "w4a16"],
-        typer.Option(help="`nf4` for transformers, `gguf` for llama.cpp and Ollama, `w4a16` for vLLM: see above."),
-    ] = DEFAULT.format,  # type: ignore[assignment]
-    gguf_type: Annotated[
-        Literal["f16", "q8_0", "q4_0", "q4_k_m"],
-        typer.Option(help="How finely GGUF holds the weights; q4_k_m wants the `llama-cpp` extra."),
-    ] = DEFAULT.gguf_type,  # type: ignore[assignment]
-    out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/quantized"),
+    *,
+    model: Annotated[
+        str, typer.Option(help="Directory of merge, or another safetensors checkpoint.")
+    ] = "artifacts/merged",
+    revision: Revision = None,
+    out: Out = Path("artifacts/quantized"),
     data: Annotated[
-        Path | None, typer.Option(help="Score the result beside its source on these puzzles.", rich_help_panel=CHECK)
+        Path | None,
+        typer.Option(help="Puzzles on which the result and its source are evaluated.", rich_help_panel=CHECK),
     ] = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option(min=0, help="Write nothing if it loses more points than this.", rich_help_panel=CHECK),
-    ] = DEFAULT.max_drop,
-    n: Annotated[
-        int | None, typer.Option(min=1, help="Score on the first so many puzzles.", rich_help_panel=CHECK)
-    ] = DEFAULT.n,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens a completion may have.", rich_help_panel=CHECK)
-    ] = DEFAULT.max_new_tokens,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    options: QuantizeOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Write a model's weights in fewer bits.
 
@@ -67,7 +53,6 @@ def quantize(
 
     load.quiet()
     ref = reference.resolve(model, revision=revision)
-    options = QuantizeOptions(format=format, gguf_type=gguf_type, max_drop=max_drop, n=n, max_new_tokens=max_new_tokens)
     facts = quantization.quantize(ref, out, options, data).facts
     view = (
         f"{out}: {facts['bytes_before'] / 1e6:,.1f} MB to {facts['bytes'] / 1e6:,.1f} MB, "

@@ -7,13 +7,14 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
+from countdown_rl.cli.parameters import AsJson, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.report.config import ReportOptions
 
-DEFAULT = ReportOptions()
 
-
+@with_options
 def report(
+    *,
     run: Annotated[Path, typer.Argument(help="Where the pipeline put things.")] = Path("artifacts"),
     result: Annotated[
         list[Path] | None, typer.Option(help="What eval wrote; may be repeated. All in RUN/eval when left out.")
@@ -22,10 +23,8 @@ def report(
         Path | None, typer.Option(help="The log of train; RUN/train/log.csv when left out, where there is one.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("artifacts/report.html"),
-    transcripts: Annotated[
-        int, typer.Option(min=0, help="Show what was written for so many puzzles, from the first.")
-    ] = DEFAULT.transcripts,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    options: ReportOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Make one self-contained HTML page about a run.
 
@@ -44,7 +43,7 @@ def report(
         sources = page.find(run, results=result or (), log=log)
     except InputError as error:
         raise UsageError(str(error)) from None
-    size = page.write(sources, out, transcripts=transcripts)
+    size = page.write(sources, out, transcripts=options.transcripts)
     values = {
         "out": str(out),
         "bytes": size,

@@ -69,9 +69,9 @@ def evaluate(
         artifacts.read(data, "data")
         data = data / "test.jsonl"
     rows = jsonl.read_rows(data)
-    if options.n is not None and options.n > len(rows):
-        raise InputError(f"{data} has {len(rows)} rows, fewer than --n {options.n}.")
-    rows = rows[: options.n]
+    if options.limit is not None and options.limit > len(rows):
+        raise InputError(f"{data} has {len(rows)} rows, fewer than --limit {options.limit}.")
+    rows = rows[: options.limit]
     settings = {key: value for key, value in asdict(options).items() if key not in _SPEED}
     if model in baselines.KINDS:
         if revision is not None:

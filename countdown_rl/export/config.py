@@ -1,35 +1,51 @@
 """Options of ``merge`` and ``quantize``."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from countdown_rl.options import check_choices
+from typer import Option
 
+from countdown_rl.options import Options
 
-@dataclass(frozen=True)
-class MergeOptions:
-    """``merge``: which base an adapter is folded into, what it is rounded to, how closely it is checked."""
-
-    base: str = "original"
-    dtype: str = "auto"
-    verify: str = "sample"
-
-
-QUANTIZE_CHOICES = {"format": ("nf4", "gguf", "w4a16"), "gguf_type": ("f16", "q8_0", "q4_0", "q4_k_m")}
+CHECK = "Check"
 
 
 @dataclass(frozen=True)
-class QuantizeOptions:
-    """``quantize``: the format that full-precision weights go into, and what they may lose by it.
+class MergeOptions(Options):
+    """Base that an adapter is merged into, data type of the result, and how it is verified."""
 
-    ``n`` and ``max_new_tokens`` say how the result is scored where puzzles are given; ``max_drop`` is in
-    percentage points.
+    base: Annotated[Literal["original", "dequantized"], Option(help="Base weights to merge into, see above.")] = (
+        "original"
+    )
+    dtype: Annotated[
+        Literal["auto", "bf16", "fp16", "fp32"], Option(help="Data type of the result; auto keeps the base's.")
+    ] = "auto"
+    verify: Annotated[
+        Literal["none", "sample", "full"],
+        Option(help="Compare logits with the adapter's on 0, 8 or 64 prompts.", rich_help_panel=CHECK),
+    ] = "sample"
+
+
+@dataclass(frozen=True)
+class QuantizeOptions(Options):
+    """Format of the quantized weights, and how the result is evaluated.
+
+    ``limit`` and ``max_new_tokens`` apply where puzzles are given; ``max_drop`` is in percentage points.
     """
 
-    format: str = "nf4"
-    gguf_type: str = "q8_0"
-    max_drop: float | None = None
-    n: int | None = None
-    max_new_tokens: int = 256
-
-    def __post_init__(self) -> None:
-        check_choices(self, QUANTIZE_CHOICES)
+    format: Annotated[
+        Literal["nf4", "gguf", "w4a16"],
+        Option(help="nf4: transformers; gguf: llama.cpp, Ollama; w4a16: vLLM; see above."),
+    ] = "nf4"
+    gguf_type: Annotated[
+        Literal["f16", "q8_0", "q4_0", "q4_k_m"],
+        Option(help="Type of the GGUF weights; q4_k_m needs the llama-cpp extra."),
+    ] = "q8_0"
+    max_drop: Annotated[
+        float | None,
+        Option(min=0, help="Refuse a result whose accuracy drops by more percentage points.", rich_help_panel=CHECK),
+    ] = None
+    limit: Annotated[
+        int | None, Option(min=1, help="Evaluate only the first N rows.", show_default="all", rich_help_panel=CHECK)
+    ] = None
+    max_new_tokens: Annotated[int, Option(min=1, help="Maximum tokens of a completion.", rich_help_panel=CHECK)] = 256

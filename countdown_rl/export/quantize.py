@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError
@@ -106,9 +106,11 @@ def _score(ref: ModelRef, written: Path, data: Path, options: QuantizeOptions) -
     Raises:
         ModelError: more was lost than ``options.max_drop``.
     """
-    asked = EvalOptions(n=options.n, max_new_tokens=options.max_new_tokens)
+    asked = EvalOptions(limit=options.limit, max_new_tokens=options.max_new_tokens)
     # Where it can be, by a program that did not write it.
-    runtime = "llama-cpp" if options.format == "gguf" and engines.installed("llama-cpp") else "auto"
+    runtime: Literal["llama-cpp", "auto"] = (
+        "llama-cpp" if options.format == "gguf" and engines.installed("llama-cpp") else "auto"
+    )
     with tempfile.TemporaryDirectory() as name:
         before = evaluate.evaluate(asked, model=ref.source, revision=ref.revision, data=data, out=Path(name, "before"))
         own = replace(asked, engine=runtime, agreement=0)

@@ -1,29 +1,42 @@
 """Options of ``publish``."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from countdown_rl.options import check_choices
+from typer import Option
 
-PUBLISH_CHOICES = {"base_relation": ("adapter", "finetune", "quantized", "merge")}
+from countdown_rl.options import Options
+
+CARD = "Model card"
 
 
 @dataclass(frozen=True)
-class PublishOptions:
-    """``publish``: what the card says beside what the manifests and measurements say.
+class PublishOptions(Options):
+    """Content of the model card that the manifests and evaluations do not give, or that overrides them."""
 
-    None takes what the chain of manifests gives. ``trained_on`` are data sets on the Hub to name, ``measured_on``
-    the one there that the puzzles of the evaluation are of; ``license_file`` is the text that goes with the weights.
-    """
-
-    name: str | None = None
-    base_model: str | None = None
-    base_relation: str | None = None
-    license: str | None = None
-    license_file: str | None = None
-    trained_on: tuple[str, ...] = ()
-    measured_on: str | None = None
-    min_accuracy: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.base_relation is not None:
-            check_choices(self, PUBLISH_CHOICES)
+    name: Annotated[str | None, Option(help="Model name.", show_default="from its base", rich_help_panel=CARD)] = None
+    base_model: Annotated[
+        str | None,
+        Option(metavar="NAME/MODEL", help="Base model on the Hub, if no manifest names it.", rich_help_panel=CARD),
+    ] = None
+    base_relation: Annotated[
+        Literal["adapter", "finetune", "quantized", "merge"] | None,
+        Option(help="Relation to --base-model; quantized if that names the merged weights.", rich_help_panel=CARD),
+    ] = None
+    license: Annotated[
+        str | None,
+        Option(help="Licence id of the Hub, e.g. apache-2.0.", show_default="the base's", rich_help_panel=CARD),
+    ] = None
+    license_file: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Licence text; that of apache-2.0 is included.", rich_help_panel=CARD),
+    ] = None
+    trained_on: Annotated[
+        tuple[str, ...],
+        Option(metavar="NAME", help="Hub data set used in training; repeatable.", rich_help_panel=CARD),
+    ] = ()
+    measured_on: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Hub data set of the evaluation; adds .eval_results/.", rich_help_panel=CARD),
+    ] = None
+    min_accuracy: Annotated[float, Option(min=0, max=1, help="Refuse weights of a lower accuracy.")] = 0.0

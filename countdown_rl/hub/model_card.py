@@ -96,7 +96,7 @@ def _again(story: Story, measured: Measured) -> str:
     for link in story.chain:
         split = next((name for name, file in link.files.items() if file["sha256"] == measured.data["digest"]), None)
         if link.kind == "data" and split:
-            settings = {"n": measured.n} | {key: what for key, what in measured.decoding.items() if key != "greedy"}
+            settings = {"limit": measured.n} | {key: what for key, what in measured.decoding.items() if key != "greedy"}
             return (
                 f"To measure it again:\n\n```shell\n{MADE_BY['data']} --out data {flags(link.options)}\n"
                 f"{MADE_BY['eval']} --model . --data data/{split} {flags(settings)}\n```"

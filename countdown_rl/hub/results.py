@@ -98,7 +98,7 @@ def of_run(log: Path, links: Sequence[artifacts.Link]) -> bool:
         return False
     if trained is None or not rows or rows[-1].step != trained.facts.get("steps"):
         return False
-    if trained.options.get("log_every", 1) != 1:  # rows are means then, and cannot be told apart by their rewards
+    if trained.options.get("logging_steps", 1) != 1:  # rows are means then, and cannot be told apart by their rewards
         return True
     return (rows[0].reward, max(row.reward for row in rows)) == (
         trained.facts.get("reward_first"),

@@ -106,7 +106,7 @@ def weights_of(sources: Sources) -> list[Weights]:
         if ref.manifest is None or ref.manifest.kind not in KINDS:
             raise ArtifactError(
                 f"{source} has no manifest that says how it came to be; give --model what `countdown-rl quantize`, "
-                "`merge`, `train` or `warmup` made."
+                "`merge`, `train` or `sft` made."
             )
         folder = reference.files(ref)
         found.append(Weights(place, ref, ref.manifest, folder, formats.form_of(folder)))

@@ -1,10 +1,15 @@
 """Options of ``report``."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
+
+from countdown_rl.options import Options
 
 
 @dataclass(frozen=True)
-class ReportOptions:
-    """``report``: how much there is to read."""
+class ReportOptions(Options):
+    """Length of the page."""
 
-    transcripts: int = 24
+    transcripts: Annotated[int, Option(min=0, help="Puzzles whose completions are shown.")] = 24

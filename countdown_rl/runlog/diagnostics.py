@@ -81,7 +81,7 @@ def _zero(last: Sequence[StepRow], refusals: Mapping[str, int], examples: Mappin
         reason = max(refusals, key=lambda name: (refusals[name], name))
         share = refusals[reason] / sum(refusals.values())
         text += f"; most often ({share:.0%}) the reason is {reason}, as in {examples[reason]!r}"
-    return text + "; a model that never succeeds learns nothing: begin with `countdown-rl warmup`, or easier puzzles."
+    return text + "; a model that never succeeds learns nothing: begin with `countdown-rl sft`, or easier puzzles."
 
 
 def _mean(values: Sequence[float]) -> float:

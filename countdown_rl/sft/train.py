@@ -14,7 +14,7 @@ from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.sft import tokenizer, traces
-from countdown_rl.sft.config import WarmupOptions
+from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks import countdown
 
 #: How many rows the tokenizer is made from.
@@ -30,7 +30,7 @@ _SHAPE = ("vocab_size", "hidden_size", "layers", "heads", "intermediate_size", "
 OnStep = Callable[[int, int, float], None]
 
 
-def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
+def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
     """Warm up on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
 
     The order in which a trace tries is found from the puzzles, unless the model has learned one already; it is
@@ -62,7 +62,7 @@ def make(options: WarmupOptions, *, data: Path, out: Path, on_step: OnStep | Non
 def warm_up(
     rows: Sequence[Mapping[str, Any]],
     order: traces.Plan,
-    options: WarmupOptions,
+    options: SftOptions,
     out: Path,
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
@@ -93,13 +93,13 @@ def warm_up(
         "parameters": model.num_parameters(),
         "traces": len(examples["input_ids"]),
         "tokens": options.batch_size
-        * options.steps
+        * options.max_steps
         * (sum(map(len, examples["input_ids"])) // len(examples["input_ids"])),
         "loss": round(sum(tail) / len(tail), 4),
     }
 
 
-def _corpus(rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: WarmupOptions) -> list[str]:
+def _corpus(rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: SftOptions) -> list[str]:
     texts = []
     for index, row in enumerate(rows[:CORPUS]):
         texts += [turn["content"] for turn in countdown.messages(row)]
@@ -107,12 +107,12 @@ def _corpus(rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: Warm
     return texts
 
 
-def _trace(row: Mapping[str, Any], index: int, order: traces.Plan, options: WarmupOptions) -> traces.Trace:
+def _trace(row: Mapping[str, Any], index: int, order: traces.Plan, options: SftOptions) -> traces.Trace:
     rng = random.Random(f"{options.seed}:{index}")
     return traces.trace(row, order, rng, give_up=options.give_up, max_lines=options.max_lines)
 
 
-def _small_llama(options: WarmupOptions, tokens: Any) -> Any:
+def _small_llama(options: SftOptions, tokens: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -132,11 +132,11 @@ def _small_llama(options: WarmupOptions, tokens: Any) -> Any:
 
 
 def _examples(
-    rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: WarmupOptions, tokens: Any
+    rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: SftOptions, tokens: Any
 ) -> dict[str, Any]:
     """Token ids of prompt and trace, (T,) each, and labels (T,) that leave out (-100) the prompt."""
     examples: dict[str, Any] = {"input_ids": [], "labels": []}
-    for index, row in enumerate(rows[: options.steps * options.batch_size]):
+    for index, row in enumerate(rows[: options.max_steps * options.batch_size]):
         prompt = chat_template.render(tokens, countdown.messages(row))
         head = tokens(prompt, add_special_tokens=False)["input_ids"]
         trace = _trace(row, index, order, options)
@@ -148,7 +148,7 @@ def _examples(
     return examples
 
 
-def _arranged(examples: dict[str, Any], options: WarmupOptions) -> dict[str, Any]:
+def _arranged(examples: dict[str, Any], options: SftOptions) -> dict[str, Any]:
     """*examples* in an order whose batches hold rows of similar length, the batches themselves shuffled.
 
     A batch costs as much as its longest row, but batches that come sorted pull the gradient to and fro.
@@ -165,9 +165,7 @@ def _arranged(examples: dict[str, Any], options: WarmupOptions) -> dict[str, Any
     return {name: [column[row] for row in arranged] for name, column in examples.items()}
 
 
-def _fit(
-    model: Any, tokens: Any, examples: dict[str, Any], options: WarmupOptions, on_step: OnStep | None
-) -> list[float]:
+def _fit(model: Any, tokens: Any, examples: dict[str, Any], options: SftOptions, on_step: OnStep | None) -> list[float]:
     import tempfile
 
     import torch
@@ -199,19 +197,19 @@ def _fit(
     with tempfile.TemporaryDirectory() as scratch:
         config = SFTConfig(
             output_dir=scratch,
-            max_steps=options.steps,
+            max_steps=options.max_steps,
             per_device_train_batch_size=options.batch_size,
             learning_rate=rate,
             lr_scheduler_type="warmup_stable_decay",
-            lr_scheduler_kwargs={"num_decay_steps": options.steps // 2, "min_lr_ratio": 0.02},
-            warmup_steps=min(100, options.steps // 10),
+            lr_scheduler_kwargs={"num_decay_steps": options.max_steps // 2, "min_lr_ratio": 0.02},
+            warmup_steps=min(100, options.max_steps // 10),
             bf16=True,
             activation_checkpointing=False,
             train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             max_length=None,
             pad_to_multiple_of=16,  # oneDNN keeps what it made for every shape: few shapes, little memory
-            logging_steps=min(_LOG_EVERY, options.steps),
+            logging_steps=min(_LOG_EVERY, options.max_steps),
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,

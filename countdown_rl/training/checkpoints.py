@@ -96,9 +96,9 @@ class Due:
     """When a checkpoint is due: after so many steps or minutes, at the end of a round, before the last step."""
 
     def __init__(self, options: TrainOptions, round_steps: int) -> None:
-        self._every = -(-options.checkpoint_every // round_steps) * round_steps
+        self._every = -(-options.save_steps // round_steps) * round_steps
         self._seconds = options.save_minutes * 60
-        self._round, self._steps = round_steps, options.steps
+        self._round, self._steps = round_steps, options.max_steps
         self._last = time.monotonic()
 
     def __call__(self, step: int) -> bool:

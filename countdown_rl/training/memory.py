@@ -120,7 +120,7 @@ def estimate(
     trained = lora_parameters(model, rank)
     adapter_width = 2 if nf4 else 4  # TRL trains the pair in bf16 over 4-bit weights; PEFT keeps it in fp32 else
 
-    sequences = options.prompts * options.generations * options.steps_per_generation // processes
+    sequences = options.prompts * options.num_generations * options.steps_per_generation // processes
     length = prompt + options.max_completion_length
     cache = 2 * shape.layers * shape.keys * width * sequences * length
     generation = cache + _SAMPLING * 4 * sequences * shape.vocabulary

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STOP = "</answer>"
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 #: Options that change how a run is watched or kept, and nothing of what it computes.
-_WATCHING = ("checkpoint_every", "save_minutes", "log_every", "sample_every", "sample_size", "report_to")
+_WATCHING = ("save_steps", "save_minutes", "logging_steps", "sample_every", "sample_size", "report_to")
 
 Row = Mapping[str, Any]
 
@@ -113,7 +113,7 @@ def train(
     check_prompts(loaded, rows, options)
 
     past = history.load(resume) if resume else History()
-    journal = Journal(past, log, steps=options.steps, every=options.log_every)
+    journal = Journal(past, log, steps=options.max_steps, every=options.logging_steps)
     run = _Run(
         options,
         loaded,
@@ -187,7 +187,7 @@ def check_prompts(loaded: load.Loaded, rows: Sequence[Row], options: TrainOption
         ModelError: prompt and completion together are longer than the model can read.
     """
     longest = 0
-    count = -(-options.steps // options.iterations) * options.prompts
+    count = -(-options.max_steps // options.num_iterations) * options.prompts
     drawn: Sequence[int] = range(len(rows))  # any, where a curriculum chooses
     if not options.curriculum:
         drawn = sorted(set(islice(in_turn(len(rows), options.seed), count)))
@@ -232,7 +232,7 @@ class _Run:
     def round_steps(self) -> int:
         """Steps that a batch of completions serves; only between rounds is nothing in flight that a
         checkpoint would lack."""
-        return self.options.steps_per_generation * self.options.iterations
+        return self.options.steps_per_generation * self.options.num_iterations
 
 
 def _trainer(run: _Run, done: int) -> "Trainer":
@@ -264,7 +264,7 @@ def _trainer(run: _Run, done: int) -> "Trainer":
             from accelerate.utils import gather_object
 
             outcomes = gather_object([(kind(one.row), bool(one.grade.correct)) for one in batch])
-            curriculum.saw(outcomes, options.generations)
+            curriculum.saw(outcomes, options.num_generations)
 
     def stepped(row: StepRow) -> None:
         run.journal.step(row)
@@ -309,7 +309,7 @@ def _trainer(run: _Run, done: int) -> "Trainer":
         callbacks=[recorder],
         peft_config=None if loaded.ref.base else lora,  # an adapter is trained on as it is
         stop=Stop(tokenizer, loaded.model, STOP),
-        mask_truncated=options.mask_truncated,
+        mask_truncated=options.mask_truncated_completions,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     recorder.trainer = trainer
@@ -323,22 +323,22 @@ def _passes(step: int, every: int, stride: int) -> bool:
 
 def config(options: TrainOptions, loaded: load.Loaded, weights: list[float], store: Checkpoints) -> Any:
     """What TRL is told of a run."""
-    accumulation = processes.share(options.prompts * options.generations, options.micro_batch, processes.count())
+    accumulation = processes.share(options.prompts * options.num_generations, options.micro_batch, processes.count())
     mixed = loaded.device.startswith("cuda") and loaded.precision != "fp32"
     own = dict(  # noqa: C408 - the names are those of GRPOConfig
         output_dir=str(store.directory),
-        max_steps=options.steps,
+        max_steps=options.max_steps,
         per_device_train_batch_size=options.micro_batch,
         gradient_accumulation_steps=accumulation,
         steps_per_generation=accumulation * options.steps_per_generation,
-        num_iterations=options.iterations,
-        num_generations=options.generations,
+        num_iterations=options.num_iterations,
+        num_generations=options.num_generations,
         max_completion_length=options.max_completion_length,
         temperature=options.temperature,
         top_p=options.top_p,
         reward_weights=weights,
         learning_rate=options.learning_rate,
-        lr_scheduler_type=options.scheduler,
+        lr_scheduler_type=options.lr_scheduler_type,
         warmup_steps=options.warmup_steps,
         weight_decay=options.weight_decay,
         adam_beta1=options.adam_beta1,
@@ -346,7 +346,7 @@ def config(options: TrainOptions, loaded: load.Loaded, weights: list[float], sto
         max_grad_norm=options.max_grad_norm,
         loss_type=options.loss_type,
         scale_rewards=options.scale_rewards,
-        importance_sampling_level=options.importance,
+        importance_sampling_level=options.importance_sampling_level,
         beta=options.beta,
         epsilon=options.epsilon,
         epsilon_high=options.epsilon_high,
@@ -371,7 +371,7 @@ def _facts(trainer: "Trainer", run: _Run) -> dict[str, Any]:
     rows = run.past.rows
     last = trainlog.mean(rows[-max(1, len(rows) // 10) :])
     return {
-        "steps": run.options.steps,
+        "steps": run.options.max_steps,
         "precision": run.loaded.precision,
         "path": run.loaded.path,
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),

@@ -11,13 +11,13 @@ set -euo pipefail
 out=${1:?usage: $0 OUT}
 
 countdown-rl gen-data --n 252000 --valid 1000 --test 1000 --seed 1 --out "$out/data-1"
-countdown-rl warmup --data "$out/data-1" --out "$out/model-1" \
-    --steps 2600 --batch-size 32 --learning-rate 0.003 --max-lines 12 --threads 2
+countdown-rl sft --data "$out/data-1" --out "$out/model-1" \
+    --max-steps 2600 --batch-size 32 --learning-rate 0.003 --max-lines 12 --threads 2
 
 countdown-rl gen-data --n 50000 --valid 1000 --test 1000 --size 3=1 --size 4=2 --seed 2 --out "$out/data-2"
-countdown-rl warmup --model "$out/model-1" --data "$out/data-2" --out "$out/model-2" \
-    --steps 1500 --batch-size 32 --learning-rate 0.002 --max-lines 12 --threads 2
+countdown-rl sft --model "$out/model-1" --data "$out/data-2" --out "$out/model-2" \
+    --max-steps 1500 --batch-size 32 --learning-rate 0.002 --max-lines 12 --threads 2
 
 countdown-rl gen-data --n 7000 --valid 500 --test 500 --seed 3 --out "$out/data-3"
-countdown-rl warmup --model "$out/model-2" --data "$out/data-3" --out "$out/model" \
-    --steps 150 --batch-size 32 --learning-rate 0.001 --max-lines 12 --give-up 0.55 --threads 2
+countdown-rl sft --model "$out/model-2" --data "$out/data-3" --out "$out/model" \
+    --max-steps 150 --batch-size 32 --learning-rate 0.001 --max-lines 12 --give-up 0.55 --threads 2

@@ -22,8 +22,8 @@ model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 data=(--n 50000 --seed 42)
 train=(
   --precision nf4 --lora-r 16 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
-  --prompts 16 --generations 4 --micro-batch 4 --steps 2800 # one pass over 45,000 puzzles
-  --learning-rate 1e-5 --scheduler cosine --beta 0.001 --seed 42
+  --prompts 16 --num-generations 4 --micro-batch 4 --max-steps 2800 # one pass over 45,000 puzzles
+  --learning-rate 1e-5 --lr-scheduler-type cosine --beta 0.001 --seed 42
   --max-prompt-length 256 --max-completion-length 128
   --reward format=1 --reward correct=1
 )
@@ -32,8 +32,8 @@ case ${2-} in
   "" | --check) ;;
   --quick)
     data+=(--n 300)
-    train+=(--steps 2 --prompts 2 --micro-batch 4 --max-completion-length 16)
-    eval+=(--n 4 --max-new-tokens 16)
+    train+=(--max-steps 2 --prompts 2 --micro-batch 4 --max-completion-length 16)
+    eval+=(--limit 4 --max-new-tokens 16)
     ;;
   *) echo "$usage" >&2; exit 2 ;;
 esac

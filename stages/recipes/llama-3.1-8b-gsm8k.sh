@@ -23,21 +23,21 @@ model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 data=(--task gsm8k --style lines --n 8792)
 train=(
   --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
-  --prompts 8 --generations 4 --micro-batch 4 --steps 934
-  --learning-rate 2e-4 --scheduler cosine --warmup-steps 500 --weight-decay 0.01 --beta 0.02
+  --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934
+  --learning-rate 2e-4 --lr-scheduler-type cosine --warmup-steps 500 --weight-decay 0.01 --beta 0.02
   --temperature 0.7 --top-p 0.9 --max-prompt-length 512 --max-completion-length 256
   --reward strict-format/-1=1 --reward no-trailing=1 --reward integer=1 --reward correct=1
 )
 eval=(--max-new-tokens 256)
 if [ -n "${FAST-}" ]; then
-  train+=(--generations 2 --iterations 4 --max-completion-length 128 --reward length:100=1)
+  train+=(--num-generations 2 --num-iterations 4 --max-completion-length 128 --reward length:100=1)
 fi
 case ${2-} in
   "" | --check) ;;
   --quick)
     data+=(--n 300)
-    train+=(--steps 2 --prompts 2 --max-completion-length 16)
-    eval+=(--n 4 --max-new-tokens 16)
+    train+=(--max-steps 2 --prompts 2 --max-completion-length 16)
+    eval+=(--limit 4 --max-new-tokens 16)
     ;;
   *) echo "$usage" >&2; exit 2 ;;
 esac

@@ -22,7 +22,7 @@ model=${MODEL:-Qwen/Qwen3-0.6B}
 data=(--n 1000 --seed 42 --style own)
 train=(
   --precision bf16 --lora-r 16 --lora-alpha 32 --gradient-checkpointing
-  --prompts 4 --generations 8 --micro-batch 4 --steps 225 # one pass over 900 puzzles
+  --prompts 4 --num-generations 8 --micro-batch 4 --max-steps 225 # one pass over 900 puzzles
   --learning-rate 2e-5 --max-prompt-length 256 --max-completion-length 1024
   --reward correct=1 --reward strict-format=0.5 --reward format=0.1
 )
@@ -31,8 +31,8 @@ case ${2-} in
   "" | --check) ;;
   --quick)
     data+=(--n 300)
-    train+=(--steps 2 --prompts 2 --generations 4 --max-completion-length 16)
-    eval+=(--n 4 --max-new-tokens 16)
+    train+=(--max-steps 2 --prompts 2 --num-generations 4 --max-completion-length 16)
+    eval+=(--limit 4 --max-new-tokens 16)
     ;;
   *) echo "$usage" >&2; exit 2 ;;
 esac

@@ -22,16 +22,16 @@ out=${2:?$usage}
 [ -f "$gguf" ] || { echo "$gguf is no file; the head of this script says where to find one." >&2; exit 1; }
 
 data=(--n 50000)
-warmup=(--steps 1000 --batch-size 32)
-train=(--steps 400 --prompts 16 --generations 16 --micro-batch 32)
+sft=(--max-steps 1000 --batch-size 32)
+train=(--max-steps 400 --prompts 16 --num-generations 16 --micro-batch 32)
 eval=(--max-new-tokens 256)
 case "${3:-}" in
   "") ;;
   --quick)
     data=(--n 300 --test 30)
-    warmup=(--steps 4 --batch-size 2)
-    train=(--steps 2 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 64)
-    eval=(--n 8 --max-new-tokens 64)
+    sft=(--max-steps 4 --batch-size 2)
+    train=(--max-steps 2 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 64)
+    eval=(--limit 8 --max-new-tokens 64)
     ;;
   *) echo "$usage" >&2; exit 2 ;;
 esac
@@ -44,8 +44,8 @@ model=${gguf##*/}
 
 countdown-rl gen-data --out data --seed 42 "${data[@]}"
 
-countdown-rl warmup --model "$model" --data data --out warm \
-  --optimizer adamw --learning-rate 3e-4 "${warmup[@]}"
+countdown-rl sft --model "$model" --data data --out warm \
+  --optimizer adamw --learning-rate 3e-4 "${sft[@]}"
 countdown-rl eval --model warm --data data/test.jsonl --out eval/base "${eval[@]}"
 
 countdown-rl train --model warm --data data --out adapter --log train/log.csv --checkpoints checkpoints \

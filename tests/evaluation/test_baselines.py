@@ -80,7 +80,7 @@ def test_the_solver_is_right_about_every_puzzle_whether_there_is_a_way_or_not(tm
 
 
 def test_a_row_s_expression_depends_on_seed_and_row_alone(tmp_path):
-    few, all_ = run(tmp_path, "random", "few", n=2), run(tmp_path, "random", "all")
+    few, all_ = run(tmp_path, "random", "few", limit=2), run(tmp_path, "random", "all")
     assert all_.samples[:2] == few.samples
     assert run(tmp_path, "random", "again").samples == all_.samples
     # The second row's own puzzle could be another one by chance; four rows hardly are.

@@ -171,7 +171,21 @@ def test_word_problems_go_the_same_way(place, tmp_path, saying):
 @pytest.mark.parametrize("size", ["5", "6"])
 def test_larger_puzzles_that_gen_data_makes_are_scored_by_their_size(place, tmp_path, monkeypatch, size):
     monkeypatch.chdir(tmp_path)
-    made = ("gen-data", "--n", "12", "--test", "6", "--valid", "2", "--size", size, "--workers", "1", "--out", "data")
+    made = (
+        "gen-data",
+        "--limit",
+        "12",
+        "--test",
+        "6",
+        "--valid",
+        "2",
+        "--size",
+        size,
+        "--workers",
+        "1",
+        "--out",
+        "data",
+    )
     assert command(monkeypatch, *made) == 0
     result = run(place, Path("eval"), data=Path("data"))
     assert {name: share["n"] for name, share in result.metrics["by_size"].items()} == {size: 6}
@@ -183,7 +197,7 @@ def test_word_problems_in_the_shape_of_gsm8k_go_from_their_file_to_a_score(place
     monkeypatch.chdir(tmp_path)
     given = [{"question": f"How many are {n} and 1?", "answer": f"So.\n#### {n + 1:,}"} for n in range(950, 1050)]
     write(Path("gsm8k.jsonl"), given)
-    made = ("gen-data", "--task", "gsm8k", "--from", "gsm8k.jsonl", "--n", "100", "--test", "1", "--valid", "1")
+    made = ("gen-data", "--task", "gsm8k", "--from", "gsm8k.jsonl", "--limit", "100", "--test", "1", "--valid", "1")
     assert command(monkeypatch, *made, "--out", "data") == 0
     (row,) = [json.loads(line) for line in Path("data/test.jsonl").read_text().splitlines()]
     saying(f"<thinking>\nas it is\n</thinking>\n<answer>\n{row['gold']}\n</answer>")
@@ -198,7 +212,7 @@ def test_a_data_artifact_stands_for_its_test_split_and_a_row_needs_no_id(place, 
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
         for split in ("train", "valid", "test"):
             write(draft.path / f"{split}.jsonl", bare)
-    result = run(place, tmp_path / "eval", replace(SMALL, n=5), data=tmp_path / "data")
+    result = run(place, tmp_path / "eval", replace(SMALL, limit=5), data=tmp_path / "data")
     assert result.metrics["n"] == 5
     assert result.metrics["data"]["file"] == "test.jsonl"
     assert "id" not in result.samples[0]
@@ -326,7 +340,7 @@ def test_what_another_run_left_is_not_taken(place, unbroken, tmp_path, written):
         if done == 8:
             raise KeyboardInterrupt
 
-    for changes in ({"options": replace(SMALL, max_new_tokens=7)}, {"options": replace(SMALL, n=12)}):
+    for changes in ({"options": replace(SMALL, max_new_tokens=7)}, {"options": replace(SMALL, limit=12)}):
         with pytest.raises(KeyboardInterrupt):
             run(place, tmp_path / "eval", on_batch=breaking, **changes)
     written.clear()
@@ -419,8 +433,8 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
         (["--data", "folder"], 1, "folder has no manifest.json"),
         (["--data", "data"], 1, "data/test.jsonl does not exist"),
         (["--data", "long.jsonl"], 1, "the model reads 1024 tokens"),
-        (["--n", "15"], 1, "good.jsonl has 14 rows, fewer than --n 15"),
-        (["--n", "0"], 2, "--n"),
+        (["--limit", "15"], 1, "good.jsonl has 14 rows, fewer than --limit 15"),
+        (["--limit", "0"], 2, "--n"),
         (["--model", "nothing-like-it"], 1, "nothing-like-it"),
         (["--model", "artifacts/adapter"], 1, "`countdown-rl train` makes it"),
         (["--model", "data"], 1, "data is a data artifact"),
@@ -477,7 +491,7 @@ def test_a_result_stands_until_a_new_one_is_whole(here, monkeypatch, capsys):
     assert command(monkeypatch, *GOOD, "--data", "broken.jsonl") == 1
     assert files(Path("out")) == before
     capsys.readouterr()
-    assert command(monkeypatch, *GOOD, "--n", "3", "--json") == 0
+    assert command(monkeypatch, *GOOD, "--limit", "3", "--json") == 0
     said = capsys.readouterr()
     told = json.loads(said.out)
     assert said.out.count("\n") == 1
@@ -514,7 +528,7 @@ def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys
         return told["all"], [sample["completion"] for sample in told["samples"]]
 
     assert shown() == (4, answers)
-    assert shown("--n", "2") == (4, answers[:2])
+    assert shown("--limit", "2") == (4, answers[:2])
     assert shown("--right") == (1, answers[:1])
     assert shown("--wrong") == (3, answers[1:])
     assert shown("--reason", "no-answer") == (1, [""])

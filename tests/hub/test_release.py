@@ -84,7 +84,7 @@ def test_the_card_shows_results_options_checksums_and_the_comparison(root):
     for link in artifacts.chain(manifest.inputs["model"]):
         assert link.digest[:12] in page
     assert re.search(r"countdown-rl gen-data --out data .*--n 10 .*--seed 42", page)
-    assert "countdown-rl eval --model . --data data/test.jsonl --n 100 --temperature 0.0" in page
+    assert "countdown-rl eval --model . --data data/test.jsonl --limit 100 --temperature 0.0" in page
     assert str(root) not in page
 
 

@@ -10,15 +10,15 @@ from countdown_rl import artifacts
 from countdown_rl.cli.main import app
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.sft import train
-from countdown_rl.sft.config import WarmupOptions
+from countdown_rl.sft.config import SftOptions
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--steps", "2", "--batch-size", "4", "--layers", "1", "--hidden-size", "64", "--intermediate-size", "64"]
+SMALL = ["--max-steps", "2", "--batch-size", "4", "--layers", "1", "--hidden-size", "64", "--intermediate-size", "64"]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("warmup") / "data"
+    out = tmp_path_factory.mktemp("sft") / "data"
     done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--out", str(out)])
     assert done.exit_code == 0, done.output
     return out
@@ -27,7 +27,7 @@ def data(tmp_path_factory) -> Path:
 def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
     rows = [{"nums": [7, 50, 2], "target": 85}, {"nums": [7, 50, 3], "target": 46}]
-    made = train._examples(rows, {3: ["a-b"]}, WarmupOptions(max_lines=1), tokens)
+    made = train._examples(rows, {3: ["a-b"]}, SftOptions(max_lines=1), tokens)
     texts = []
     for ids, labels in zip(made["input_ids"], made["labels"], strict=True):
         lessons = [label for label in labels if label != -100]
@@ -45,12 +45,12 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
     outs = [tmp_path / name for name in ("one", "two")]
     for out in outs:
-        done = CliRunner().invoke(app, ["warmup", "--data", str(data), "--out", str(out), *SMALL, "--json"])
+        done = CliRunner().invoke(app, ["sft", "--data", str(data), "--out", str(out), *SMALL, "--json"])
         assert done.exit_code == 0, done.output
     assert not told
     facts = json.loads(done.stdout)
     manifest = artifacts.read(outs[0], "model")
-    assert manifest.options["steps"] == 2
+    assert manifest.options["max_steps"] == 2
     assert manifest.inputs["data"]["digest"] == artifacts.read(data, "data").digest
     assert facts["parameters"] == manifest.facts["parameters"] > 10_000
     assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
@@ -59,7 +59,7 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--numbers", "1-9", "--out", str(other)])
     assert done.exit_code == 0, done.output
     done = CliRunner().invoke(
-        app, ["warmup", "--model", str(outs[0]), "--data", str(other), "--out", str(further), *SMALL[:4]]
+        app, ["sft", "--model", str(outs[0]), "--data", str(other), "--out", str(further), *SMALL[:4]]
     )
     assert done.exit_code == 0, done.output
     after = artifacts.read(further, "model")
@@ -78,11 +78,13 @@ def test_the_shipped_model_is_the_size_that_was_promised_and_says_how_it_was_mad
     while "model" in chain[-1]["inputs"]:
         chain.append(chain[-1]["inputs"]["model"]["manifest"])
     recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text().replace("\\\n", " ")
-    commands = re.findall(r"countdown-rl (gen-data|warmup) (.*)", recipe)
+    commands = re.findall(r"countdown-rl (gen-data|sft) (.*)", recipe)
     assert len(commands) == 2 * len(chain)
     for made, (_, data), (_, words) in zip(reversed(chain), commands[::2], commands[1::2], strict=True):
         for given, options in ((data, made["inputs"]["data"]["manifest"]["options"]), (words, made["options"])):
             for flag, value in re.findall(r"--([a-z-]+) ([\w.=]+)(?=\s|$)", given):
                 if flag != "threads":  # how fast, not what
-                    said = options[flag.replace("-", "_")]
+                    said = options[
+                        {"max-steps": "steps"}.get(flag, flag).replace("-", "_")
+                    ]  # it was made before that flag had its name
                     assert value in (said if isinstance(said, list) else [str(said)]), flag

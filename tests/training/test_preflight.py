@@ -118,7 +118,7 @@ def test_memory_grows_with_what_it_should_grow_with():
     model = big(num_hidden_layers=2, vocab_size=1_000)
 
     def of(nf4=False, processes=1, **changes):
-        options = TrainOptions(prompts=4, generations=4, micro_batch=4, **changes)
+        options = TrainOptions(prompts=4, num_generations=4, micro_batch=4, **changes)
         return memory.estimate(
             model, options, device="cuda", nf4=nf4, width=2, prompt=100, rank=16, processes=processes
         )
@@ -166,7 +166,7 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--max-completion-length", "200000"], 1, "the model reads 131072 tokens"),
         (["--reward", "beauty=1"], 2, "beauty"),
         (["--micro-batch", "7"], 2, "--micro-batch 7 does not divide"),
-        (["--generations", "1"], 2, "generations"),
+        (["--num-generations", "1"], 2, "generations"),
         (["--loss-type", "guess"], 2, "guess"),
     ],
 )
@@ -178,7 +178,7 @@ def test_what_could_not_begin_is_refused_in_one_sentence(check, llama, rows, wor
 
 
 def test_a_run_that_no_machine_has_room_for_is_warned_of(check, llama, rows):
-    words = ["--prompts", 4096, "--generations", 256, "--max-completion-length", 100_000, "--json"]
+    words = ["--prompts", 4096, "--num-generations", 256, "--max-completion-length", 100_000, "--json"]
     status, out, err = check("--model", llama, "--data", rows, *words)
     assert status == 0
     assert json.loads(out)["fits"] is False

@@ -24,16 +24,16 @@ from tests.support import tiny_llama
 ROOT = Path(__file__).parents[2]
 
 SMALL = TrainOptions(
-    steps=6,
+    max_steps=6,
     prompts=2,
-    generations=4,
+    num_generations=4,
     micro_batch=4,
     max_completion_length=12,
     learning_rate=1e-2,
-    scheduler="linear",
+    lr_scheduler_type="linear",
     lora_r=4,
     lora_dropout=0.1,
-    checkpoint_every=3,
+    save_steps=3,
     threads=1,
 )
 ROWS = [
@@ -179,7 +179,7 @@ def test_nothing_calls_home(place, tmp_path, monkeypatch):
     told: list[dict] = []
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
-    run(place, tmp_path, replace(SMALL, steps=1))
+    run(place, tmp_path, replace(SMALL, max_steps=1))
     assert not told
 
 
@@ -192,8 +192,8 @@ def test_restart_begins_again(place, unbroken, tmp_path):
 
 def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
     with pytest.raises(Killed):
-        run(place, tmp_path, replace(SMALL, log_every=5), on_step=killing(4))
-    run(place, tmp_path, replace(SMALL, log_every=4, checkpoint_every=0))
+        run(place, tmp_path, replace(SMALL, logging_steps=5), on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, logging_steps=4, save_steps=0))
     rows = log.read(tmp_path / "log.csv")
     assert [row.step for row in rows] == [4, 6]
     assert rows[0].reward == log.mean(unbroken.rows[:4]).reward
@@ -202,7 +202,7 @@ def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
 
 
 def test_rounds_of_several_steps_continue_exactly_too(place, tmp_path):
-    options = replace(SMALL, steps_per_generation=2, iterations=2, beta=0.1, steps=6, checkpoint_every=1)
+    options = replace(SMALL, steps_per_generation=2, num_iterations=2, beta=0.1, max_steps=6, save_steps=1)
     whole = run(place, tmp_path / "a", options)
     with pytest.raises(Killed):
         run(place, tmp_path / "b", options, on_step=killing(5))
@@ -213,7 +213,7 @@ def test_rounds_of_several_steps_continue_exactly_too(place, tmp_path):
 
 @pytest.mark.parametrize("more", [{}, {"steps_per_generation": 2, "iterations": 2, "steps": 8}])
 def test_a_curriculum_continues_exactly_too(place, tmp_path, more):
-    options = replace(SMALL, curriculum=True, checkpoint_every=1, sample_every=2, **more)
+    options = replace(SMALL, curriculum=True, save_steps=1, sample_every=2, **more)
     whole = run(place, tmp_path / "a", options)
     with pytest.raises(Killed):
         run(place, tmp_path / "b", options, on_step=killing(6))
@@ -227,7 +227,7 @@ def test_a_curriculum_continues_exactly_too(place, tmp_path, more):
 def test_a_curriculum_is_told_of_every_round_once(place, tmp_path, monkeypatch):
     told, known = [], curriculum.Curriculum.saw
     monkeypatch.setattr(curriculum.Curriculum, "saw", lambda self, *seen: told.append(seen) or known(self, *seen))
-    run(place, tmp_path, replace(SMALL, curriculum=True, iterations=2, reward=("correct=1", "format=0.1")))
+    run(place, tmp_path, replace(SMALL, curriculum=True, num_iterations=2, reward=("correct=1", "format=0.1")))
     assert [(len(outcomes), size) for outcomes, size in told] == [(8, 4)] * 3
     for outcomes, size in told:
         groups = [{kind for kind, _ in outcomes[at : at + size]} for at in range(0, len(outcomes), size)]
@@ -235,14 +235,14 @@ def test_a_curriculum_is_told_of_every_round_once(place, tmp_path, monkeypatch):
 
 
 def test_minutes_between_checkpoints_count_as_well(place, tmp_path):
-    options = replace(SMALL, checkpoint_every=0, save_minutes=1e-6)
+    options = replace(SMALL, save_steps=0, save_minutes=1e-6)
     with pytest.raises(Killed):
         run(place, tmp_path, options, on_step=killing(3))
     # A checkpoint is written after the row of its step.
     assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
-    late = checkpoints.Due(replace(SMALL, checkpoint_every=0, save_minutes=60), 1)
+    late = checkpoints.Due(replace(SMALL, save_steps=0, save_minutes=60), 1)
     assert not any(late(step) for step in range(1, 6))
-    rounds = checkpoints.Due(replace(SMALL, checkpoint_every=0, save_minutes=1e-9), 2)
+    rounds = checkpoints.Due(replace(SMALL, save_steps=0, save_minutes=1e-9), 2)
     assert [step for step in range(1, 7) if rounds(step)] == [2, 4]
 
 
@@ -261,7 +261,7 @@ def test_samples_show_completions_over_time_with_their_grades(place, tmp_path):
 
 def test_a_run_that_goes_wrong_says_so_once_though_it_was_continued(place, tmp_path, monkeypatch):
     monkeypatch.setattr(train.tasks, "of_row", lambda row: Hopeless())
-    options = replace(SMALL, steps=14, checkpoint_every=11)
+    options = replace(SMALL, max_steps=14, save_steps=11)
     said, again = [], []
     with pytest.raises(Killed):
         run(place, tmp_path, options, on_step=killing(13), on_warning=said.append)
@@ -273,9 +273,9 @@ def test_a_run_that_goes_wrong_says_so_once_though_it_was_continued(place, tmp_p
 
 
 def test_other_fields_of_trl_reach_the_run(place, tmp_path):
-    likeliest = run(place, tmp_path / "a", replace(SMALL, steps=1, trl=("top_k=1",)))
+    likeliest = run(place, tmp_path / "a", replace(SMALL, max_steps=1, trl=("top_k=1",)))
     assert likeliest.rows[0].dead_groups == 1.0
-    calm = run(place, tmp_path / "b", replace(SMALL, steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
+    calm = run(place, tmp_path / "b", replace(SMALL, max_steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
     assert calm.rows[0].grad_norm > 0
     with pytest.raises(UsageError, match="--learning-rate"):
         run(place, tmp_path / "c", replace(SMALL, trl=("learning_rate=1",)))
@@ -312,7 +312,7 @@ def test_a_tracker_writes_beside_the_log_without_the_network(place, unbroken, tm
 
 
 def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
-    result = run(place, tmp_path, replace(SMALL, steps=1), model=str(unbroken.out))
+    result = run(place, tmp_path, replace(SMALL, max_steps=1), model=str(unbroken.out))
     config = json.loads((result.out / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"].endswith("model")
     assert files(result.out)["adapter_model.safetensors"] != files(unbroken.out)["adapter_model.safetensors"]
@@ -330,7 +330,7 @@ def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, l
     load.quiet()
     loaded = load.load(reference.resolve(str(place / "model")), precision="fp32")
     store = checkpoints.Checkpoints(tmp_path / "checkpoints", {})
-    options = replace(SMALL, loss_type=loss_type, lora_dropout=0.0, mask_truncated=mask_truncated)
+    options = replace(SMALL, loss_type=loss_type, lora_dropout=0.0, mask_truncated_completions=mask_truncated)
     import datasets
     import peft
 
@@ -440,7 +440,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, 
 def test_batch_sizes_that_do_not_divide_are_a_usage_error_before_torch_is_there():
     code = (
         "import sys; from countdown_rl.cli.main import main\n"
-        "sys.argv = ['countdown-rl', 'train', '--prompts', '3', '--generations', '3', '--micro-batch', '4']\n"
+        "sys.argv = ['countdown-rl', 'train', '--prompts', '3', '--num-generations', '3', '--micro-batch', '4']\n"
         "try: main()\n"
         "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
     )
@@ -450,7 +450,7 @@ def test_batch_sizes_that_do_not_divide_are_a_usage_error_before_torch_is_there(
 
 
 def test_options_name_their_mistakes():
-    for changes in ({"loss_type": "ppo"}, {"scheduler": "sine"}, {"generations": 1}, {"precision": "int3"}):
+    for changes in ({"loss_type": "ppo"}, {"lr_scheduler_type": "sine"}, {"num_generations": 1}, {"precision": "int3"}):
         with pytest.raises(UsageError):
             replace(SMALL, **changes)
 
@@ -481,7 +481,7 @@ def test_a_logged_row_is_the_mean_of_its_steps():
 
 
 def command(place, out, *more):
-    flags = "--steps 40 --prompts 2 --generations 4 --micro-batch 4 --max-completion-length 12 --checkpoint-every 2"
+    flags = "--max-steps 40 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
     paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
     paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
     return subprocess.Popen(

@@ -36,8 +36,8 @@ def test_values_take_the_type_of_their_field(given, value):
     [
         (["learnig_rate=1"], "no such field"),
         (["learning_rate=1"], "--learning-rate"),
-        (["max_steps=1"], "--steps"),
-        (["num_generations=4"], "--generations"),
+        (["max_steps=1"], "--max-steps"),
+        (["num_generations=4"], "--num-generations"),
         (["push_to_hub=true"], "not for a run"),
         (["eval_strategy=steps"], "not for a run"),
         (["log_completions=true"], "not for a run"),

@@ -1,0 +1,36 @@
+"""``countdown-rl sft``: supervised fine-tuning on search traces."""
+
+from pathlib import Path
+
+from countdown_rl.cli import console
+from countdown_rl.cli.parameters import AsJson, Data, Out, with_options
+from countdown_rl.sft.config import SftOptions
+
+
+@with_options
+def sft(
+    *,
+    data: Data = Path("artifacts/data"),
+    out: Out = Path("artifacts/sft"),
+    options: SftOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune a model on search traces of a solver (supervised, all weights).
+
+    Each trace tries one operation after another, in an order learnt from the puzzles, and answers. Without
+    `--model` a small Llama and its tokenizer are created: `countdown-tiny` was made this way.
+
+    **Examples**
+
+    ```
+    countdown-rl sft --data artifacts/data --out artifacts/sft
+    countdown-rl sft --model artifacts/sft --give-up 0.5 --max-steps 200
+    countdown-rl sft --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw
+    ```
+    """
+    from countdown_rl.sft import train as stage
+
+    with console.warming() as advance:
+        facts = stage.make(options, data=data, out=out, on_step=advance)
+    console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.")
+    console.result({"out": str(out)} | facts, as_json=as_json)
