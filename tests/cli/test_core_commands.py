@@ -72,7 +72,7 @@ def test_the_same_options_give_the_same_bytes_whatever_the_workers(command, tmp_
         (["--balance", "size"], 2, "--balance"),
         (["--style", "loud"], 2, "loud"),
         (["--style", "lines"], 2, "--style of countdown"),
-        (["--impossible", "nan"], 2, "finite"),
+        (["--impossible", "nan"], 2, "--impossible"),
         (["--task", "gsm8k"], 2, "needs --from"),
         (["--revision", "main"], 2, "goes with --from-hub"),
         (["--from", "none.jsonl"], 1, "does not exist"),
@@ -298,7 +298,7 @@ def test_grade_names_a_bad_line(command, line, complaint):
 
 def test_solve_and_grade_import_neither_torch_nor_numba():
     code = (
-        "import sys; import countdown_rl.cli; from countdown_rl.puzzle import rules, solver; from countdown_rl.tasks.task import countdown;"
+        "import sys; from countdown_rl.puzzle import rules, solver; from countdown_rl.tasks import countdown;"
         "solver.solve(rules.Puzzle((3, 7, 50), 46));"
         "countdown.grade('<answer>impossible</answer>', {'nums': [3, 7], 'target': 46});"
         "sys.exit(bool({'torch', 'numba', 'numpy', 'datasets'} & set(sys.modules)))"

@@ -197,7 +197,7 @@ def test_word_problems_in_the_shape_of_gsm8k_go_from_their_file_to_a_score(place
     monkeypatch.chdir(tmp_path)
     given = [{"question": f"How many are {n} and 1?", "answer": f"So.\n#### {n + 1:,}"} for n in range(950, 1050)]
     write(Path("gsm8k.jsonl"), given)
-    made = ("gen-data", "--task", "gsm8k", "--from", "gsm8k.jsonl", "--limit", "100", "--test", "1", "--valid", "1")
+    made = ("gen-data", "--task", "gsm8k", "--from", "gsm8k.jsonl", "--n", "100", "--test", "1", "--valid", "1")
     assert command(monkeypatch, *made, "--out", "data") == 0
     (row,) = [json.loads(line) for line in Path("data/test.jsonl").read_text().splitlines()]
     saying(f"<thinking>\nas it is\n</thinking>\n<answer>\n{row['gold']}\n</answer>")
@@ -434,7 +434,7 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
         (["--data", "data"], 1, "data/test.jsonl does not exist"),
         (["--data", "long.jsonl"], 1, "the model reads 1024 tokens"),
         (["--limit", "15"], 1, "good.jsonl has 14 rows, fewer than --limit 15"),
-        (["--limit", "0"], 2, "--n"),
+        (["--limit", "0"], 2, "--limit"),
         (["--model", "nothing-like-it"], 1, "nothing-like-it"),
         (["--model", "artifacts/adapter"], 1, "`countdown-rl train` makes it"),
         (["--model", "data"], 1, "data is a data artifact"),
@@ -528,7 +528,7 @@ def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys
         return told["all"], [sample["completion"] for sample in told["samples"]]
 
     assert shown() == (4, answers)
-    assert shown("--limit", "2") == (4, answers[:2])
+    assert shown("--n", "2") == (4, answers[:2])
     assert shown("--right") == (1, answers[:1])
     assert shown("--wrong") == (3, answers[1:])
     assert shown("--reason", "no-answer") == (1, [""])
