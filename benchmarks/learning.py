@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks import bench
-from countdown_rl.evaluation import compare, evaluate
+from countdown_rl.evaluation import compare, results
 from countdown_rl.runlog import plots
 
 STAGES = Path(__file__).parent.parent / "stages"
@@ -46,7 +46,7 @@ def command(*words):
 
 def score(model, data, out):
     command("eval", "--model", model, "--data", data / "test.jsonl", "--out", out, *flags("eval"))
-    return evaluate.read(out)
+    return results.read(out)
 
 
 def shown(result):

@@ -54,14 +54,14 @@ def samples(
 
 
 def _read(result: Path) -> list[dict[str, Any]]:
-    from countdown_rl.evaluation import evaluate
+    from countdown_rl.evaluation import results
     from countdown_rl.runlog import journal
 
     file = result / journal.SAMPLES if result.is_dir() else result
     # An evaluation has samples too, and a manifest that answers for them.
     if file.is_file() and not (file.parent / artifacts.MANIFEST).exists():
         return journal.read_samples(file)
-    return evaluate.read(result).samples
+    return results.read(result).samples
 
 
 def _steps(text: str) -> range:

@@ -9,8 +9,8 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import baselines, evaluate
-from countdown_rl.evaluation.evaluate import Result
+from countdown_rl.evaluation import baselines
+from countdown_rl.evaluation.results import Result, read
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 
 TABLE, NUMBERS, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
@@ -37,13 +37,13 @@ def compare(results: Mapping[str, Path], out: Path) -> dict[str, Any]:
     if len(results) < 2:
         raise InputError("give at least two evaluations to compare.")
     manifests = {name: artifacts.read(path, "eval") for name, path in results.items()}
-    read = {name: evaluate.read(path) for name, path in results.items()}
-    values = numbers(read)
+    loaded = {name: read(path) for name, path in results.items()}
+    values = numbers(loaded)
     inputs = {name: manifest.as_input() for name, manifest in manifests.items()}
     with artifacts.writing(out, "comparison", options={"names": list(results)}, inputs=inputs) as draft:
         (draft.path / NUMBERS).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         (draft.path / TABLE).write_text(table(values), "utf-8")
-        jsonl.write_rows(draft.path / CHANGES, changes(read))
+        jsonl.write_rows(draft.path / CHANGES, changes(loaded))
     return values
 
 
@@ -213,7 +213,7 @@ def _same_terms(first_name: str, first: Result, name: str, other: Result) -> Non
     # A row need not have an id; the first so many rows of one file are the same puzzles.
     if any(first.metrics[key] != other.metrics[key] for key in ("n", "data")):
         raise InputError(
-            f"{name} and {first_name} were scored on different puzzles; give both the same --data and --n."
+            f"{name} and {first_name} were scored on different puzzles; give both the same --data and --limit."
         )
     one, another = first.metrics["decoding"], other.metrics["decoding"]
     if baselines.is_bound(other.metrics):  # nothing is decoded, but there may be several answers a puzzle

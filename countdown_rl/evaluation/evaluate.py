@@ -1,44 +1,37 @@
-"""What completions say about a model: every one graded, counted, and kept.
+"""Evaluation: a completion for every puzzle, each graded, and the figures that they give.
 
-A run that is killed goes on from the batches it had finished, and ends with the same bytes.
+An interrupted run resumes after its last finished batch and ends with the same bytes.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
-from countdown_rl.evaluation import baselines
+from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.metrics import Sample, measure
+from countdown_rl.evaluation.metrics import Row, Sample, measure
+from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.resume import Progress
 from countdown_rl.inference import engines, generate
+from countdown_rl.inference.engines import Engine
+from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import chat_template
 from countdown_rl.models import load as models
 from countdown_rl.models import reference as references
 from countdown_rl.tasks import task
 
-METRICS, SAMPLES = "metrics.json", "samples.jsonl"
-#: Options that change how fast a result comes, and not what it is.
+#: Options that change how fast a result comes, and not its bytes.
 _SPEED = ("threads", "device")
 
-
-@dataclass(frozen=True)
-class Result:
-    """A finished evaluation: its metrics, as in ``metrics.json``, and a sample a completion, in the order of the rows.
-
-    ``note`` is what a person should know about how the model was held.
-    """
-
-    metrics: dict[str, Any]
-    samples: list[Sample]
-    note: str = ""
+#: Called with the numbers of finished, of all and of correct completions.
+OnBatch = Callable[[int, int, int], None]
 
 
 def evaluate(
@@ -49,202 +42,199 @@ def evaluate(
     out: Path,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    on_batch: Callable[[int, int, int], None] | None = None,
+    on_batch: OnBatch | None = None,
 ) -> Result:
-    """Put the puzzles at *data* to *model* and write an ``eval`` artifact at *out*.
+    """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
 
     Args:
-        model: a model reference, or ``random`` or ``solver`` for a floor and a ceiling.
-        data: a JSONL file, or a data artifact, whose test split is used.
-        on_batch: called with (done, all, solved so far): once with what an earlier run had finished, then
-            after every batch.
+        model: a model reference, or ``random`` or ``solver`` for a baseline.
+        data: a JSONL file, or a data artifact, of which the test split is used.
+        on_batch: called once with the batches of an interrupted run, then after every batch.
 
     Raises:
         CountdownError: an input is missing, damaged or of the wrong kind, or *out* cannot be written;
             nothing was changed.
     """
     artifacts.check_writable(out, "eval")
-    data = Path(data)
-    if data.is_dir():
-        artifacts.read(data, "data")
-        data = data / "test.jsonl"
-    rows = jsonl.read_rows(data)
-    if options.limit is not None and options.limit > len(rows):
-        raise InputError(f"{data} has {len(rows)} rows, fewer than --limit {options.limit}.")
-    rows = rows[: options.limit]
-    settings = {key: value for key, value in asdict(options).items() if key not in _SPEED}
+    file, rows = _read_rows(Path(data), options.limit)
+    inputs: dict[str, Any] = {"data": artifacts.file_input(file)}
     if model in baselines.KINDS:
         if revision is not None:
             raise UsageError(f"--revision is for models on the Hub, and {model} is not one; leave it out.")
-        inputs = {"model": {"source": model, "kind": baselines.KINDS[model]}, "data": artifacts.file_input(data)}
-        return _bound(model, rows, options, settings, inputs, out)
+        inputs["model"] = {"source": model, "kind": baselines.KINDS[model]}
+        return _evaluate_baseline(model, rows, options, inputs, out)
+
     ref = references.resolve(model, revision=revision)
-    inputs = {"model": ref.as_input(), "data": artifacts.file_input(data)}
-
+    inputs["model"] = ref.as_input()
     models.quiet()
-    import torch
-
-    if options.threads or hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    _set_threads(options.threads)
     name = engines.settle(options.engine, ref, precision=options.precision, device=options.device)
-    decoding = generate.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
 
-    def load(name: str) -> engines.Engine:
-        how = {key: getattr(options, key) for key in ("precision", "device", "threads")}
-        return engines.load(name, ref, decoding, trust_remote_code=trust_remote_code, **how)
+    def load(name: str) -> Engine:
+        decoding = Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+        machine = {key: getattr(options, key) for key in ("precision", "device", "threads")}
+        return engines.load(name, ref, decoding, trust_remote_code=trust_remote_code, **machine)
 
     engine = load(name)
-    ids = _prompts(engine, rows, options)
-    identity = {
-        "options": settings,
-        "inputs": inputs,
-        "versions": artifacts.versions(engine.libraries),
-        "held": [engine.name, engine.path, engine.precision, engine.device],
-        "prompts": hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
-    }
-    progress = Progress(Path(out).with_name(f".{Path(out).name}.progress.jsonl"), identity)
-    samples = _samples(engine, rows, ids, options, progress, on_batch)
+    prompts = _prompts(engine, rows, options.max_new_tokens)
+    progress = Progress(
+        Path(out).with_name(f".{Path(out).name}.progress.jsonl"), _identity(engine, prompts, options, inputs)
+    )
+    samples = _samples(engine, rows, prompts, options, progress, on_batch)
+    facts = {}
+    if name != "transformers" and options.temperature == 0 and options.agreement:
+        engine.close()
+        compared = slice(options.agreement)
+        texts = [sample["completion"] for sample in samples[compared]]
+        facts["agreement"] = engines.agreement(texts, load("transformers"), prompts[compared], rows[compared])
     metrics = measure(samples, rows) | {
-        "decoding": {
-            "greedy": options.temperature == 0,
-            "temperature": options.temperature,
-            "top_p": options.top_p,
-            "samples": options.samples,
-            "seed": options.seed,
-            "max_new_tokens": options.max_new_tokens,
-        },
+        "decoding": _decoding(options),
         "data": inputs["data"],
         "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
         "engine": engine.name,
         "precision": engine.precision,
         "path": engine.path,
     }
-    facts: dict[str, Any] = {}
-    if name != "transformers" and options.temperature == 0 and options.agreement:
-        engine.close()
-        reference, asked = load("transformers"), ids[: options.agreement]
-        texts = [sample["completion"] for sample in samples[: len(asked)]]
-        facts["agreement"] = engines.agreement(texts, reference, asked, rows[: len(asked)])
-    _write(out, settings, inputs, engine.libraries, metrics, samples, facts)
+    _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
     progress.clear()
     return Result(metrics, samples, engine.note)
 
 
-def read(path: Path) -> Result:
-    """The evaluation at *path*.
-
-    Raises:
-        ArtifactError: there is none, or it is damaged.
-    """
-    path = Path(path)
-    artifacts.read(path, "eval")
-    # Bytes, because a text's lines also end at characters that a model may have written.
-    lines = (path / SAMPLES).read_bytes().splitlines()
-    return Result(json.loads((path / METRICS).read_bytes()), [json.loads(line) for line in lines])
-
-
-def _bound(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    options: EvalOptions,
-    settings: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    out: Path,
+def _evaluate_baseline(
+    name: str, rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any], out: Path
 ) -> Result:
-    """The evaluation of a floor or a ceiling; of all that says how to decode, samples and seed count."""
-    each = options.samples
+    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply to it."""
     samples = [
         _sample(
             row,
-            {"sample": turn} if each > 1 else {},
-            generate.Completion(baselines.complete(name, row, f"{options.seed} {at} {turn}"), 0, True),
+            turn,
+            options.samples,
+            Completion(baselines.complete(name, row, f"{options.seed} {index} {turn}"), 0, True),
         )
-        for at, row in enumerate(rows)
-        for turn in range(each)
+        for index, row in enumerate(rows)
+        for turn in range(options.samples)
     ]
-    metrics = measure(samples, rows) | {
-        "decoding": {"samples": each, "seed": options.seed},
-        "data": inputs["data"],
-        "model": inputs["model"],
-    }
-    _write(out, settings, inputs, (), metrics, samples)
+    decoding = {"samples": options.samples, "seed": options.seed}
+    metrics = measure(samples, rows) | {"decoding": decoding, **{key: inputs[key] for key in ("data", "model")}}
+    _write(out, options, inputs, metrics, samples)
     return Result(metrics, samples)
+
+
+def _read_rows(data: Path, limit: int | None) -> tuple[Path, list[dict[str, Any]]]:
+    """The JSONL file that *data* stands for, and its first *limit* rows."""
+    if data.is_dir():
+        artifacts.read(data, "data")
+        data = data / "test.jsonl"
+    rows = jsonl.read_rows(data)
+    if limit is not None and limit > len(rows):
+        raise InputError(f"{data} has {len(rows)} rows, fewer than --limit {limit}.")
+    return data, rows[:limit]
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    if threads or hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+
+
+def _settings(options: EvalOptions) -> dict[str, Any]:
+    return {key: value for key, value in asdict(options).items() if key not in _SPEED}
+
+
+def _identity(
+    engine: Engine, prompts: Sequence[Sequence[int]], options: EvalOptions, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Everything that decides the completions; a run resumes the batches of this identity only."""
+    return {
+        "options": _settings(options),
+        "inputs": inputs,
+        "versions": artifacts.versions(engine.libraries),
+        "engine": [engine.name, engine.path, engine.precision, engine.device],
+        "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+    }
+
+
+def _decoding(options: EvalOptions) -> dict[str, Any]:
+    names = ("temperature", "top_p", "samples", "seed", "max_new_tokens")
+    return {"greedy": options.temperature == 0, **{name: getattr(options, name) for name in names}}
 
 
 def _write(
     out: Path,
-    settings: Mapping[str, Any],
+    options: EvalOptions,
     inputs: Mapping[str, Any],
-    libraries: Sequence[str],
     metrics: Mapping[str, Any],
     samples: Sequence[Sample],
+    *,
+    libraries: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    with artifacts.writing(out, "eval", options=settings, inputs=inputs, libraries=libraries) as draft:
+    with artifacts.writing(out, "eval", options=_settings(options), inputs=inputs, libraries=libraries) as draft:
         draft.facts.update(facts or {})
-        (draft.path / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
-        jsonl.write_rows(draft.path / SAMPLES, samples)
+        results.write(draft.path, metrics, samples)
 
 
-def _prompts(engine: engines.Engine, rows: Sequence[Mapping[str, Any]], options: EvalOptions) -> list[list[int]]:
-    """The prompt of every row as token ids, with the engine made ready for them."""
+def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[list[int]]:
+    """The token ids of every row's prompt; prepares the engine for their length."""
     texts = [chat_template.render(engine.tokenizer, task.of_row(row).messages(row)) for row in rows]
-    ids: list[list[int]] = engine.tokenizer(texts, add_special_tokens=False)["input_ids"]
-    longest = max(map(len, ids))
-    room = engine.prepare(longest + options.max_new_tokens)
-    if room and longest + options.max_new_tokens > room:
+    prompts: list[list[int]] = engine.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    longest = max(map(len, prompts))
+    context_length = engine.prepare(longest + max_new_tokens)
+    if context_length and longest + max_new_tokens > context_length:
         raise ModelError(
-            f"the model reads {room} tokens, but the longest prompt ({longest}) and --max-new-tokens "
-            f"({options.max_new_tokens}) need {longest + options.max_new_tokens}; give fewer."
+            f"the model reads {context_length} tokens, but the longest prompt ({longest}) and --max-new-tokens "
+            f"({max_new_tokens}) need {longest + max_new_tokens}; give fewer."
         )
-    return ids
+    return prompts
 
 
 def _samples(
-    engine: engines.Engine,
-    rows: Sequence[Mapping[str, Any]],
-    ids: Sequence[list[int]],
+    engine: Engine,
+    rows: Sequence[Row],
+    prompts: Sequence[Sequence[int]],
     options: EvalOptions,
     progress: Progress,
-    on_batch: Callable[[int, int, int], None] | None,
+    on_batch: OnBatch | None,
 ) -> list[Sample]:
-    # Completion c is one of puzzle c // samples; those of one puzzle share a batch, where its prompt is read once.
-    each = options.samples
-    lengths = [len(one) for one in ids for _ in range(each)]
-
-    def fits(length: int) -> int:
-        return options.batch_size or engine.rows(length + options.max_new_tokens)
-
-    batches = list(enumerate(generate.batches(lengths, fits)))
+    """Complete every prompt ``options.samples`` times, in batches of similar length, and grade the completions."""
+    # Completion i is of row i // samples; those of one row share a batch, where its prompt is read once.
+    per_row = options.samples
+    lengths = [len(prompt) for prompt in prompts for _ in range(per_row)]
     samples: dict[int, Sample] = {}
 
-    def take(batch: Sequence[int], completions: Sequence[generate.Completion]) -> None:
-        for at, completion in zip(batch, completions, strict=True):
-            turn = {"sample": at % each} if each > 1 else {}
-            samples[at] = _sample(rows[at // each], turn, completion)
+    def batch_size(length: int) -> int:
+        return options.batch_size or engine.rows(length + options.max_new_tokens)
 
-    def tell() -> None:
+    def add(batch: Sequence[int], completions: Sequence[Completion]) -> None:
+        for index, completion in zip(batch, completions, strict=True):
+            samples[index] = _sample(rows[index // per_row], index % per_row, per_row, completion)
+
+    def report() -> None:
         if on_batch:
             on_batch(len(samples), len(lengths), sum(sample["correct"] for sample in samples.values()))
 
-    for _, batch in batches:
-        if (finished := progress.batch(batch)) is not None:
-            take(batch, finished)
-    tell()
-    left = [(number, batch) for number, batch in batches if batch[0] not in samples]
-    for number, batch in left:
-        completions = engines.complete(engine, [ids[at // each] for at in batch], number)
+    remaining = []
+    for number, batch in enumerate(generate.batches(lengths, batch_size)):
+        if (completions := progress.batch(batch)) is None:
+            remaining.append((number, batch))
+        else:
+            add(batch, completions)
+    report()
+    for number, batch in remaining:
+        completions = engines.complete(engine, [prompts[index // per_row] for index in batch], number)
         progress.add(batch, completions)
-        take(batch, completions)
-        tell()
-    return [samples[at] for at in range(len(lengths))]
+        add(batch, completions)
+        report()
+    return [samples[index] for index in range(len(lengths))]
 
 
-def _sample(row: Mapping[str, Any], turn: dict[str, int], completion: generate.Completion) -> Sample:
+def _sample(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
+    """A line of ``samples.jsonl``: the row, the completion and its grade."""
     grade = task.of_row(row).grade(completion.text, row)
     return (
         {key: row[key] for key in task.SHOWN if key in row}
-        | turn
+        | ({"sample": turn} if per_row > 1 else {})
         | {"completion": completion.text}
         | asdict(grade)
         | {"tokens": completion.tokens, "truncated": not completion.ended}

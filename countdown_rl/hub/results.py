@@ -9,6 +9,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, InputError
+from countdown_rl.evaluation.results import DETAILS
 from countdown_rl.runlog import log as trainlog
 
 #: Groups of puzzles as a person would call them; the others are counts of numbers.
@@ -51,7 +52,7 @@ def measurement(path: Path) -> Measured:
         ArtifactError: they are not what eval writes.
     """
     try:
-        metrics = json.loads((path / "metrics.json").read_bytes())
+        metrics = json.loads((path / DETAILS).read_bytes())
         groups = [
             (_GROUPS.get(key, f"{key} numbers"), group["accuracy"], group["n"], tuple(group["interval"]))
             for field in ("by_size", "by_needs")
@@ -68,7 +69,7 @@ def measurement(path: Path) -> Measured:
             task=metrics["task"],
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ArtifactError(f"{path / 'metrics.json'} is damaged; run `countdown-rl eval` again.") from error
+        raise ArtifactError(f"{path / DETAILS} is damaged; run `countdown-rl eval` again.") from error
 
 
 def beside(model: str, kind: str) -> Path | None:

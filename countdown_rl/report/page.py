@@ -13,7 +13,8 @@ from typing import Any
 from countdown_rl import artifacts, markdown
 from countdown_rl.artifacts import MADE_BY
 from countdown_rl.errors import ArtifactError
-from countdown_rl.evaluation import compare, evaluate
+from countdown_rl.evaluation import compare
+from countdown_rl.evaluation.results import read as read_result
 from countdown_rl.report.view import Scored, view
 from countdown_rl.text import plain
 
@@ -79,7 +80,7 @@ def text(sources: Sources, *, transcripts: int) -> str:
     """The page itself."""
     import jinja2
 
-    scored = {name: Scored(artifacts.read(path, "eval"), evaluate.read(path)) for name, path in sources.results.items()}
+    scored = {name: Scored(artifacts.read(path, "eval"), read_result(path)) for name, path in sources.results.items()}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("countdown_rl.report", "."),
         autoescape=True,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from countdown_rl.evaluation.evaluate import Result
+from countdown_rl.evaluation.results import Result
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.expression import ExpressionError, parse
 from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle

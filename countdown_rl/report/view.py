@@ -10,7 +10,7 @@ from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MADE_BY, Link, Manifest
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import baselines, compare
-from countdown_rl.evaluation.evaluate import Result
+from countdown_rl.evaluation.results import Result
 from countdown_rl.hub import results
 from countdown_rl.report import charts, transcripts
 from countdown_rl.runlog import log as trainlog

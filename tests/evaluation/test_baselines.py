@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from countdown_rl.cli import main
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.evaluation import baselines, compare, evaluate
+from countdown_rl.evaluation import baselines, compare, evaluate, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.puzzle import rules
@@ -76,7 +76,7 @@ def test_the_solver_is_right_about_every_puzzle_whether_there_is_a_way_or_not(tm
     assert result.metrics["correct"] == result.metrics["n"] == 4
     assert [sample["answer"] for sample in result.samples][2] == "impossible"
     assert result.metrics["model"] == {"source": "solver", "kind": "ceiling"}
-    assert evaluate.read(tmp_path / "out") == result
+    assert results.read(tmp_path / "out") == result
 
 
 def test_a_row_s_expression_depends_on_seed_and_row_alone(tmp_path):
@@ -103,13 +103,13 @@ def test_other_tasks_and_revisions_are_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def scored(tmp_path, right: str, **decoding) -> evaluate.Result:
+def scored(tmp_path, right: str, **decoding) -> results.Result:
     """A model's evaluation of the same puzzles, as *right* says."""
     floor = run(tmp_path, "random", "floor")
     samples = [sample | {"correct": mark == "+"} for sample, mark in zip(floor.samples, right, strict=True)]
     model = {"source": "m", "kind": "directory", "digest": "d"}
     metrics = measures.measure(samples, ROWS) | {"decoding": GREEDY | decoding, "model": model}
-    return evaluate.Result(metrics | {"data": floor.metrics["data"], "precision": "fp32"}, samples)
+    return results.Result(metrics | {"data": floor.metrics["data"], "precision": "fp32"}, samples)
 
 
 def test_models_are_compared_with_models_and_bounds_stand_beside_them(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from countdown_rl import artifacts
 from countdown_rl.cli import main
 from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.evaluation import compare, evaluate
+from countdown_rl.evaluation import compare, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference
 
@@ -36,8 +36,7 @@ def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True) -> Pat
         "path": "plain",
     }
     with artifacts.writing(path, "eval", options={}, inputs={"data": data}) as draft:
-        (draft.path / "metrics.json").write_text(json.dumps(metrics))
-        (draft.path / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
+        results.write(draft.path, metrics, samples)
     return path
 
 
@@ -124,7 +123,7 @@ def test_of_several_completions_a_change_shows_those_that_tell():
             for at, marks in enumerate(puzzles)
             for turn, ok in enumerate(marks)
         ]
-        return evaluate.Result({"n": len(puzzles), "model": {"kind": "directory"}}, samples)
+        return results.Result({"n": len(puzzles), "model": {"kind": "directory"}}, samples)
 
     first = result((True, False, False), (True, True, False), (True, False, True))
     second = result((False, True, True), (False, True, False), (False, True, True))

@@ -15,7 +15,7 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.cli import main
-from countdown_rl.evaluation import evaluate
+from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.resume import Progress
@@ -94,9 +94,9 @@ def saying(monkeypatch):
 
 def test_an_evaluation_says_what_was_solved_of_which_data_and_how(place, unbroken, tmp_path):
     manifest = artifacts.read(place / "unbroken", "eval")
-    result = evaluate.read(place / "unbroken")
+    result = results.read(place / "unbroken")
     metrics = result.metrics
-    assert set(unbroken) == {"manifest.json", "metrics.json", "samples.jsonl"}
+    assert set(unbroken) == {"manifest.json", "metrics.json", "details.json", "samples.jsonl"}
     assert metrics["n"] == len(result.samples) == 14
     assert metrics["correct"] == sum(sample["correct"] for sample in result.samples)
     assert {size: share["n"] for size, share in metrics["by_size"].items()} == {"3": 7, "4": 7}
@@ -110,7 +110,7 @@ def test_an_evaluation_says_what_was_solved_of_which_data_and_how(place, unbroke
     assert all(0 < sample["tokens"] <= 8 for sample in result.samples)
     assert all(sample["truncated"] == (sample["tokens"] == 8) or sample["tokens"] == 8 for sample in result.samples)
     assert len({sample["completion"] for sample in result.samples}) > 4
-    assert str(place) not in unbroken["metrics.json"].decode()
+    assert str(place) not in unbroken["details.json"].decode()
 
 
 def test_shares_are_counted_over_all_and_in_groups_in_the_order_of_their_size():
@@ -222,7 +222,7 @@ def test_what_a_model_writes_comes_back_whatever_it_is(place, tmp_path, saying):
     odd = "a\u2028b\x85c\x1ed\re\x0cf\tg\ufffd é 🙂"
     saying(odd)
     result = run(place, tmp_path / "eval")
-    assert evaluate.read(tmp_path / "eval").samples == result.samples
+    assert results.read(tmp_path / "eval").samples == result.samples
     assert result.samples[0]["completion"] == odd
 
 
@@ -230,7 +230,7 @@ def test_it_sees_for_itself_what_it_is_given(place, unbroken, tmp_path):
     adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model")
     result = run(place, tmp_path / "eval", model=str(adapter))
     assert result.metrics["model"]["kind"] == "adapter"
-    base = evaluate.read(place / "unbroken")
+    base = results.read(place / "unbroken")
     assert base.metrics["model"]["kind"] == "directory"
     assert base.metrics["data"] == result.metrics["data"]
     assert [one["completion"] for one in base.samples] != [one["completion"] for one in result.samples]
@@ -257,7 +257,7 @@ def test_sampling_repeats_with_its_seed(place, tmp_path):
 
 
 def test_another_size_of_batch_writes_the_same_greedily(place, unbroken, tmp_path):
-    texts = evaluate.read(place / "unbroken").samples
+    texts = results.read(place / "unbroken").samples
     assert run(place, tmp_path / "eval", replace(SMALL, batch_size=0)).samples == texts
 
 
@@ -285,10 +285,10 @@ def test_a_run_that_breaks_off_ends_with_the_same_bytes_and_writes_no_batch_twic
 
 def test_a_run_that_is_killed_ends_with_the_same_bytes(place, unbroken, tmp_path):
     code = (
-        "import os, signal, sys; from pathlib import Path; from countdown_rl import evaluation;"
+        "import os, signal, sys; from pathlib import Path; from countdown_rl.evaluation import evaluate;"
         "from countdown_rl.evaluation.config import EvalOptions;"
         "kill = lambda done, *rest: done == 8 and os.kill(os.getpid(), signal.SIGKILL);"
-        "evaluation.evaluate(EvalOptions(max_new_tokens=8, batch_size=4, threads=1), model=sys.argv[1],"
+        "evaluate.evaluate(EvalOptions(max_new_tokens=8, batch_size=4, threads=1), model=sys.argv[1],"
         "data=Path(sys.argv[2]), out=Path(sys.argv[3]), on_batch=kill)"
     )
     words = [str(place / "model"), str(place / "puzzles.jsonl"), str(tmp_path / "eval")]
@@ -311,9 +311,9 @@ def test_a_run_that_is_killed_ten_times_at_random_moments_ends_with_the_same_byt
     options = EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0)
     run(place, tmp_path / "whole", options, data=data)
     code = (
-        "import sys; from pathlib import Path; from countdown_rl import evaluation;"
+        "import sys; from pathlib import Path; from countdown_rl.evaluation import evaluate;"
         "from countdown_rl.evaluation.config import EvalOptions;"
-        "evaluation.evaluate(EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0),"
+        "evaluate.evaluate(EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0),"
         "model=sys.argv[1], data=Path(sys.argv[2]), out=Path(sys.argv[3]),"
         "on_batch=lambda done, *rest: print(done, flush=True))"
     )
@@ -496,7 +496,7 @@ def test_a_result_stands_until_a_new_one_is_whole(here, monkeypatch, capsys):
     told = json.loads(said.out)
     assert said.out.count("\n") == 1
     assert (told["out"], told["n"]) == ("out", 3)
-    assert told == {"out": "out"} | json.loads(Path("out/metrics.json").read_text())
+    assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
 
 
 def test_a_damaged_evaluation_is_refused(here, monkeypatch, capsys):

@@ -9,8 +9,8 @@ import pytest
 from countdown_rl.errors import UsageError
 from countdown_rl.evaluation.compare import difference
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.evaluate import Result
 from countdown_rl.evaluation.metrics import measure, pass_at, vote
+from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.statistics import bootstrap, mean_interval, paired_mean, wilson
 
 

@@ -156,7 +156,7 @@ def test_a_limit_needs_puzzles():
 
 def test_what_lost_too_much_is_not_written(monkeypatch):
     from countdown_rl.evaluation import evaluate
-    from countdown_rl.evaluation.evaluate import Result
+    from countdown_rl.evaluation.results import Result
 
     metrics = {"accuracy": 0.5, "n": 2, "correct": 1, "interval": [0, 1], "data": {}}
     metrics["engine"] = "transformers"

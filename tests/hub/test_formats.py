@@ -75,10 +75,10 @@ def test_a_gguf_alone_is_a_release(root):
 
 def test_an_evaluation_of_the_gguf_file_counts_as_one_of_its_artifact(root):
     data = artifacts.file_input(Path("data/test.jsonl"))
-    metrics = Path("eval/gguf/metrics.json").read_bytes()
+    metrics = Path("eval/gguf/details.json").read_bytes()
     file = artifacts.file_input(Path("gguf/model-q8_0.gguf"))
     with artifacts.writing(Path("eval/file"), "eval", options={}, inputs={"model": file, "data": data}) as draft:
-        (draft.path / "metrics.json").write_bytes(metrics)
+        (draft.path / "details.json").write_bytes(metrics)
     assert build(model="gguf", measured=(Path("eval/file"),)).facts["accuracy"] == 0.6
 
 

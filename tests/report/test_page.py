@@ -15,8 +15,8 @@ from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.cli import main
 from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation import metrics as measures
+from countdown_rl.evaluation import results
 from countdown_rl.report import charts
 from countdown_rl.report import page as report
 from countdown_rl.report.view import _spans
@@ -84,8 +84,7 @@ def made(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) ->
     }
     inputs = {"data": DATA} if metrics["model"]["kind"] in ("floor", "ceiling") else {"data": DATA, "model": entry}
     with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
-        (draft.path / "metrics.json").write_text(json.dumps(metrics))
-        (draft.path / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+        results.write(draft.path, metrics, kept)
     return path
 
 
@@ -184,7 +183,7 @@ def test_what_a_model_writes_stays_text(run):
 def test_figures_are_those_of_the_metrics(run):
     text = page()
     for name in ("base", "adapter", "merged"):
-        metrics = json.loads((run / "eval" / name / "metrics.json").read_text())
+        metrics = json.loads((run / "eval" / name / "details.json").read_text())
         row = re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
         shown = {key: json.loads(value) for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)}
         low, high = metrics["interval"]
@@ -199,7 +198,7 @@ def test_figures_are_those_of_the_metrics(run):
             assert json.loads(part[1]) == share["accuracy"]
     reasons = dict(re.findall(r'<tr data-reason="([^"]*)">(.*?)</tr>', text, re.S))
     for at, name in enumerate(("base", "adapter", "merged")):
-        metrics = json.loads((run / "eval" / name / "metrics.json").read_text())
+        metrics = json.loads((run / "eval" / name / "details.json").read_text())
         counts = {reason: int(re.findall(r'<data value="(\d+)"', cells)[at]) for reason, cells in reasons.items()}
         assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
 
@@ -210,7 +209,7 @@ def test_what_else_is_measured_is_shown_as_it_is(tmp_path):
     assert len(no_way) == 2
     text = "</think>\n<answer>impossible</answer>"
     made(tmp_path / "eval" / "base", "+-" * 12, samples=2, rows=rows, text=text)
-    metrics = json.loads((tmp_path / "eval" / "base" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "eval" / "base" / "details.json").read_text())
     shown = page(tmp_path)
 
     def values(pattern: str) -> list[float]:
@@ -233,7 +232,7 @@ def test_what_else_is_measured_is_shown_as_it_is(tmp_path):
 def test_paired_differences_are_those_of_a_comparison(run):
     from countdown_rl.evaluation import compare
 
-    values = compare.numbers({name: evaluate.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
+    values = compare.numbers({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
     text = page()
     for row in values["results"][1:]:
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
@@ -327,10 +326,10 @@ def test_a_log_of_another_run_and_a_changed_manifest_are_said(run):
     trainlog.write(run / "train" / "log.csv", steps(4))
     entry = chained("model", "adapter")
     entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
-    metrics = json.loads((run / "eval" / "base" / "metrics.json").read_text())
+    metrics = json.loads((run / "eval" / "base" / "details.json").read_text())
     samples = (run / "eval" / "base" / "samples.jsonl").read_text()
     with artifacts.writing(run / "eval" / "z", "eval", options={}, inputs={"model": entry}) as draft:
-        (draft.path / "metrics.json").write_text(json.dumps(metrics))
+        (draft.path / "details.json").write_text(json.dumps(metrics))
         (draft.path / "samples.jsonl").write_text(samples)
     text = page(results=[run / "eval" / "base", run / "eval" / "z"])
     assert "This log is not of the run that made z," in text

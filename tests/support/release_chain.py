@@ -3,7 +3,6 @@
 The weights are real tiny checkpoints; the training and the figures are made up.
 """
 
-import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.data.config import DataOptions
+from countdown_rl.evaluation import results
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import reference
 from countdown_rl.runlog import log
@@ -104,6 +104,7 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
         "by_size": {"3": share, "4": share},
         "by_needs": {"mul-div": share},
         "format": 0.97,
+        "truncated": 0.01,
         "mean_tokens": 80.5,
         "task": "countdown",
         "decoding": DECODING,
@@ -112,8 +113,7 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
     out = root / "eval" / name
     inputs = {"model": manifest.as_input() | {"source": name}, "data": data}
     with artifacts.writing(out, "eval", options={}, inputs=inputs) as draft:
-        (draft.path / "metrics.json").write_text(json.dumps(metrics))
-        (draft.path / "samples.jsonl").write_text("")
+        results.write(draft.path, metrics, [])
     return out
 
 

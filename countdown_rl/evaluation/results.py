@@ -1,0 +1,72 @@
+"""Files of an ``eval`` artifact, and the one function that reads them. Imports no inference engine.
+
+``details.json`` holds every figure. ``metrics.json`` holds a dozen of them, flat, under short names and
+rounded, so that ``dvc metrics show`` fits a terminal.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts
+from countdown_rl.data import jsonl
+from countdown_rl.evaluation.metrics import Sample
+
+METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
+
+
+@dataclass(frozen=True)
+class Result:
+    """An evaluation.
+
+    Attributes:
+        metrics: every figure, as in ``details.json`` (see :func:`countdown_rl.evaluation.metrics.measure`).
+        samples: one graded completion each, in the order of the rows.
+        note: a remark on how the model was loaded, for the user.
+    """
+
+    metrics: dict[str, Any]
+    samples: list[Sample]
+    note: str = ""
+
+
+def read(path: Path) -> Result:
+    """The evaluation at *path*.
+
+    Raises:
+        ArtifactError: it is missing or damaged.
+    """
+    path = Path(path)
+    artifacts.read(path, "eval")
+    # Bytes, because a text's lines also end at characters that a model may have written.
+    lines = (path / SAMPLES).read_bytes().splitlines()
+    return Result(json.loads((path / DETAILS).read_bytes()), [json.loads(line) for line in lines])
+
+
+def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+    """Write the three files of an evaluation into *directory*."""
+    for name, values in ((METRICS, flat(metrics)), (DETAILS, metrics)):
+        (directory / name).write_text(json.dumps(values, indent=2) + "\n")
+    jsonl.write_rows(directory / SAMPLES, samples)
+
+
+def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
+
+    ``low`` and ``high`` are the ends of the 95% interval of ``accuracy``, ``acc_3`` is the accuracy on puzzles of
+    three numbers, ``add`` and ``mul`` are those on puzzles that need + and − only, and × or ÷.
+    """
+    low, high = metrics["interval"]
+    shares = {
+        "accuracy": metrics["accuracy"],
+        "low": low,
+        "high": high,
+        **{f"acc_{size}": share["accuracy"] for size, share in metrics["by_size"].items()},
+        **{needs[:3]: share["accuracy"] for needs, share in metrics["by_needs"].items()},
+        "format": metrics["format"],
+        "trunc": metrics["truncated"],
+    }
+    rounded = {name: round(share, 3) for name, share in shares.items()}
+    return {"n": metrics["n"], **rounded, "tokens": round(metrics["mean_tokens"], 1)}

@@ -1,0 +1,56 @@
+"""Result files: few flat figures for DVC, every figure beside them, and a reader that loads no engine."""
+
+import json
+import subprocess
+import sys
+
+from countdown_rl import artifacts
+from countdown_rl.evaluation import results
+from countdown_rl.evaluation.metrics import measure
+
+ROWS = [{"nums": [1] * (3 + n % 2), "needs": ("add-sub", "mul-div")[n // 2 % 2]} for n in range(6)]
+SAMPLES = [
+    {"correct": n < 4, "reason": "" if n < 4 else "no-answer", "format": n < 5, "strict_format": n < 5}
+    | {"truncated": n == 5, "tokens": 10 + n}
+    for n in range(6)
+]
+
+
+def test_metrics_are_flat_few_and_rounded():
+    flat = results.flat(measure(SAMPLES, ROWS))
+    assert flat == {
+        "n": 6,
+        "accuracy": 0.667,
+        "low": 0.3,
+        "high": 0.903,
+        "acc_3": 0.667,
+        "acc_4": 0.667,
+        "add": 0.5,
+        "mul": 1.0,
+        "format": 0.833,
+        "trunc": 0.167,
+        "tokens": 12.5,
+    }
+
+
+def test_metrics_of_six_evaluations_fit_140_columns():
+    flat = results.flat(measure(SAMPLES * 200, ROWS * 200))
+    # `dvc metrics show` prints a column for each figure, four spaces apart, after that of the paths.
+    width = len("artifacts/eval/quantized/metrics.json")
+    assert width + sum(4 + max(len(name), len(str(value))) for name, value in flat.items()) <= 140
+
+
+def test_what_is_written_is_read(tmp_path):
+    metrics = measure(SAMPLES, ROWS)
+    with artifacts.writing(tmp_path / "eval", "eval", options={}) as draft:
+        results.write(draft.path, metrics, SAMPLES)
+    assert results.read(tmp_path / "eval") == results.Result(metrics, SAMPLES)
+    assert json.loads((tmp_path / "eval" / "metrics.json").read_text()) == results.flat(metrics)
+
+
+def test_reading_and_comparing_load_no_engine():
+    code = (
+        "import sys; from countdown_rl.evaluation import compare, results;"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'countdown_rl.inference', 'countdown_rl.models')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
