@@ -136,13 +136,12 @@ def main():
 
     from countdown_rl.data import jsonl
     from countdown_rl.models import chat_template, load, reference
-    from countdown_rl.tasks import task
 
     torch.set_num_threads(given.threads)
     load.quiet()
     rows = jsonl.read_rows(given.data)[: given.n]
     loaded = load.load(reference.resolve(given.model), precision=given.precision)
-    prompts = [chat_template.render(loaded.tokenizer, task.of_row(row).messages(row)) for row in rows]
+    prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]
     texts = {}
 
     counts = dict.fromkeys(["notebook", *given.trial], given.loop_n or len(prompts)) | {"ours": len(prompts)}
@@ -157,8 +156,7 @@ def main():
         way(loaded, prompts[: counts["notebook"]][:BATCH], given.max_new_tokens if way is compiled else 8)
     rates = bench.rates({way.__name__: partial(work, way) for way in ways}, rounds=given.rounds)
     grades = {
-        name: [task.of_row(row).grade(upto_answer(text), row) for row, text in zip(rows, texts[name], strict=False)]
-        for name in texts
+        name: [row.grade(upto_answer(text)) for row, text in zip(rows, texts[name], strict=False)] for name in texts
     }
     others = [way.__name__ for way in ways[1:]]
     bench.save(

@@ -12,8 +12,8 @@ from fractions import Fraction
 
 from benchmarks import bench
 from countdown_rl.puzzle.rules import RULES
-from countdown_rl.tasks import countdown
-from tests import oracle as brute_force
+from countdown_rl.tasks.countdown import CountdownRow
+from tests.support import oracle as brute_force
 
 ANSWER = re.compile(r"<answer>(.*?)<\/answer>", re.DOTALL)
 FORMAT = re.compile(r"^<think>([^<]*(?:<(?!/?think>)[^<]*)*)<\/think>\n<answer>([\s\S]*?)<\/answer>$")
@@ -52,12 +52,10 @@ def realistic(rng, count):
             text = f"{text} {rng.choice('+-+-*/')} {number}"
             if rng.random() < 0.3:
                 text = f"({text})"
-        value, _ = countdown.judge(text, {"nums": nums, "target": 1})
+        value, _ = CountdownRow({"nums": nums, "target": 1}).judge(text)
         right = value is not None and "/" not in value and int(value) > 0
-        row = {
-            "nums": rng.sample(nums, len(nums)),
-            "target": int(value) if right and rng.random() < 0.6 else 50,
-        }
+        shuffled = rng.sample(nums, len(nums))
+        row = CountdownRow({"nums": shuffled, "target": int(value) if right and rng.random() < 0.6 else 50})
         thinking = []
         while sum(map(len, thinking)) < 230:
             a, b = rng.randint(1, 99), rng.randint(1, 99)
@@ -221,7 +219,7 @@ def main():
 
     speed = bench.rates(
         {
-            "ours_everything": run(countdown.grade),
+            "ours_everything": run(lambda completion, row: row.grade(completion)),
             "copied_equation_only": run(copied_equation),
             "copied_format_and_equation": run(copied_both),
         }
@@ -232,7 +230,8 @@ def main():
         if i % 10_000 == 0:
             text, nums, target = GIANTS[i // 10_000], [1, 2], 3
         started = time.process_time()
-        grade = countdown.grade(f"</think>\n<answer>{text}</answer>", {"nums": nums, "target": target, "rule": rule})
+        row = CountdownRow({"nums": nums, "target": target, "rule": rule})
+        grade = row.grade(f"</think>\n<answer>{text}</answer>")
         slowest = max(slowest, time.process_time() - started)
         right[rule] += grade.correct
         if grade.correct != oracle(text, nums, target, rule):

@@ -11,7 +11,7 @@ from collections import Counter
 from benchmarks import bench
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.rules import RULES, Puzzle
-from tests import oracle
+from tests.support import oracle
 
 
 def main():

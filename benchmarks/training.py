@@ -24,7 +24,6 @@ from benchmarks import bench
 from countdown_rl.data import jsonl
 from countdown_rl.inference.cpu_decoder import Decoder, Stop, supports
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.tasks import task
 from countdown_rl.training import rewards, train
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
@@ -60,7 +59,7 @@ class Course:
         self._rows, self._tokenizer, self._longest = rows, tokenizer, longest
 
     def measure(self, step, model):
-        asked = [chat_template.render(self._tokenizer, task.of_row(row).messages(row)) for row in self._rows]
+        asked = [chat_template.render(self._tokenizer, row.messages()) for row in self._rows]
         ids = self._tokenizer(asked, add_special_tokens=False)["input_ids"]
         stop = Stop(self._tokenizer, model, train.STOP)
         done = []
@@ -68,7 +67,7 @@ class Course:
             part = ids[start : start + 100]
             done += Decoder(model).decode(part, max_new_tokens=self._longest, stop=stop)
         texts = self._tokenizer.batch_decode(done, skip_special_tokens=True)
-        right = sum(task.of_row(row).grade(text, row).correct for text, row in zip(texts, self._rows, strict=True))
+        right = sum(row.grade(text).correct for text, row in zip(texts, self._rows, strict=True))
         self.points.append({"step": step, "seconds": round(self.clock.seconds, 2), "accuracy": right / len(self._rows)})
 
     def result(self):
@@ -138,8 +137,7 @@ def plain(options, ref, rows, course):
     count = options.max_steps * options.prompts
     drawn = [rows[index] for index in islice(in_turn(len(rows), options.seed), count)]
     prompts = [
-        {"prompt": chat_template.render(loaded.tokenizer, task.of_row(row).messages(row))}
-        | {k: row[k] for k in ("nums", "target")}
+        {"prompt": chat_template.render(loaded.tokenizer, row.messages())} | {k: row[k] for k in ("nums", "target")}
         for row in drawn
     ]
     weights = rewards.parse(options.reward)

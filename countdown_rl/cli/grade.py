@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, BinaryIO, TextIO
 
@@ -34,7 +35,6 @@ def grade(
     """
     from countdown_rl.data import jsonl
     from countdown_rl.errors import InputError, UsageError
-    from countdown_rl.tasks import task
 
     reasons: Counter[str] = Counter()
     counts = Counter[str]()
@@ -55,12 +55,12 @@ def grade(
             completion = row.get("completion")
             if not isinstance(completion, str):
                 raise InputError(f"{source}, row {counts['n']}: there is no text in `completion`.")
-            made = task.of_row(row).grade(completion, row)
+            made = row.grade(completion)
             for name in ("format", "strict_format", "correct"):
                 counts[name] += getattr(made, name)
             reasons[made.reason] += 1
             if grades is not None:
-                grades.write({**({"id": row["id"]} if "id" in row else {}), **vars(made)})
+                grades.write({**({"id": row["id"]} if "id" in row else {}), **asdict(made)})
     reasons.pop("", None)
     summary = {name: counts[name] for name in ("n", "correct", "format", "strict_format")}
     console.result({**summary, "reasons": dict(reasons.most_common())}, as_json=json)

@@ -30,8 +30,7 @@ def solve(
     from countdown_rl.puzzle import rules, solver
 
     try:
-        signs = rules.signs(operators.replace(" ", ""))
-        posed = rules.Puzzle(tuple(numbers), target, rules.rule(rule), signs)
+        posed = rules.Puzzle(tuple(numbers), target, rules.rule(rule), rules.operators(operators))
     except InputError as error:
         raise UsageError(str(error)) from None
     found = solver.solve(posed)

@@ -83,7 +83,7 @@ def _imported(
     if options.task == "gsm8k":
         return external.problems(rows, options.n, limits=limits)
     return external.countdown(
-        rows, options.n, rule=wanted.rule, signs=wanted.signs, exclude=exclude, limits=limits,
+        rows, options.n, rule=wanted.rule, operators=wanted.operators, exclude=exclude, limits=limits,
         impossible=options.impossible > 0,
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def distribution(options: DataOptions) -> Distribution:
         if options.rule:
             wanted = replace(wanted, rule=rules.rule(options.rule))
         if options.operators:
-            wanted = replace(wanted, signs=rules.signs(options.operators.replace(" ", "")))
+            wanted = replace(wanted, operators=rules.operators(options.operators))
     except InputError as error:
         raise UsageError(str(error)) from None
     if options.size:

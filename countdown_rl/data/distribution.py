@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from countdown_rl.puzzle.rules import DEFAULT_RULE, RULES, SIGNS, Rule
+from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, RULES, Rule
 
 #: Bits for the cells that ``kernel.kind_of`` tells apart.
 IMPOSSIBLE = 0b0000001
@@ -31,7 +31,7 @@ class Distribution:
     high: int
     tiles: bool = False
     rule: Rule = RULES[DEFAULT_RULE]
-    signs: str = SIGNS
+    operators: str = OPERATORS
     impossible: float = 0.0
     balance: tuple[str, ...] = ()
 

@@ -104,5 +104,5 @@ class Stock:
         work = tables(size, wanted.high - wanted.low + 1)
         return kernel_numba.census(
             at, self._values, self._copies, PARTS, wanted.low, wanted.high, steps, tally, listed, part, cells,
-            wanted.rule.every, wanted.rule.whole, joins(wanted.signs), *work,
+            wanted.rule.every, wanted.rule.whole, joins(wanted.operators), *work,
         )  # fmt: skip

@@ -109,7 +109,7 @@ def countdown(
     n: int,
     *,
     rule: Rule,
-    signs: str,
+    operators: str,
     exclude: Exclusion,
     limits: Mapping[str, int | None],
     impossible: bool,
@@ -131,7 +131,7 @@ def countdown(
         elif len(nums) > MAX_NUMBERS:
             made.dropped["too-many-numbers"] += 1
         else:
-            posed = Puzzle(tuple(nums), target, rule, signs)
+            posed = Puzzle(tuple(nums), target, rule, operators)
             split = rules.split_of(nums)
             limit = limits.get(split)
             if posed.id in seen:

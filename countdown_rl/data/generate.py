@@ -17,7 +17,7 @@ from countdown_rl.data.distribution import IMPOSSIBLE, Distribution, Exclusion
 from countdown_rl.data.enumeration import Stock, tables
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.puzzle import kernel, kernel_numba, rules, solver
-from countdown_rl.puzzle.rules import PARTS, SIGNS, SPLITS
+from countdown_rl.puzzle.rules import OPERATORS, PARTS, SPLITS
 
 Array = Any  # of int64, for Numba
 
@@ -152,7 +152,7 @@ def solved_row(posed: rules.Puzzle) -> dict[str, Any]:
         found.solution,
         found.needs,
         posed.rule.name,
-        posed.signs,
+        posed.operators,
     )
 
 
@@ -163,11 +163,11 @@ def make_row(
     solution: str | None,
     needs: str | None,
     rule: str,
-    signs: str,
+    operators: str,
 ) -> dict[str, Any]:
     """A row of a data set. ``rule`` and ``operators`` are written where they are not the usual ones."""
     row = {
-        "id": rules.puzzle_id(sorted(nums), target, rule, signs),
+        "id": rules.puzzle_id(sorted(nums), target, rule, operators),
         "nums": nums,
         "target": target,
         "solutions": solutions,
@@ -177,8 +177,8 @@ def make_row(
     }
     if rule != rules.DEFAULT_RULE:
         row["rule"] = rule
-    if signs != SIGNS:
-        row["operators"] = signs
+    if operators != OPERATORS:
+        row["operators"] = operators
     return row
 
 
@@ -193,16 +193,16 @@ class _Chunk:
     text: str
 
     def rows(self) -> Iterator[dict[str, Any] | None]:
-        rule, signs = self.wanted.rule.name, self.wanted.signs
+        rule, operators = self.wanted.rule.name, self.wanted.operators
         at = 0
         for done, nums, (size, target, count, plain, length) in zip(self.attempts, self.nums, self.facts, strict=True):
             if done == -1:
                 yield None
             elif count:
                 needs = "add-sub" if plain else "mul-div"
-                yield make_row(nums[:size], target, count, self.text[at : at + length], needs, rule, signs)
+                yield make_row(nums[:size], target, count, self.text[at : at + length], needs, rule, operators)
             else:
-                yield make_row(nums[:size], target, 0, None, None, rule, signs)
+                yield make_row(nums[:size], target, 0, None, None, rule, operators)
             at += kernel.TEXT
 
 
@@ -230,7 +230,7 @@ def _draw(made: Plan, indices: Array, attempts: Sequence[int], work: list[Array]
         made.seed, SPLITS.index(made.split), indices, done, LIMIT, facts[0],
         np.array(wanted.values, dtype=np.int64), wanted.tiles, first, last, PARTS, wanted.low, wanted.high,
         made.cells[indices],
-        wanted.rule.every, wanted.rule.whole, solver.joins(wanted.signs),
+        wanted.rule.every, wanted.rule.whole, solver.joins(wanted.operators),
         nums, facts[1], facts[2], facts[3], text, facts[4],
         *work,
     )  # fmt: skip

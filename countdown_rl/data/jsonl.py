@@ -9,12 +9,10 @@ from typing import IO, Any
 import jsonlines
 
 from countdown_rl.errors import InputError
-from countdown_rl.puzzle import rules
-from countdown_rl.tasks import task
-from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.tasks.task import Row, parse_row
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[Row]:
     """The rows of a JSONL file, each checked to be what its task needs.
 
     Raises:
@@ -31,7 +29,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def iter_rows(stream: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
+def iter_rows(stream: IO[bytes], source: str) -> Iterator[Row]:
     """The rows of *stream* one by one, in constant memory; blank lines are skipped.
 
     Raises:
@@ -45,33 +43,12 @@ def iter_rows(stream: IO[bytes], source: str) -> Iterator[dict[str, Any]]:
             yield line
 
     try:
-        for row in jsonlines.Reader(lines(), loads=_decoded).iter(allow_none=True, skip_empty=True):
-            yield check(row)
+        for fields in jsonlines.Reader(lines(), loads=_decoded).iter(allow_none=True, skip_empty=True):
+            yield parse_row(fields)
     except jsonlines.InvalidLineError as error:
         raise InputError(f"{source}, line {number}: not JSON ({_short(error.__cause__ or error)}).") from error
     except InputError as error:
         raise InputError(f"{source}, line {number}: {str(error).rstrip('.')}.") from error
-
-
-def check(row: Any) -> dict[str, Any]:
-    """*row* itself, where it is a row of its task.
-
-    Raises:
-        InputError: the text says what is wrong, without a place.
-    """
-    if not isinstance(row, dict):
-        raise InputError("not a JSON object")
-    if (row.get("style") or "begun") not in STYLES:
-        raise InputError(f"`style` should be one of {', '.join(STYLES)}")
-    if task.of_row(row).name == "gsm8k":
-        if not isinstance(row.get("question"), str) or not isinstance(row.get("gold"), str):
-            raise InputError("a gsm8k row needs `question` and `gold`, both text")
-        return row
-    for key in ("nums", "target"):
-        if key not in row:
-            raise InputError(f"there is no `{key}`; `countdown-rl gen-data --from` imports what others publish")
-    rules.of_row(row)
-    return row
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

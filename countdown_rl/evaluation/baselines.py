@@ -10,9 +10,11 @@ from fractions import Fraction
 from typing import Any
 
 from countdown_rl.errors import InputError
-from countdown_rl.puzzle import rules, solver
+from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.rules import Puzzle
-from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.response_format import ANSWER_CLOSE, ANSWER_OPEN
+from countdown_rl.tasks.task import Row
 
 #: What is written after ``--model``, and what it is.
 KINDS = {"random": "floor", "solver": "ceiling"}
@@ -23,7 +25,7 @@ def is_bound(metrics: Mapping[str, Any]) -> bool:
     return metrics["model"]["kind"] in KINDS.values()
 
 
-def complete(name: str, row: Mapping[str, Any], seed: str) -> str:
+def complete(name: str, row: Row, seed: str) -> str:
     """A completion for *row*: its answer, after thinking that is empty.
 
     Args:
@@ -33,13 +35,11 @@ def complete(name: str, row: Mapping[str, Any], seed: str) -> str:
     Raises:
         InputError: the row is no Countdown puzzle, or too large for the solver.
     """
-    if (row.get("task") or "countdown") != "countdown":
+    if not isinstance(row, CountdownRow):
         raise InputError(f"{name} knows Countdown puzzles only; give --model a model for this data.")
-    posed = rules.of_row(row)
-    answer = _WRITERS[name](posed, seed)
-    style = STYLES[row.get("style") or "begun"]
+    answer, style = _WRITERS[name](row.puzzle, seed), row.style
     opened = f"<{style.tag}>" if style.own else ""
-    return f"{opened}\n</{style.tag}>\n<answer>{answer}</answer>"
+    return f"{opened}\n</{style.tag}>\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
 
 
 def expression(posed: Puzzle, rng: random.Random) -> str:
@@ -53,7 +53,7 @@ def expression(posed: Puzzle, rng: random.Random) -> str:
     table = [(Fraction(number), str(number)) for number in rng.sample(posed.numbers, count)]
     while len(table) > 1:
         (a, left), (b, right) = chosen = rng.sample(table, 2)
-        sign = rng.choice(posed.signs)
+        sign = rng.choice(posed.operators)
         if sign == "/" and b == 0:
             continue
         value = a + b if sign == "+" else a - b if sign == "-" else a * b if sign == "*" else a / b

@@ -16,7 +16,7 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.metrics import Row, Sample, measure
+from countdown_rl.evaluation.metrics import Sample, measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.resume import Progress
 from countdown_rl.inference import engines, generate
@@ -25,7 +25,7 @@ from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import chat_template
 from countdown_rl.models import load as models
 from countdown_rl.models import reference as references
-from countdown_rl.tasks import task
+from countdown_rl.tasks.task import SHOWN, Row
 
 #: Options that change how fast a result comes, and not its bytes.
 _SPEED = ("threads", "device")
@@ -120,7 +120,7 @@ def _evaluate_baseline(
     return Result(metrics, samples)
 
 
-def _read_rows(data: Path, limit: int | None) -> tuple[Path, list[dict[str, Any]]]:
+def _read_rows(data: Path, limit: int | None) -> tuple[Path, list[Row]]:
     """The JSONL file that *data* stands for, and its first *limit* rows."""
     if data.is_dir():
         artifacts.read(data, "data")
@@ -177,7 +177,7 @@ def _write(
 
 def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[list[int]]:
     """The token ids of every row's prompt; prepares the engine for their length."""
-    texts = [chat_template.render(engine.tokenizer, task.of_row(row).messages(row)) for row in rows]
+    texts = [chat_template.render(engine.tokenizer, row.messages()) for row in rows]
     prompts: list[list[int]] = engine.tokenizer(texts, add_special_tokens=False)["input_ids"]
     longest = max(map(len, prompts))
     context_length = engine.prepare(longest + max_new_tokens)
@@ -231,9 +231,9 @@ def _samples(
 
 def _sample(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
     """A line of ``samples.jsonl``: the row, the completion and its grade."""
-    grade = task.of_row(row).grade(completion.text, row)
+    grade = row.grade(completion.text)
     return (
-        {key: row[key] for key in task.SHOWN if key in row}
+        {key: row[key] for key in SHOWN if key in row}
         | ({"sample": turn} if per_row > 1 else {})
         | {"completion": completion.text}
         | asdict(grade)

@@ -9,7 +9,7 @@ from typing import Any
 from countdown_rl.evaluation.statistics import bootstrap, mean_interval
 from countdown_rl.puzzle import canonical
 from countdown_rl.puzzle.rules import DEFAULT_RULE
-from countdown_rl.tasks import task
+from countdown_rl.tasks.countdown import CountdownRow
 
 Sample = dict[str, Any]
 Row = Mapping[str, Any]
@@ -53,7 +53,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row]) -> dict[str, Any]:
         "intervals": {key: _interval(samples, key, each) for key in ("format", "strict_format", "truncated")},
         "tokens": _tokens(samples),
         "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        "task": task.of_row(rows[0]).name,
+        "task": rows[0].get("task") or CountdownRow.task,
         "rules": sorted({row.get("rule") or DEFAULT_RULE for row in rows if "nums" in row}),
     }
 

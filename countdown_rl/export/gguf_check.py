@@ -7,7 +7,7 @@ from countdown_rl.errors import ModelError
 from countdown_rl.export import agreement, gguf_tokenizer
 from countdown_rl.inference.llama_cpp import asked, server
 from countdown_rl.models import chat_template
-from countdown_rl.tasks.task import of_row
+from countdown_rl.tasks.task import parse_row
 
 
 def check(file: Path, tokenizer: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def check(file: Path, tokenizer: Any) -> dict[str, Any]:
         wanted: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
         return tokens(text) == wanted
 
-    conversations = [of_row(row).messages(row) for row in agreement.puzzles(16)]
+    conversations = [parse_row(row).messages() for row in agreement.puzzles(16)]
     for conversation in conversations:
         text = chat_template.render(tokenizer, conversation)
         if not same(text):

@@ -82,9 +82,9 @@ def split_of(tokenizer: Any) -> str:
     """
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-    from countdown_rl.tasks.task import of_row
+    from countdown_rl.tasks.task import parse_row
 
-    puzzles = [chat_template.render(tokenizer, of_row(row).messages(row)) for row in agreement.puzzles(16)]
+    puzzles = [chat_template.render(tokenizer, parse_row(row).messages()) for row in agreement.puzzles(16)]
     tried = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     tried.no_truncation()
     own = tokenizer.backend_tokenizer

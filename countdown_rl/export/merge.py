@@ -232,10 +232,10 @@ def _verify(
         ModelError: the first of the two is more than rounding away.
     """
     if conversations is None:
-        from countdown_rl.tasks.task import of_row
+        from countdown_rl.tasks.task import parse_row
 
         count = agreement.PROMPTS[options.verify]
-        conversations = [of_row(row).messages(row) for row in agreement.puzzles(count)]
+        conversations = [parse_row(row).messages() for row in agreement.puzzles(count)]
     large = sum(slot.size // slot.dtype.itemsize for slot in plan.slots.values()) > EXACT_UP_TO
     exact = "bf16" if large else "fp32"
 

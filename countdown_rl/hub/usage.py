@@ -8,15 +8,15 @@ from countdown_rl.markdown import literal
 
 _EXAMPLE: dict[str, dict[str, Any]] = {
     "countdown": {"nums": [19, 36, 55, 7], "target": 65},
-    "gsm8k": {"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "answer": "#### 31"},
+    "gsm8k": {"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
 }
 
 
 def section(story: Story) -> str:
     """What to install and what to type, for each form in turn."""
-    from countdown_rl.tasks import task
+    from countdown_rl.tasks.task import parse_row
 
-    turns = [dict(turn) for turn in task.get(story.task).messages(_EXAMPLE[story.task])]
+    turns = [dict(turn) for turn in parse_row({"task": story.task} | _EXAMPLE[story.task]).messages()]
     begun = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
     tokens = story.measured.decoding["max_new_tokens"] if story.measured else 256
     parts = ["## How to run it\n\nIn a copy of this repository (`hf download NAME/MODEL --local-dir .`):"]

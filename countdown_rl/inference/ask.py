@@ -1,6 +1,6 @@
 """One puzzle put to a model: its text as it comes, its grade, and what the solver knows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from countdown_rl.models import chat_template, load
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import Puzzle
 from countdown_rl.puzzle.solver import Solved
-from countdown_rl.tasks import task as tasks
+from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.task import Grade
 
 
@@ -19,7 +19,7 @@ from countdown_rl.tasks.task import Grade
 class Reply:
     """What came of a puzzle: the row that posed it, the completion, its grade, and the exact solution."""
 
-    row: Mapping[str, Any]
+    row: CountdownRow
     completion: generate.Completion
     grade: Grade
     solved: Solved
@@ -30,22 +30,22 @@ class Reply:
         return dict(self.row) | {"completion": self.completion.text} | asdict(self.grade) | about
 
 
-def pose(options: AskOptions, numbers: list[int], target: int) -> dict[str, Any]:
+def pose(options: AskOptions, numbers: list[int], target: int) -> CountdownRow:
     """The row that poses a puzzle; what is as usual is left out, as in data.
 
     Raises:
         InputError: there are more than six numbers, one is not positive, or an operator is unknown.
     """
-    signs = rules.signs(options.operators.replace(" ", ""))
-    solver.check(Puzzle(tuple(numbers), target, rules.rule(options.rule), signs))
+    operators = rules.operators(options.operators)
+    solver.check(Puzzle(tuple(numbers), target, rules.rule(options.rule), operators))
     row: dict[str, Any] = {"nums": numbers, "target": target}
-    usual = {"rule": rules.DEFAULT_RULE, "operators": rules.SIGNS, "style": "begun"}
-    given = {"rule": options.rule, "operators": signs, "style": options.style}
-    return row | {key: value for key, value in given.items() if value != usual[key]}
+    usual = {"rule": rules.DEFAULT_RULE, "operators": rules.OPERATORS, "style": "begun"}
+    given = {"rule": options.rule, "operators": operators, "style": options.style}
+    return CountdownRow(row | {key: value for key, value in given.items() if value != usual[key]})
 
 
 def ask(
-    loaded: load.Loaded, row: Mapping[str, Any], options: AskOptions, on_text: Callable[[str], None] | None = None
+    loaded: load.Loaded, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
 ) -> Reply:
     """Put *row* to a model, as an evaluation does.
 
@@ -55,8 +55,7 @@ def ask(
     Raises:
         ModelError: the model cannot read the prompt and write a word.
     """
-    task = tasks.of_row(row)
-    text = chat_template.render(loaded.tokenizer, task.messages(row))
+    text = chat_template.render(loaded.tokenizer, row.messages())
     ids: list[int] = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
     room = generate.room(loaded) or len(ids) + options.max_new_tokens
     if room <= len(ids):
@@ -69,7 +68,7 @@ def ask(
     pieces = _Pieces(loaded.tokenizer, on_text or (lambda piece: None))
     (completion,) = generate.Generator(loaded, decoding).complete([ids], on_token=pieces.add)
     pieces.finish(completion.text)
-    return Reply(row, completion, task.grade(completion.text, row), solver.solve(rules.of_row(row)))
+    return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
 
 
 class _Pieces:

@@ -15,7 +15,6 @@ from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load as models
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.tasks import task
 from countdown_rl.tasks.task import Row
 
 #: The package that each engine needs, as Python imports it and as pip installs it.
@@ -172,7 +171,7 @@ def agreement(
     answer and verdict as in *texts*."""
     same = dict.fromkeys(("same_text", "same_answer", "same_verdict"), 0)
     for row, text, other in zip(rows, texts, complete(reference, prompts), strict=True):
-        first, second = (task.of_row(row).grade(said, row) for said in (text, other.text))
+        first, second = (row.grade(said) for said in (text, other.text))
         same["same_text"] += text == other.text
         same["same_answer"] += first.answer == second.answer
         same["same_verdict"] += first.correct == second.correct

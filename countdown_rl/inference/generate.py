@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.models.load import Loaded
+from countdown_rl.tasks.response_format import ANSWER_CLOSE
 
 #: Rows a batch has at most, and the main memory that it takes at most beside the weights.
 MAX_ROWS = 256
 BATCH_BYTES = 2 << 30
 
 #: A completion that has given its answer has nothing more to say.
-STOP = "</answer>"
+STOP = ANSWER_CLOSE
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,19 @@
-"""The answer language: an arithmetic expression over whole numbers, read and valued exactly.
+"""The answer language: parsing an arithmetic expression over whole numbers, and its exact value.
 
-    answer     = expression [ "=" claim ]...
+    answer     = expression { "=" claim }
     expression = term { ("+" | "-") term }
     term       = factor { ("*" | "/") factor }
     factor     = number | "(" expression ")"
 
 ``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``; ``−``
-and ``–`` are ``-``. Spaces and new lines may stand anywhere between numbers and signs. What follows an
-``=`` must have the same value as the expression before it: the target said once more, or a step on the
-way.
+and ``–`` are ``-``. White space may stand between tokens. A claim after ``=`` must have the same value as
+the expression: the target once more, or an intermediate step.
 
-A leading sign (``-3 + 5``, ``4 * (-2)``, ``+5``) is refused. The puzzle hands out numbers and four signs
-that each stand between two of them; a sign in front of a number makes another number out of it, one that
-was not given. Nor is ``07`` a way to write 7. A claim may be negative: ``3 - 5 = -2``.
+A leading sign (``-3 + 5``, ``4 * (-2)``, ``+5``) is refused: it would make another number out of one that
+was given. ``07`` is not a spelling of 7. A claim may be negative: ``3 - 5 = -2``.
 
-Nothing is evaluated by Python: one pass over the tokens with two stacks, in time linear in the length,
-with integers only. Sizes are capped before any arithmetic, so no text can make it slow.
+Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length; values are
+pairs of integers. Length, digits and count of numbers are limited before any arithmetic.
 """
 
 import re
@@ -24,22 +22,19 @@ from typing import NamedTuple
 
 from countdown_rl.errors import InputError
 
-#: Longer answers, longer numbers and longer sums are refused unread: no puzzle needs them.
+#: Limits on the characters of an answer, the digits of a number and the numbers of an expression.
 MAX_LENGTH = 4_096
 MAX_DIGITS = 15
 MAX_NUMBERS = 64
 
-_TOKENS = re.compile(r"\s*([0-9]+|\*\*|//|\S)").findall
-_INTEGER = re.compile(r"\s*([-+−–]?)\s*([0-9]+)\s*").fullmatch
-_SIGNS = {
-    **dict.fromkeys("+", "+"),
-    **dict.fromkeys("-−–", "-"),
-    **dict.fromkeys("*x×X·⋅∗", "*"),
-    **dict.fromkeys("/÷∕", "/"),
-}
-_RANK = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
+PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
-#: Why a text is no expression, or no answer: the slug and what it means.
+_LEXEMES = re.compile(r"\s*([0-9]+|\*\*|//|\S)").findall
+_INTEGER = re.compile(r"\s*([-+−–]?)\s*([0-9]+)\s*").fullmatch
+_OPERATORS = dict.fromkeys("+", "+") | dict.fromkeys("-−–", "-")
+_OPERATORS |= dict.fromkeys("*x×X·⋅∗", "*") | dict.fromkeys("/÷∕", "/")
+
+#: Reasons why a text is no expression, or its value no answer.
 REASONS = {
     "empty": "nothing is there",
     "too-long": f"over {MAX_LENGTH} characters, {MAX_NUMBERS} numbers or {MAX_DIGITS} digits a number",
@@ -49,19 +44,22 @@ REASONS = {
     "exponent": "a number in exponent notation",
     "underscore": "an underscore",
     "non-ascii-digit": "a digit that is not 0-9",
-    "bad-character": "something that is no number, sign or parenthesis",
+    "bad-character": "something that is no number, operator or parenthesis",
     "leading-zero": "a number with a zero in front",
     "leading-sign": "a sign with no number before it",
-    "missing-number": "a sign or a parenthesis where a number should be",
-    "juxtaposition": "two numbers with no sign between them",
+    "missing-number": "an operator or a parenthesis where a number should be",
+    "juxtaposition": "two numbers with no operator between them",
     "unbalanced": "parentheses that do not match",
     "division-by-zero": "a division by zero",
     "answers-disagree": "the two sides of = are not equal",
 }
 
+#: An expression: a number, or (operator, left, right). At most ``MAX_NUMBERS`` deep, so recursion is safe.
+Tree = int | tuple[str, "Tree", "Tree"]
+
 
 class ExpressionError(InputError):
-    """A text outside the answer language; ``reason`` is a slug from :data:`REASONS`."""
+    """A text outside the answer language; ``reason`` is a key of :data:`REASONS`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(REASONS[reason])
@@ -69,15 +67,13 @@ class ExpressionError(InputError):
 
 
 class Expression(NamedTuple):
-    """What an expression says.
+    """A parsed answer: its tree, the numbers in it from left to right, and what :func:`evaluate` returns of it.
 
-    ``numerator / denominator`` is its exact value, not reduced; ``denominator`` is 0 where something was
-    divided by zero. ``whole`` tells whether every result on the way is a positive integer. ``agrees``
-    tells whether every claim after an ``=`` has that value.
+    ``agrees`` is true where all claims have the same value.
     """
 
+    tree: Tree
     numbers: list[int]
-    signs: set[str]
     numerator: int
     denominator: int
     whole: bool
@@ -90,149 +86,129 @@ class Expression(NamedTuple):
 
 
 def fraction(numerator: int, denominator: int) -> str:
-    """A fraction in lowest terms as text; *denominator* is positive or negative, not 0."""
-    if denominator == 1:
-        return str(numerator)
+    """A fraction with a positive *denominator*, in lowest terms, as text."""
     common = gcd(numerator, denominator)
-    numerator, denominator = numerator // common, denominator // common
-    if denominator < 0:
-        numerator, denominator = -numerator, -denominator
-    return str(numerator) if denominator == 1 else f"{numerator}/{denominator}"
+    return str(numerator // common) if common == denominator else f"{numerator // common}/{denominator // common}"
 
 
 def parse(text: str) -> Expression:
-    """Read *text* as an answer: an expression, and any claims about its value.
+    """Parse *text* as an answer: an expression, and any claims about its value.
 
     Raises:
-        ExpressionError: the text is outside the language. Division by zero and claims that disagree are
-            told by the result, since they say nothing about the syntax.
+        ExpressionError: the text is outside the language. Division by zero and claims that disagree are no
+            errors of syntax; the result has them.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError("too-long")
-    if "=" not in text:
-        return _expression(text)
     head, *claims = text.split("=")
-    answer = _expression(head)
+    tree, numbers = _tree(head)
+    numerator, denominator, whole = evaluate(tree)
     agrees = True
     for claim in claims:
-        number = _INTEGER(claim)
-        if number and len(number[2]) <= MAX_DIGITS:
-            numerator, denominator = int(number[2]), 1
-            if number[1] not in ("", "+"):
-                numerator = -numerator
+        match = _INTEGER(claim)
+        if match and len(match[2]) <= MAX_DIGITS:
+            top, bottom = int(match[2]) * (1 if match[1] in ("", "+") else -1), 1
         else:
-            side = _expression(claim)
-            numerator, denominator = side.numerator, side.denominator
-        agrees = agrees and denominator != 0 and answer.numerator * denominator == numerator * answer.denominator
-    return answer._replace(agrees=agrees)
+            top, bottom, _ = evaluate(_tree(claim)[0])
+        agrees = agrees and bottom != 0 and numerator * bottom == top * denominator
+    return Expression(tree, numbers, numerator, denominator, whole, agrees)
 
 
-def words(text: str) -> list[str]:
-    """The numbers, signs (each as one of ``+-*/``) and parentheses of *text*, and whatever else stands in it."""
-    return [_SIGNS.get(word, word) for word in _TOKENS(text)]
+def evaluate(tree: Tree) -> tuple[int, int, bool]:
+    """The exact value of *tree* as numerator and denominator, not reduced, and whether it is whole throughout.
 
-
-def _expression(text: str) -> Expression:
-    numbers: list[int] = []
-    signs: set[str] = set()
-    tops: list[int] = []  # numerators and denominators of the values waiting for a sign
-    bottoms: list[int] = []
-    waiting: list[str] = []  # signs and parentheses waiting for their right-hand value
-    whole = True
-    by_zero = False
-    wanted = True  # a number, or a parenthesis that begins one
-    for word in _TOKENS(text):
-        if wanted:
-            if "0" <= word[0] <= "9":
-                if word[0] == "0" and word != "0":
-                    raise ExpressionError("leading-zero")
-                if len(word) > MAX_DIGITS or len(numbers) == MAX_NUMBERS:
-                    raise ExpressionError("too-long")
-                number = int(word)
-                numbers.append(number)
-                tops.append(number)
-                bottoms.append(1)
-                wanted = False
-            elif word == "(":
-                waiting.append(word)
-            else:
-                raise ExpressionError(_unwanted(word, waiting))
-            continue
-        if word == ")":
-            sign, rank = "", 1
-        else:
-            sign = _SIGNS.get(word, "")
-            if not sign:
-                raise ExpressionError(_no_sign(word))
-            rank = _RANK[sign]
-            signs.add(sign)
-            wanted = True
-        while waiting and _RANK[waiting[-1]] >= rank:
-            p, q = tops.pop(), bottoms.pop()
-            by_zero = _apply(waiting.pop(), tops, bottoms, p, q) or by_zero
-            whole = whole and tops[-1] > 0 and tops[-1] % bottoms[-1] == 0
-        if sign:
-            waiting.append(sign)
-        elif not waiting:
-            raise ExpressionError("unbalanced")
-        else:
-            waiting.pop()
-    if wanted:
-        raise ExpressionError("missing-number" if numbers or waiting else "empty")
-    while waiting:
-        sign = waiting.pop()
-        if sign == "(":
-            raise ExpressionError("unbalanced")
-        p, q = tops.pop(), bottoms.pop()
-        by_zero = _apply(sign, tops, bottoms, p, q) or by_zero
-        whole = whole and tops[-1] > 0 and tops[-1] % bottoms[-1] == 0
-    return Expression(numbers, signs, tops[0], 0 if by_zero else bottoms[0], whole and not by_zero, True)
-
-
-def _apply(sign: str, tops: list[int], bottoms: list[int], p: int, q: int) -> bool:
-    """Combine the value on top of the stacks with p/q (q > 0); tells whether that divided by zero."""
-    if sign == "*":
-        tops[-1] *= p
-        bottoms[-1] *= q
-    elif sign == "/":
-        if p == 0:
-            return True
-        tops[-1] *= q if p > 0 else -q
-        bottoms[-1] *= abs(p)
+    The denominator is positive, or 0 after a division by zero. An expression is whole throughout where every
+    result of an operation in it is a positive integer.
+    """
+    if isinstance(tree, int):
+        return tree, 1, True
+    operator, left, right = tree
+    a, b, left_whole = (left, 1, True) if isinstance(left, int) else evaluate(left)
+    p, q, right_whole = (right, 1, True) if isinstance(right, int) else evaluate(right)
+    if operator == "*":
+        top, bottom = a * p, b * q
+    elif operator == "/":
+        top, bottom = (a * q, b * p) if p > 0 else (-a * q, -b * p)
+    elif operator == "+":
+        top, bottom = (a + p, b) if b == q else (a * q + p * b, b * q)
     else:
-        if sign == "-":
-            p = -p
-        a, b = tops[-1], bottoms[-1]
-        tops[-1], bottoms[-1] = (a + p, b) if b == q else (a * q + p * b, b * q)
-    return False
+        top, bottom = (a - p, b) if b == q else (a * q - p * b, b * q)
+    if not b or not q:  # a division by zero remains one
+        return 0, 0, False
+    return top, bottom, left_whole and right_whole and top > 0 and bottom > 0 and top % bottom == 0
 
 
-def _unwanted(word: str, waiting: list[str]) -> str:
-    """Why *word* cannot stand where a number is wanted."""
-    if word == ")":
-        return "missing-number" if "(" in waiting else "unbalanced"
-    sign = _SIGNS.get(word, "")
-    if sign in ("+", "-") and sign:
-        return "leading-sign"
-    return "missing-number" if sign else _foreign(word)
+def operators(tree: Tree) -> set[str]:
+    """The operators in *tree*."""
+    return set() if isinstance(tree, int) else {tree[0]} | operators(tree[1]) | operators(tree[2])
 
 
-def _no_sign(word: str) -> str:
-    """Why *word* cannot stand after a number."""
-    if word == "(" or "0" <= word[0] <= "9":
+def _tree(text: str) -> tuple[Tree, list[int]]:
+    """The tree of an expression and its numbers, by operator precedence."""
+    numbers: list[int] = []
+    values: list[Tree] = []
+    pending: list[str] = []  # operators and open parentheses that await their right-hand operand
+    operand = True  # a number or an open parenthesis comes next
+    for lexeme in _LEXEMES(text):
+        if operand:
+            if "0" <= lexeme[0] <= "9":
+                if lexeme[0] == "0" and lexeme != "0":
+                    raise ExpressionError("leading-zero")
+                if len(lexeme) > MAX_DIGITS or len(numbers) == MAX_NUMBERS:
+                    raise ExpressionError("too-long")
+                numbers.append(int(lexeme))
+                values.append(numbers[-1])
+                operand = False
+            elif lexeme == "(":
+                pending.append(lexeme)
+            else:
+                raise ExpressionError(_not_operand(lexeme, pending))
+            continue
+        operator = _OPERATORS.get(lexeme, "")
+        if not operator and lexeme != ")":
+            raise ExpressionError(_not_operator(lexeme))
+        precedence = PRECEDENCE[operator] if operator else 1
+        while pending and pending[-1] != "(" and PRECEDENCE[pending[-1]] >= precedence:
+            right = values.pop()
+            values[-1] = (pending.pop(), values[-1], right)
+        if operator:
+            pending.append(operator)
+            operand = True
+        elif not pending:
+            raise ExpressionError("unbalanced")
+        else:
+            pending.pop()
+    if operand:
+        raise ExpressionError("missing-number" if numbers or pending else "empty")
+    while pending:
+        if pending[-1] == "(":
+            raise ExpressionError("unbalanced")
+        right = values.pop()
+        values[-1] = (pending.pop(), values[-1], right)
+    return values[0], numbers
+
+
+def _not_operand(lexeme: str, pending: list[str]) -> str:
+    """The reason why *lexeme* cannot stand where a number is expected."""
+    if lexeme == ")":
+        return "missing-number" if "(" in pending else "unbalanced"
+    operator = _OPERATORS.get(lexeme)
+    if operator:
+        return "leading-sign" if operator in "+-" else "missing-number"
+    return _foreign(lexeme)
+
+
+def _not_operator(lexeme: str) -> str:
+    """The reason why *lexeme* cannot stand after a number."""
+    if lexeme == "(" or "0" <= lexeme[0] <= "9":
         return "juxtaposition"
-    return "exponent" if word in ("e", "E") else _foreign(word)
+    return "exponent" if lexeme in "eE" else _foreign(lexeme)
 
 
-def _foreign(word: str) -> str:
-    if word in ("**", "^"):
-        return "power"
-    if word == "//":
-        return "floor-division"
-    if word == ".":
-        return "decimal"
-    if word == "_":
-        return "underscore"
-    if word.isdecimal():
+def _foreign(lexeme: str) -> str:
+    named = {"**": "power", "^": "power", "//": "floor-division", ".": "decimal", "_": "underscore"}
+    if lexeme in named:
+        return named[lexeme]
+    if lexeme.isdecimal():
         return "non-ascii-digit"
-    return "power" if word.isdigit() else "bad-character"  # superscripts are digits but not decimal
+    return "power" if lexeme.isdigit() else "bad-character"  # superscripts are digits but not decimal

@@ -88,7 +88,7 @@ class _Work:
             self.nums = np.array(self.nums, dtype=np.int64)
         self.matched = self._kernel("search")(
             self.nums, puzzle.target, puzzle.target, puzzle.rule.every, puzzle.rule.whole,
-            joins(puzzle.signs), repeats,
+            joins(puzzle.operators), repeats,
             *self.tables, self._zeros(1 << n), self._zeros(1 << n), self._zeros(TABLE[n] if repeats else 2),
             self.counts, self.plain, ranks, self.best, self.found,
         )  # fmt: skip
@@ -116,9 +116,9 @@ class _Work:
         return getattr(kernel_numba, name)
 
 
-def joins(signs: str) -> int:
-    """The kernel's joins that *signs* allow, as bits."""
-    return sum(bits for sign, bits in (("+", 1), ("-", 2), ("*", 4), ("/", 24)) if sign in signs)
+def joins(operators: str) -> int:
+    """The kernel's joins that *operators* allow, as bits."""
+    return sum(bits for operator, bits in (("+", 1), ("-", 2), ("*", 4), ("/", 24)) if operator in operators)
 
 
 def check(puzzle: Puzzle) -> None:

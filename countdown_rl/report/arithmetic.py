@@ -1,107 +1,86 @@
-"""An answer worked out one step at a time, and the sums that a text claims, each checked exactly."""
+"""The steps of an answer's evaluation, and the equations in a text, each checked exactly."""
 
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import NamedTuple
 
-from countdown_rl.puzzle.expression import ExpressionError, parse, words
+from countdown_rl.puzzle.expression import ExpressionError, Tree, evaluate, fraction, parse
 
-#: How far before its ``=`` a sum may begin.
+#: Characters before its ``=`` that an equation may have at most.
 REACH = 160
 
-_RANK = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
-_SUM = re.compile(r"[0-9(][0-9\s+\-−–*x×X·⋅∗/÷∕()]*\Z")
-_SIGN = re.compile(r"[+\-−–*x×X·⋅∗/÷∕]")
-#: What is before a sum and belongs to it, so that its end alone would be another one; a list's dash does not.
+_LEFT_SIDE = re.compile(r"[0-9(][0-9\s+\-−–*x×X·⋅∗/÷∕()]*\Z")
+_OPERATOR = re.compile(r"[+\-−–*x×X·⋅∗/÷∕]")
+#: Text before a left side that belongs to it, so that the side alone would be another one; a list's dash does not.
 _JOINED = re.compile(r"[\w.,]\Z|(?:[-−–](?=\Z)|\S[^\S\n]*[-+−–*×·/÷^])[^\S\n]*\Z")
 _CLAIM = re.compile(r"\s*-?[0-9]+(?:/[0-9]+)?(?![0-9.]*[0-9])")
+_TAG = re.compile(r"(</?(?:think|thinking|answer)>)")
 
 
 class Step(NamedTuple):
-    """Two values, the sign between them, and what comes out; None where that divides by zero."""
+    """One operation: two values, the operator and the result; None for a division by zero."""
 
     left: str
-    sign: str
+    operator: str
     right: str
     result: str | None
 
 
 class Piece(NamedTuple):
-    """A part of a text: ``right`` or ``wrong`` for a sum that was checked, ``tag`` for a tag, else empty."""
+    """A part of a text: an equation that is ``right`` or ``wrong``, a ``tag``, or neither (empty)."""
 
     text: str
     kind: str = ""
 
 
-def steps(answer: str) -> list[Step]:
-    """How *answer* comes to its value, in the order of its brackets; up to a division by zero.
-
-    Raises:
-        ExpressionError: it is no expression.
-    """
-    parse(answer)
-    values: list[Fraction] = []
-    waiting: list[str] = []
+def steps(tree: Tree) -> list[Step]:
+    """The operations of *tree* in the order of its parentheses, up to a division by zero."""
     done: list[Step] = []
 
-    def join() -> bool:
-        sign, right, left = waiting.pop(), values.pop(), values.pop()
-        if sign == "/" and right == 0:
-            done.append(Step(str(left), sign, str(right), None))
-            return False
-        joined = {"+": left + right, "-": left - right, "*": left * right}.get(sign)
-        values.append(left / right if joined is None else joined)
-        done.append(Step(str(left), sign, str(right), str(values[-1])))
-        return True
+    def value(tree: Tree) -> str | None:
+        if isinstance(tree, int):
+            return str(tree)
+        left = value(tree[1])
+        right = None if left is None else value(tree[2])
+        if left is None or right is None:  # a division by zero
+            return None
+        numerator, denominator, _ = evaluate(tree)
+        done.append(Step(left, tree[0], right, fraction(numerator, denominator) if denominator else None))
+        return done[-1].result
 
-    for word in [*words(answer.split("=")[0]), ")"]:
-        if word.isdecimal():
-            values.append(Fraction(word))
-        elif word == "(":
-            waiting.append(word)
-        else:
-            while waiting and waiting[-1] != "(" and _RANK[waiting[-1]] >= _RANK.get(word, 1):
-                if not join():
-                    return done
-            if word != ")":
-                waiting.append(word)
-            elif waiting:
-                waiting.pop()
+    value(tree)
     return done
 
 
 def pieces(text: str) -> list[Piece]:
-    """*text* in pieces, each sum in it (``9 * 8 = 72``) marked by whether it is right."""
-    found: list[Piece] = []
+    """*text* in pieces, each equation with a number for its right side (``9 * 8 = 72``) marked right or wrong."""
+    parts: list[Piece] = []
     end = 0
-    for begin, stop, right in _sums(text):
-        found += _tagged(text[end:begin])
-        found.append(Piece(text[begin:stop], "right" if right else "wrong"))
+    for begin, stop, right in _equations(text):
+        parts += _tagged(text[end:begin])
+        parts.append(Piece(text[begin:stop], "right" if right else "wrong"))
         end = stop
-    return found + _tagged(text[end:])
+    return parts + _tagged(text[end:])
 
 
-def _sums(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Where each sum with its claim begins and ends, and whether it is right; in time linear in the text."""
+def _equations(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Begin, end and truth of each equation; in time linear in the length of *text*."""
     end = 0
-    at = text.find("=")
-    while at >= 0:
-        start = max(end, at - REACH, text.rfind("\n", max(0, at - REACH), at) + 1)
-        before, claim = _SUM.search(text[start:at]), _CLAIM.match(text, at + 1)
-        begin = start + before.start() if before else at
-        if before and claim and _SIGN.search(before[0]) and not _JOINED.search(text[max(0, begin - 8) : begin]):
-            try:
-                agrees = parse(text[begin : claim.end()]).agrees
-            except ExpressionError:
-                pass
-            else:
-                yield begin, claim.end(), agrees
-                end = claim.end()
-        at = text.find("=", at + 1)
-
-
-_TAG = re.compile(r"(</?(?:think|thinking|answer)>)")
+    for match in re.finditer("=", text):
+        equals = match.start()
+        start = max(end, equals - REACH, text.rfind("\n", max(0, equals - REACH), equals) + 1)
+        left, claim = _LEFT_SIDE.search(text[start:equals]), _CLAIM.match(text, equals + 1)
+        if not left or not claim or not _OPERATOR.search(left[0]):
+            continue
+        begin = start + left.start()
+        if _JOINED.search(text[max(0, begin - 8) : begin]):
+            continue
+        try:
+            agrees = parse(text[begin : claim.end()]).agrees
+        except ExpressionError:
+            continue
+        yield begin, claim.end(), agrees
+        end = claim.end()
 
 
 def _tagged(text: str) -> list[Piece]:

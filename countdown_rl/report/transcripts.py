@@ -6,10 +6,11 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.evaluation.results import Result
-from countdown_rl.puzzle import rules, solver
+from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.expression import ExpressionError, parse
 from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
 from countdown_rl.report.arithmetic import Piece, Step, pieces, steps
+from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.explain import verdict
 from countdown_rl.text import plain
 
@@ -43,8 +44,9 @@ class Transcript:
 def transcript(sample: Mapping[str, Any]) -> Transcript:
     """*sample*, made readable; what a page would obey in its text is gone."""
     try:
-        used = parse(sample["answer"] or "").numbers
-        worked = steps(sample["answer"]) if "nums" in sample else []
+        expression = parse(sample["answer"] or "")
+        used = expression.numbers
+        worked = steps(expression.tree) if "nums" in sample else []
     except ExpressionError:
         used, worked = [], []
     given, foreign = list(sample.get("nums", [])), list(used)
@@ -54,7 +56,7 @@ def transcript(sample: Mapping[str, Any]) -> Transcript:
         if number in foreign:
             foreign.remove(number)
     shown = pieces(plain(sample["completion"]).strip("\n"))
-    way = None if sample["correct"] or not 0 < len(given) <= MAX_NUMBERS else _way(rules.of_row(sample))
+    way = None if sample["correct"] or not 0 < len(given) <= MAX_NUMBERS else _way(CountdownRow(sample).puzzle)
     return Transcript(sample, shown, worked, numbers, foreign, plain(verdict(sample)), way)
 
 

@@ -15,7 +15,7 @@ from countdown_rl.data import jsonl
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.sft import tokenizer, traces
 from countdown_rl.sft.config import SftOptions
-from countdown_rl.tasks import countdown
+from countdown_rl.tasks.task import Row
 
 #: How many rows the tokenizer is made from.
 CORPUS = 5_000
@@ -60,7 +60,7 @@ def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None =
 
 
 def warm_up(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     order: traces.Plan,
     options: SftOptions,
     out: Path,
@@ -99,10 +99,10 @@ def warm_up(
     }
 
 
-def _corpus(rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: SftOptions) -> list[str]:
+def _corpus(rows: Sequence[Row], order: traces.Plan, options: SftOptions) -> list[str]:
     texts = []
     for index, row in enumerate(rows[:CORPUS]):
-        texts += [turn["content"] for turn in countdown.messages(row)]
+        texts += [turn["content"] for turn in row.messages()]
         texts.append(_trace(row, index, order, options).text)
     return texts
 
@@ -131,13 +131,11 @@ def _small_llama(options: SftOptions, tokens: Any) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _examples(
-    rows: Sequence[Mapping[str, Any]], order: traces.Plan, options: SftOptions, tokens: Any
-) -> dict[str, Any]:
+def _examples(rows: Sequence[Row], order: traces.Plan, options: SftOptions, tokens: Any) -> dict[str, Any]:
     """Token ids of prompt and trace, (T,) each, and labels (T,) that leave out (-100) the prompt."""
     examples: dict[str, Any] = {"input_ids": [], "labels": []}
     for index, row in enumerate(rows[: options.max_steps * options.batch_size]):
-        prompt = chat_template.render(tokens, countdown.messages(row))
+        prompt = chat_template.render(tokens, row.messages())
         head = tokens(prompt, add_special_tokens=False)["input_ids"]
         trace = _trace(row, index, order, options)
         tail = tokens(trace.text, add_special_tokens=False)["input_ids"]

@@ -1,123 +1,116 @@
-"""Countdown as a task: its prompt, and how a completion is read and graded, side by side."""
+"""The Countdown task: prompt and grading of one puzzle."""
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
-from countdown_rl.puzzle.expression import ExpressionError, fraction, parse
-from countdown_rl.puzzle.rules import DEFAULT_RULE, RULES, SIGNS, Puzzle, Rule, rule, signs
-from countdown_rl.tasks.response_format import STYLES
-from countdown_rl.tasks.task import Grade, Row
-
-name = "countdown"
+from countdown_rl.errors import InputError
+from countdown_rl.puzzle import expression, rules
+from countdown_rl.puzzle.expression import ExpressionError, parse
+from countdown_rl.puzzle.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
+from countdown_rl.tasks.task import Row
 
 SYSTEM = (
     "You are a careful solver of number puzzles. First reason inside <think> and </think>, "
     "then give the final answer inside <answer> and </answer>."
 )
-#: The assistant turn that the prompt has already begun; the model continues inside ``<think>``.
+#: The assistant turn that a prompt of the style ``begun`` ends in.
 BEGUN = "Let me work through this step by step.\n<think>"
 
 _USE = {
     "exactly-once": "using each number exactly once",
     "at-most-once": "using each number at most once",
-    "television": ("using each number at most once; every result on the way must be a positive whole number"),
+    "television": "using each number at most once; every result on the way must be a positive whole number",
 }
-_PLAIN = RULES[DEFAULT_RULE]
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
-#: Why a legal expression, or none at all, is not a right answer. The rest are the language's own.
+#: Reasons why an expression, or the lack of one, is not right; those of its syntax are the expression's own.
 REASONS = {
     "no-answer": "no complete <answer> after the thinking",
     "number-not-given": "a number that is not in the puzzle",
     "number-used-twice": "a number used more often than it is given",
     "number-left-out": "a number not used, where the rule asks for all",
     "operator-not-allowed": "an operator that this puzzle does not allow",
-    "not-positive-integer": "a result on the way that is no positive whole number, under the television rule",
+    "not-positive-integer": "an intermediate result that is no positive integer, under the television rule",
     "wrong-value": "a legal expression whose value is not the target",
-    "not-impossible": "it says impossible, and there is a way",
-    "not-proved": "it says impossible, and the puzzle is too large to be sure",
+    "not-impossible": "the answer is impossible, but there is a solution",
+    "not-proved": "the answer is impossible, but the puzzle is too large to prove it",
 }
 
 
-def messages(row: Row) -> list[dict[str, str]]:
-    """The conversation that puts *row* to a model; in the style ``begun`` its assistant turn is open."""
-    numbers = " ".join(str(number) for number in row["nums"])
-    operators = " ".join(row.get("operators") or SIGNS)
-    user = (
-        f"Numbers: {numbers}\nTarget: {row['target']}\n"
-        f"Reach the target with {operators} and parentheses, {_USE[row.get('rule') or DEFAULT_RULE]}. "
-        "If there is no way, answer impossible."
-    )
-    turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
-    if (row.get("style") or "begun") == "begun":
-        turns.append({"role": "assistant", "content": BEGUN})
-    return turns
+class CountdownRow(Row):
+    """A puzzle: ``nums``, ``target``, and where they are not the default ``rule``, ``operators`` and ``style``."""
+
+    task = "countdown"
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        for key in ("nums", "target"):
+            if key not in fields:
+                raise InputError(f"there is no `{key}`; `countdown-rl gen-data --from` imports what others publish")
+        nums, target = fields["nums"], fields["target"]
+        if not isinstance(nums, list | tuple) or not nums or not all(map(_positive, nums)):
+            raise InputError("`nums` should be a list of positive whole numbers")
+        if not _positive(target):
+            raise InputError("`target` should be a positive whole number")
+        rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
+        self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
+        self._sorted = sorted(nums)
+
+    def messages(self) -> list[dict[str, str]]:
+        puzzle = self.puzzle
+        user = (
+            f"Numbers: {' '.join(map(str, puzzle.numbers))}\nTarget: {puzzle.target}\n"
+            f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
+            f"{_USE[puzzle.rule.name]}. If there is no way, answer impossible."
+        )
+        turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
+        return turns if self.style.own else [*turns, {"role": "assistant", "content": BEGUN}]
+
+    def judge(self, answer: str) -> tuple[str | None, str]:
+        puzzle = self.puzzle
+        if len(answer) < 12 and answer.lower() in _IMPOSSIBLE:
+            solvable = _solvable(puzzle)
+            return None, "not-proved" if solvable is None else "not-impossible" if solvable else ""
+        try:
+            tree, numbers, top, bottom, whole, agrees = parse(answer)
+        except ExpressionError as error:
+            return None, error.reason
+        value = str(top) if bottom == 1 else expression.fraction(top, bottom) if bottom else None
+        numbers.sort()
+        if numbers != self._sorted and (reason := self._misuse(numbers)):
+            return value, reason
+        if puzzle.operators != OPERATORS and not expression.operators(tree) <= set(puzzle.operators):
+            return value, "operator-not-allowed"
+        if bottom == 0:
+            return None, "division-by-zero"
+        if puzzle.rule.whole and not whole:
+            return value, "not-positive-integer"
+        if not agrees:
+            return value, "answers-disagree"
+        return value, "" if top == puzzle.target * bottom else "wrong-value"
+
+    def _misuse(self, numbers: list[int]) -> str:
+        """The reason why *numbers* are not those that the rule asks for, or ""."""
+        unused = list(self._sorted)
+        reason = ""
+        for number in numbers:
+            if number in unused:
+                unused.remove(number)
+            elif number not in self._sorted:
+                return "number-not-given"
+            else:
+                reason = "number-used-twice"
+        return reason or ("number-left-out" if self.puzzle.rule.every and unused else "")
 
 
-def grade(completion: str, row: Row) -> Grade:
-    """The grade of *completion* under the rule, operators and style of *row*.
-
-    Raises:
-        InputError: the row names an unknown rule or operator.
-    """
-    form, strict, answer, trailing = STYLES[row.get("style") or "begun"].read(completion)
-    if answer is None:
-        return Grade(form, strict, False, None, None, "no-answer", trailing)
-    value, reason = judge(answer, row)
-    return Grade(form, strict, not reason, answer, value, reason, trailing)
-
-
-def judge(answer: str, row: Row) -> tuple[str | None, str]:
-    """The exact value of *answer* as text, and why it is not right ("" when it is)."""
-    if len(answer) < 12 and answer.lower() in _IMPOSSIBLE:
-        return None, _impossible(row)
-    try:
-        numbers, used, top, bottom, whole, agrees = parse(answer)
-    except ExpressionError as error:
-        return None, error.reason
-    named = row.get("rule")
-    asked = _PLAIN if named is None else rule(named)
-    value = None if bottom == 0 else str(top) if bottom == 1 else fraction(top, bottom)
-    given: list[int] = row["nums"]
-    numbers.sort()
-    if numbers != sorted(given) and (fault := _misuse(numbers, given, asked)):
-        return value, fault
-    allowed = row.get("operators")
-    if allowed and not used <= set(signs(allowed)):
-        return value, "operator-not-allowed"
-    if bottom == 0:
-        return None, "division-by-zero"
-    if asked.whole and not whole:
-        return value, "not-positive-integer"
-    if not agrees:
-        return value, "answers-disagree"
-    return value, "" if top == row["target"] * bottom else "wrong-value"
-
-
-def _misuse(numbers: list[int], given: list[int], asked: Rule) -> str:
-    left = list(given)
-    fault = ""
-    for number in numbers:
-        if number in left:
-            left.remove(number)
-        elif number not in given:
-            return "number-not-given"
-        else:
-            fault = "number-used-twice"
-    return fault or ("number-left-out" if asked.every and left else "")
-
-
-def _impossible(row: Row) -> str:
-    asked = rule(row.get("rule") or DEFAULT_RULE)
-    solvable = _solvable(tuple(sorted(row["nums"])), row["target"], asked.name, row.get("operators") or SIGNS)
-    return "not-proved" if solvable is None else "not-impossible" if solvable else ""
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 @lru_cache(maxsize=65_536)
-def _solvable(numbers: tuple[int, ...], target: int, rule_name: str, allowed: str) -> bool | None:
-    """Whether there is a way, by exhaustion; None where the puzzle is too large for that."""
-    from countdown_rl.puzzle.rules import MAX_NUMBERS
+def _solvable(puzzle: Puzzle) -> bool | None:
+    """Whether *puzzle* has a solution; None where it is too large for an exhaustive search."""
     from countdown_rl.puzzle.solver import solvable
 
-    if len(numbers) > MAX_NUMBERS:
-        return None
-    return solvable(Puzzle(numbers, target, rule(rule_name), signs(allowed)))
+    return solvable(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None

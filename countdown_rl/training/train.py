@@ -15,7 +15,8 @@ from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.journal import History, Journal
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.tasks import task
+from countdown_rl.tasks.response_format import ANSWER_CLOSE
+from countdown_rl.tasks.task import Row, parse_row
 from countdown_rl.training import rewards, trl_config
 from countdown_rl.training.checkpoints import Checkpoints, Due, step_of
 from countdown_rl.training.config import TrainOptions
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from countdown_rl.training.trainer import Trainer
 
 #: A completion that has given its answer has nothing more to say.
-STOP = "</answer>"
+STOP = ANSWER_CLOSE
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 #: Options that change how a run is watched or kept, and nothing of what it computes.
 _WATCHING = ("save_steps", "save_minutes", "logging_steps", "sample_every", "sample_size", "report_to")
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def how_to_continue(checkpoints: Path) -> str:
     return f"The same command continues after step {step_of(latest)}; add --restart to begin again."
 
 
-def read(data: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def read(data: Path) -> tuple[list[Row], dict[str, Any]]:
     """The training rows at *data* (a data artifact or one JSONL file), and how they are written down as an input."""
     data = Path(data)
     if data.is_file():
@@ -211,7 +210,7 @@ def check_prompts(loaded: load.Loaded, rows: Sequence[Row], options: TrainOption
 
 
 def _prompt(tokenizer: Any, row: Row) -> str:
-    return chat_template.render(tokenizer, task.of_row(row).messages(row))
+    return chat_template.render(tokenizer, row.messages())
 
 
 @dataclass
@@ -289,7 +288,7 @@ def _trainer(run: _Run, done: int) -> "Trainer":
         on_checkpoint=checkpoint_written,
     )
     grading = Grading(
-        lambda text, row: task.of_row(row).grade(text, row),
+        lambda text, row: parse_row(row).grade(text),
         lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
         graded,
     )

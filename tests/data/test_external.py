@@ -130,7 +130,7 @@ def test_packed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
     path.write_bytes(pack.compress(text.encode()))
     rows = [row for _, row in external.from_file(path)]
     made = external.countdown(
-        [("", row) for row in rows], 1, rule=RULES["exactly-once"], signs="+-*/", exclude=Exclusion(), limits={},
+        [("", row) for row in rows], 1, rule=RULES["exactly-once"], operators="+-*/", exclude=Exclusion(), limits={},
         impossible=False,
     )  # fmt: skip
     assert [row["id"] for split in made.splits.values() for row in split] == ["3-7-50=46"]

@@ -14,6 +14,7 @@ from countdown_rl.data.enumeration import Stock
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import RULES, SPLITS, Puzzle
+from countdown_rl.tasks.countdown import CountdownRow
 
 SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
 
@@ -24,7 +25,7 @@ def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
 
 
 def check_facts(row, wanted):
-    posed = rules.of_row(row)
+    posed = CountdownRow(row).puzzle
     found = solver.solve(posed)
     assert (row["solutions"], row["needs"]) == (found.solutions, found.needs)
     assert row["id"] == posed.id
@@ -33,9 +34,7 @@ def check_facts(row, wanted):
     assert (row["solution"] is None) == (found.solutions == 0)
     assert set(row["nums"]) <= set(wanted.values)
     if row["solution"]:
-        from countdown_rl.tasks import countdown
-
-        assert countdown.judge(row["solution"], row) == (str(row["target"]), "")
+        assert CountdownRow(row).judge(row["solution"]) == (str(row["target"]), "")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def check_facts(row, wanted):
         PRESETS["24"],
         replace(SMALL, rule=RULES["at-most-once"]),
         replace(SMALL, rule=RULES["television"], impossible=0.25),
-        replace(SMALL, signs="+-*", impossible=0.5),
+        replace(SMALL, operators="+-*", impossible=0.5),
         replace(PRESETS["3to4"], sizes={1: 1, 5: 1}),
     ],
 )
@@ -135,7 +134,7 @@ def _brute_puzzles(wanted, split):
         for hand in itertools.combinations_with_replacement(sorted(set(wanted.values)), size)
         if rules.split_of(hand) == split
         for target in range(wanted.low, wanted.high + 1)
-        if solver.solvable(Puzzle(hand, target, wanted.rule, wanted.signs))
+        if solver.solvable(Puzzle(hand, target, wanted.rule, wanted.operators))
     }
 
 

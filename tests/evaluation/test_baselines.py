@@ -17,7 +17,7 @@ from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.puzzle import rules
 from countdown_rl.puzzle.expression import parse
-from countdown_rl.tasks.task import of_row
+from countdown_rl.tasks.task import parse_row
 
 ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
@@ -40,14 +40,14 @@ rows = st.fixed_dictionaries(
 
 @given(rows, st.integers())
 def test_a_random_expression_keeps_every_rule(row, seed):
-    completion = baselines.complete("random", row, str(seed))
-    grade = of_row(row).grade(completion, row)
+    completion = baselines.complete("random", parse_row(row), str(seed))
+    grade = parse_row(row).grade(completion)
     assert grade.strict_format
     assert grade.correct or grade.reason == "wrong-value"
 
 
 def test_every_expression_of_a_small_puzzle_comes_up():
-    posed = rules.of_row({"nums": [2, 5], "target": 1, "rule": "at-most-once"})
+    posed = parse_row({"nums": [2, 5], "target": 1, "rule": "at-most-once"}).puzzle
     values = {parse(baselines.expression(posed, random.Random(seed))).value for seed in range(400)}
     one, other = Fraction(2), Fraction(5)
     every = {one, other, one + other, one - other, other - one, one * other, one / other, other / one}
@@ -55,7 +55,7 @@ def test_every_expression_of_a_small_puzzle_comes_up():
 
 
 def test_no_expression_divides_by_zero():
-    posed = rules.of_row({"nums": [4, 4, 9], "target": 1, "operators": "+-*/"})
+    posed = parse_row({"nums": [4, 4, 9], "target": 1}).puzzle
     texts = {baselines.expression(posed, random.Random(seed)) for seed in range(2_000)}
     assert all(parse(text).value is not None for text in texts)
     assert "(4 - 4) / 9" in texts

@@ -110,11 +110,11 @@ def test_metrics_of_several_completions_count_puzzles_and_give_pass_at_k():
 
 def answers(*texts):
     """Completions of the puzzle of reaching 20 from 2, 3 and 4."""
-    from countdown_rl.tasks import countdown
+    from countdown_rl.tasks.countdown import CountdownRow
 
     row = {"nums": [2, 3, 4], "target": 20}
     grades = [
-        countdown.grade("</think>" if text is None else f"</think>\n<answer>{text}</answer>", row) for text in texts
+        CountdownRow(row).grade("</think>" if text is None else f"</think>\n<answer>{text}</answer>") for text in texts
     ]
     return [row | {"answer": one.answer, "value": one.value, "correct": one.correct} for one in grades]
 

@@ -97,15 +97,15 @@ def test_the_example_on_the_card_runs_as_it_stands(root):
 
 def test_the_example_on_the_card_puts_the_prompt_that_training_did(root):
     from countdown_rl.models import chat_template
-    from countdown_rl.tasks import countdown
+    from countdown_rl.tasks.countdown import CountdownRow
 
     build(root)
     code = re.search(r"```python\n(.*?)```", card(root).text, re.DOTALL)[1]
     tokenizer = tiny_llama.tokenizer()
     place = {"tokenizer": tokenizer}
     exec(code[code.index("turns = [") : code.index("inputs = ")], place)
-    row = {"nums": [19, 36, 55, 7], "target": 65}
-    assert place["prompt"] == chat_template.render(tokenizer, countdown.messages(row))
+    row = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
+    assert place["prompt"] == chat_template.render(tokenizer, row.messages())
 
 
 def test_an_evaluation_of_other_weights_is_refused(root):

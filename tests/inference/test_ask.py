@@ -27,6 +27,7 @@ from countdown_rl.tasks.explain import (
     REASONS,
     verdict,
 )
+from countdown_rl.tasks.task import parse_row
 from tests.support import tiny_llama
 
 SHORT = AskOptions(max_new_tokens=40)
@@ -112,9 +113,7 @@ def test_a_model_without_room_for_the_puzzle_is_refused_and_one_with_little_is_c
     with pytest.raises(ModelError, match="the model reads 12 tokens"):
         ask.ask(loaded, row, SHORT)
     monkeypatch.undo()
-    length = len(
-        loaded.tokenizer(chat_template.render(loaded.tokenizer, ask.tasks.of_row(row).messages(row)))["input_ids"]
-    )
+    length = len(loaded.tokenizer(chat_template.render(loaded.tokenizer, parse_row(row).messages()))["input_ids"])
     monkeypatch.setattr(generate, "room", lambda loaded: length + 5)
     assert ask.ask(loaded, row, SHORT).completion.tokens <= 5
 

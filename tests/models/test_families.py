@@ -6,7 +6,7 @@ import pytest
 
 from countdown_rl.inference.cpu_decoder import Stop
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.tasks import task
+from countdown_rl.tasks.task import parse_row
 from tests.support import standins
 
 SMOLLM2 = (
@@ -46,7 +46,7 @@ def ids(tokenizer, text):
 @pytest.mark.parametrize("style", ["begun", "own"])
 def test_a_prompt_ends_in_the_assistants_turn(family, system, style):
     name, tokenizer, _ = family
-    turns = task.of_row(ROW).messages(ROW | {"style": style})
+    turns = parse_row(ROW | {"style": style}).messages()
     asked = turns if system else turns[1:]
     text = chat_template.render(tokenizer, asked)
     begun = BEGUN if style == "begun" else ""

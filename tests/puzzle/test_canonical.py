@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.puzzle.canonical import claim, normal
+from countdown_rl.puzzle.canonical import canonical, claim
 from countdown_rl.puzzle.expression import parse
 
-SIGNS = "+-*/"
+OPERATORS = "+-*/"
+
+
+def normal(text):
+    return canonical(parse(text).tree)
 
 
 def trees(leaves):
@@ -22,7 +26,7 @@ def trees(leaves):
     for cut in range(1, len(leaves)):
         for left, a in trees(leaves[:cut]):
             for right, b in trees(leaves[cut:]):
-                for sign in SIGNS:
+                for sign in OPERATORS:
                     yield f"({left} {sign} {right})", tuple(_value(x, sign, y) for x, y in zip(a, b, strict=True))
 
 
@@ -49,7 +53,7 @@ def test_expressions_have_one_form_when_they_are_one_function_of_their_numbers(c
 def expressions():
     return st.recursive(
         st.integers(1, 9).map(str),
-        lambda inner: st.tuples(inner, st.sampled_from(SIGNS), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        lambda inner: st.tuples(inner, st.sampled_from(OPERATORS), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
         max_leaves=12,
     )
 

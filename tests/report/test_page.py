@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import asdict
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from countdown_rl.report import page as report
 from countdown_rl.report.view import _spans
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.tasks import task
+from countdown_rl.tasks.task import parse_row
 
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
@@ -69,7 +70,7 @@ def made(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) ->
         if mark == "+" and "nums" in row:
             row["target"] = sum(row["nums"])
         completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
-        grade = vars(task.of_row(row).grade(completion, row))
+        grade = asdict(parse_row(row).grade(completion))
         kept.append(row | {"completion": completion} | grade | {"tokens": 9, "truncated": mark == "."})
         assert "impossible" in completion or kept[-1]["correct"] == (mark == "+")
     entry = chained(*CHAINS.get(path.name, ("model",)))

@@ -3,17 +3,17 @@ import pytest
 from countdown_rl.sft import tokenizer
 from countdown_rl.tasks import countdown
 
-ROW = {"nums": [19, 36, 55, 7], "target": 65}
+ROW = countdown.CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
 
 
 @pytest.fixture(scope="module")
 def tokens():
-    corpus = [turn["content"] for turn in countdown.messages(ROW)] * 50
+    corpus = [turn["content"] for turn in ROW.messages()] * 50
     return tokenizer.build([*corpus, *["36 + 55 = 91, 91 - 7 = 84 no\n(3 * 4) / 2"] * 50], 512)
 
 
 def prompt(tokens):
-    return tokens.apply_chat_template(countdown.messages(ROW), tokenize=False, continue_final_message=True)
+    return tokens.apply_chat_template(ROW.messages(), tokenize=False, continue_final_message=True)
 
 
 def test_any_text_comes_back_as_it_was(tokens):

@@ -3,10 +3,23 @@
 import pytest
 
 from countdown_rl.errors import InputError
-from countdown_rl.tasks import countdown, gsm8k, task
+from countdown_rl.tasks import gsm8k
+from countdown_rl.tasks.task import parse_row
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
 SMALL = {"nums": [2, 3, 4], "target": 14, "style": "own"}
+
+
+def messages(row):
+    return parse_row(row).messages()
+
+
+def grade(completion, row):
+    return parse_row(row).grade(completion)
+
+
+def judge(answer, row):
+    return parse_row(row).judge(answer)
 
 
 def _begun(answer):
@@ -14,7 +27,7 @@ def _begun(answer):
 
 
 def test_the_default_prompt_stands_word_for_word():
-    assert countdown.messages(ROW) == [
+    assert messages(ROW) == [
         {
             "role": "system",
             "content": "You are a careful solver of number puzzles. First reason inside <think> and "
@@ -31,13 +44,13 @@ def test_the_default_prompt_stands_word_for_word():
 
 def test_rule_operators_and_style_reach_the_prompt():
     row = {**ROW, "rule": "television", "operators": "+-", "style": "own"}
-    turns = countdown.messages(row)
+    turns = messages(row)
     assert [turn["role"] for turn in turns] == ["system", "user"]
     assert "with + - and parentheses, using each number at most once; every result" in turns[1]["content"]
 
 
 def test_the_vectors_of_a_prompt_that_ends_in_an_open_think():
-    right = countdown.grade("I see.\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", ROW)
+    right = grade("I see.\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", ROW)
     assert (right.format, right.strict_format, right.correct, right.value, right.reason) == (
         True,
         True,
@@ -45,11 +58,11 @@ def test_the_vectors_of_a_prompt_that_ends_in_an_open_think():
         "65",
         "",
     )
-    none = countdown.grade("55 + 36 - 7 - 19", ROW)
+    none = grade("55 + 36 - 7 - 19", ROW)
     assert (none.format, none.correct, none.answer, none.reason) == (False, False, None, "no-answer")
-    other = countdown.grade(_begun("183 - 104 = 79"), {"nums": [95, 78, 6, 88], "target": 79})
+    other = grade(_begun("183 - 104 = 79"), {"nums": [95, 78, 6, 88], "target": 79})
     assert (other.format, other.correct, other.reason) == (True, False, "number-not-given")
-    wrong = countdown.grade(_begun("55 + 36 - 7 - 18"), ROW)
+    wrong = grade(_begun("55 + 36 - 7 - 18"), ROW)
     assert (wrong.format, wrong.correct, wrong.value, wrong.reason) == (True, False, "66", "number-not-given")
 
 
@@ -57,15 +70,15 @@ def test_the_vectors_of_a_prompt_that_ends_in_an_open_think():
     ("between", "strict"), [("\n", True), ("", False), (" ", False), ("\n\n", False), ("\nso\n", False)]
 )
 def test_strict_format_needs_exactly_one_new_line_between_the_blocks(between, strict):
-    grade = countdown.grade(f"<think>4 * 3 is 12</think>{between}<answer>4 * 3 + 2</answer>", SMALL)
-    assert (grade.format, grade.strict_format, grade.correct) == (True, strict, True)
+    graded = grade(f"<think>4 * 3 is 12</think>{between}<answer>4 * 3 + 2</answer>", SMALL)
+    assert (graded.format, graded.strict_format, graded.correct) == (True, strict, True)
 
 
 @pytest.mark.parametrize(
     ("answer", "correct"), [("4 * 3 + 2", True), ("(4*3)+2", True), ("7 * 2", False), ("fourteen", False)]
 )
 def test_the_vectors_of_a_model_that_writes_the_opening_tag(answer, correct):
-    assert countdown.grade(f"<think>so</think>\n<answer>{answer}</answer>", SMALL).correct is correct
+    assert grade(f"<think>so</think>\n<answer>{answer}</answer>", SMALL).correct is correct
 
 
 @pytest.mark.parametrize(
@@ -78,7 +91,7 @@ def test_the_vectors_of_a_model_that_writes_the_opening_tag(answer, correct):
     ],
 )
 def test_format_needs_both_blocks_in_order(completion):
-    assert not countdown.grade(completion, SMALL).format
+    assert not grade(completion, SMALL).format
 
 
 @pytest.mark.parametrize(
@@ -92,15 +105,15 @@ def test_format_needs_both_blocks_in_order(completion):
     ],
 )
 def test_strict_format_is_the_two_blocks_and_nothing_else(completion):
-    grade = countdown.grade(completion, {**SMALL, "style": "begun"})
-    assert grade.format
-    assert not grade.strict_format
-    assert grade.correct
+    graded = grade(completion, {**SMALL, "style": "begun"})
+    assert graded.format
+    assert not graded.strict_format
+    assert graded.correct
 
 
 def test_the_last_complete_answer_after_the_thinking_counts():
     def answer(text):
-        return countdown.grade(text, ROW).answer
+        return grade(text, ROW).answer
 
     assert answer("try <answer>1</answer></think><answer>2</answer>") == "2"
     assert answer("</think><answer>1</answer> no <answer>2</answer>") == "2"
@@ -113,9 +126,9 @@ def test_the_last_complete_answer_after_the_thinking_counts():
 
 
 def test_text_after_the_answer_is_noted():
-    assert countdown.grade(_begun("1") + " and more", ROW).trailing
-    assert not countdown.grade(_begun("1") + "\n", ROW).trailing
-    assert not countdown.grade("no answer", ROW).trailing
+    assert grade(_begun("1") + " and more", ROW).trailing
+    assert not grade(_begun("1") + "\n", ROW).trailing
+    assert not grade("no answer", ROW).trailing
 
 
 @pytest.mark.parametrize(
@@ -136,52 +149,52 @@ def test_text_after_the_answer_is_noted():
     ],
 )
 def test_each_wrong_answer_says_why(answer, reason):
-    grade = countdown.grade(_begun(answer), ROW)
-    assert grade.reason == reason
-    assert grade.correct is (reason == "")
+    graded = grade(_begun(answer), ROW)
+    assert graded.reason == reason
+    assert graded.correct is (reason == "")
 
 
 def test_division_by_zero():
-    assert countdown.judge("3 / (2 - 2)", {"nums": [2, 2, 3], "target": 5}) == (None, "division-by-zero")
+    assert judge("3 / (2 - 2)", {"nums": [2, 2, 3], "target": 5}) == (None, "division-by-zero")
 
 
 def test_a_near_miss_is_a_miss():
     row = {"nums": [99_999, 100_000, 65], "target": 65}
-    assert countdown.judge("65 * 100000 / 99999", row) == ("6500000/99999", "wrong-value")
+    assert judge("65 * 100000 / 99999", row) == ("6500000/99999", "wrong-value")
 
 
 def test_at_most_once_may_leave_numbers_out():
     row = {**ROW, "target": 91, "rule": "at-most-once"}
-    assert countdown.judge("55 + 36", row) == ("91", "")
-    assert countdown.judge("55 + 36", {**row, "rule": "exactly-once"}) == ("91", "number-left-out")
+    assert judge("55 + 36", row) == ("91", "")
+    assert judge("55 + 36", {**row, "rule": "exactly-once"}) == ("91", "number-left-out")
 
 
 def test_television_wants_positive_integers_all_the_way():
     row = {"nums": [3, 7, 9], "target": 5, "rule": "television"}
-    assert countdown.judge("9 - 7 + 3", row) == ("5", "")
-    assert countdown.judge("3 - 7 + 9", row) == ("5", "not-positive-integer")
+    assert judge("9 - 7 + 3", row) == ("5", "")
+    assert judge("3 - 7 + 9", row) == ("5", "not-positive-integer")
 
 
 def test_only_the_operators_of_the_puzzle():
-    assert countdown.judge("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"})[1] == "operator-not-allowed"
+    assert judge("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"})[1] == "operator-not-allowed"
 
 
 @pytest.mark.parametrize("word", ["impossible", "Impossible", "IMPOSSIBLE."])
 def test_impossible_is_right_exactly_where_it_is_proved(word):
-    grade = countdown.grade(_begun(word), {"nums": [2, 4, 6], "target": 99})
-    assert grade.correct
-    assert countdown.judge(word, {"nums": [2, 4, 6], "target": 12}) == (None, "not-impossible")
+    graded = grade(_begun(word), {"nums": [2, 4, 6], "target": 99})
+    assert graded.correct
+    assert judge(word, {"nums": [2, 4, 6], "target": 12}) == (None, "not-impossible")
     # Left-out numbers make it possible under the other rule.
-    assert countdown.judge(word, {"nums": [17, 40, 51], "target": 91})[1] == ""
-    assert countdown.judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1] == "not-impossible"
-    assert countdown.judge(word, {"nums": [1] * 7, "target": 100})[1] == "not-proved"
+    assert judge(word, {"nums": [17, 40, 51], "target": 91})[1] == ""
+    assert judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1] == "not-impossible"
+    assert judge(word, {"nums": [1] * 7, "target": 100})[1] == "not-proved"
 
 
 def test_a_task_is_found_by_its_name():
-    assert task.of_row(ROW) is countdown
-    assert task.of_row({"task": "gsm8k"}) is gsm8k
+    assert parse_row(ROW).task == "countdown"
+    assert parse_row(PROBLEM).task == "gsm8k"
     with pytest.raises(InputError, match="chess"):
-        task.get("chess")
+        parse_row({"task": "chess"})
 
 
 PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens cost?", "gold": "72"}
@@ -221,13 +234,13 @@ def test_rows_without_a_gold_number_are_refused(answer):
     ],
 )
 def test_gsm8k_answers_are_the_gold_number_or_not(answer, correct, reason):
-    grade = gsm8k.grade(f"<thinking>\n3 * 24\n</thinking>\n<answer>\n{answer}\n</answer>\n", PROBLEM)
-    assert (grade.correct, grade.reason, grade.strict_format) == (correct, reason, True)
+    graded = grade(f"<thinking>\n3 * 24\n</thinking>\n<answer>\n{answer}\n</answer>\n", PROBLEM)
+    assert (graded.correct, graded.reason, graded.strict_format) == (correct, reason, True)
 
 
 def test_gsm8k_strict_format_has_each_tag_on_its_own_line():
-    assert gsm8k.grade("<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>", PROBLEM).strict_format
-    loose = gsm8k.grade("<thinking>x</thinking> <answer>72</answer>", PROBLEM)
+    assert grade("<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>", PROBLEM).strict_format
+    loose = grade("<thinking>x</thinking> <answer>72</answer>", PROBLEM)
     assert (loose.format, loose.strict_format, loose.correct) == (True, False, True)
-    assert "each tag on a line of its own" in gsm8k.messages(PROBLEM)[0]["content"].lower().replace("put ", "")
-    assert gsm8k.messages({**PROBLEM, "style": "begun"})[-1]["content"].endswith("<think>")
+    assert "each tag on a line of its own" in messages(PROBLEM)[0]["content"].lower().replace("put ", "")
+    assert messages({**PROBLEM, "style": "begun"})[-1]["content"].endswith("<think>")

@@ -3,7 +3,7 @@
 import pytest
 
 from countdown_rl.errors import UsageError
-from countdown_rl.tasks import task
+from countdown_rl.tasks.task import parse_row
 from countdown_rl.training import rewards
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
@@ -11,7 +11,7 @@ GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
 
 
 def total(specs, completion, row, n_tokens=50):
-    grade = task.of_row(row).grade(completion, row)
+    grade = parse_row(row).grade(completion)
     return sum(weight * rewards.reward(name)(grade, row, n_tokens) for name, weight in rewards.parse(specs).items())
 
 

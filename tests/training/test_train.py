@@ -17,6 +17,7 @@ import pytest
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.runlog import log
+from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import checkpoints, curriculum, train
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
@@ -54,27 +55,22 @@ def place(tmp_path_factory):
     return path
 
 
-class Letters:
-    """A task that a random model does neither well nor badly at, so that every step has a gradient."""
-
-    name = "letters"
-
-    def messages(self, row):
-        return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
-
-    def grade(self, completion, row):
-        right = len(completion) % 2 == 0
-        reason = "" if right else "odd"
-        return SimpleNamespace(text=completion, correct=right, format=True, reason=reason, answer=None, value=None)
+def letters_messages(row):
+    return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
 
 
-class Hopeless(Letters):
-    """A task at which nothing succeeds."""
+def letters_grade(row, completion):
+    """The grade of a task that a random model does neither well nor badly at, so that every step has a gradient."""
+    right = len(completion) % 2 == 0
+    reason = "" if right else "odd"
+    return SimpleNamespace(text=completion, correct=right, format=True, reason=reason, answer=None, value=None)
 
-    def grade(self, completion, row):
-        return SimpleNamespace(
-            **vars(super().grade(completion, row)) | {"correct": False, "reason": "odd", "answer": "1 + 1"}
-        )
+
+def hopeless_grade(row, completion):
+    """The grade of a task at which nothing succeeds."""
+    return SimpleNamespace(
+        **vars(letters_grade(row, completion)) | {"correct": False, "reason": "odd", "answer": "1 + 1"}
+    )
 
 
 def by_letters(name, known=train.rewards.reward):
@@ -85,7 +81,8 @@ def by_letters(name, known=train.rewards.reward):
 @pytest.fixture(autouse=True, scope="module")
 def letters():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.tasks, "of_row", lambda row: Letters())
+        patch.setattr(CountdownRow, "messages", letters_messages)
+        patch.setattr(CountdownRow, "grade", letters_grade)
         patch.setattr(train.rewards, "reward", by_letters)
         yield
 
@@ -260,7 +257,7 @@ def test_samples_show_completions_over_time_with_their_grades(place, tmp_path):
 
 
 def test_a_run_that_goes_wrong_says_so_once_though_it_was_continued(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(train.tasks, "of_row", lambda row: Hopeless())
+    monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
     options = replace(SMALL, max_steps=14, save_steps=11)
     said, again = [], []
     with pytest.raises(Killed):
@@ -296,7 +293,8 @@ def test_a_tracker_writes_beside_the_log_without_the_network(place, unbroken, tm
         "import sys; sys.path.insert(0, sys.argv[1]); import test_train as t; from pathlib import Path;"
         "from dataclasses import replace\n"
         "with t.pytest.MonkeyPatch.context() as patch:\n"
-        "    patch.setattr(t.train.tasks, 'of_row', lambda row: t.Letters())\n"
+        "    patch.setattr(t.CountdownRow, 'messages', t.letters_messages)\n"
+        "    patch.setattr(t.CountdownRow, 'grade', t.letters_grade)\n"
         "    patch.setattr(t.train.rewards, 'reward', t.by_letters)\n"
         "    t.run(Path(sys.argv[2]), Path(sys.argv[3]), replace(t.SMALL, report_to=(sys.argv[4],)))\n"
     )
