@@ -142,7 +142,7 @@ def test_a_row_says_only_what_is_unusual():
         (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ wrong: 50 + 7 - 3 = 54, not 46"),
         (" a</think>\n<answer>50 - 4</answer>", "✗ wrong: 50 - 4: a number that is not in the puzzle"),
         (" a</think>\n<answer>50 - - 4</answer>", "✗ wrong: 50 - - 4: a sign with no number before it"),
-        (" a</think>\n<answer>impossible</answer>", "✗ wrong: it says impossible, and there is a way"),
+        (" a</think>\n<answer>impossible</answer>", "✗ wrong: the answer is impossible, but there is a solution"),
         (" a", "✗ wrong: no complete <answer> after the thinking"),
     ],
 )
