@@ -13,7 +13,7 @@ repro: $(READY)
 	$(BIN)/dvc repro
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
