@@ -1,25 +1,25 @@
-"""What can go wrong, each as one sentence that says what to do. Anything else that escapes is a bug."""
+"""Exceptions whose text is one sentence for the user: what is wrong, where, what to do. Others that escape are bugs."""
 
 
 class CountdownError(Exception):
-    """Something could not be done. Its text is one sentence for a person; the command exits with 1."""
+    """Base of the errors below; the command exits with status 1."""
 
 
 class UsageError(CountdownError, ValueError):
-    """The options make no sense together. The command exits with 2."""
+    """The options are invalid or contradict each other; the command exits with status 2."""
 
 
 class InputError(CountdownError, ValueError):
-    """What was read is not what it should be: a row, an expression, a file."""
+    """Invalid input: a row, an expression, a file."""
 
 
 class ArtifactError(CountdownError):
-    """An artifact is missing, damaged, of the wrong kind, or in the way."""
+    """An artifact is missing, damaged or of the wrong kind, or its directory is in use."""
 
 
 class ModelError(CountdownError):
-    """A model reference that leads nowhere, or to something that cannot be loaded here."""
+    """A model cannot be found, or cannot be loaded on this machine."""
 
 
 class HubError(CountdownError):
-    """The Hub cannot be reached, or will not do what was asked."""
+    """The Hub cannot be reached, or refuses a request."""

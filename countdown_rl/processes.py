@@ -1,55 +1,53 @@
-"""More than one process: which of them this is, and how they are started.
+"""Training in several processes: this process's rank, and the launch of the others.
 
-Accelerate's launcher starts them, whether ``accelerate launch -m countdown_rl train ...`` calls it or
-``countdown-rl train --processes N``. Each then finds its place in the environment, as torch.distributed does.
-The first writes and speaks; the others compute.
+Accelerate's launcher starts them, for ``accelerate launch -m countdown_rl train ...`` and for
+``countdown-rl train --processes N``; each reads its rank from the environment, as torch.distributed does. Only rank 0
+writes and logs.
 """
 
-import importlib.util
-import logging
 import os
-import socket
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from countdown_rl.errors import CountdownError, UsageError
 
-#: The launch configurations that ship with the package.
+#: Launch configurations in ``assets/launch``.
 LAUNCHES = ("ddp", "zero2", "zero3", "fsdp")
 _CONFIGS = Path(__file__).parent / "assets" / "launch"
 
 
 def launched() -> bool:
-    """Whether a launcher started this process, alone or with others."""
+    """Return whether a launcher started this process."""
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ
 
 
-def count() -> int:
-    """How many processes there are."""
+def world_size() -> int:
+    """Return the number of processes."""
     return int(os.environ["WORLD_SIZE"]) if launched() else 1
 
 
-def number() -> int:
-    """Which of them this is; the first is 0."""
+def rank() -> int:
+    """Return the rank of this process."""
     return int(os.environ["RANK"]) if launched() else 0
 
 
-def first() -> bool:
-    """Whether this is the one that writes and speaks."""
-    return number() == 0
+def is_main() -> bool:
+    """Return whether this process has rank 0, the one that writes and logs."""
+    return rank() == 0
 
 
-def threads() -> int:
-    """This process's share of the processor threads that it may use."""
+def cpu_threads() -> int:
+    """Return this process's share of the CPU threads of this machine that it may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def share(completions: int, micro_batch: int, processes: int) -> int:
-    """How many micro-batches of a step each of *processes* goes through.
+def micro_batches(completions: int, micro_batch: int, processes: int) -> int:
+    """Return the micro-batches per process of a step of so many completions.
 
     Raises:
-        UsageError: the completions of a step cannot be dealt out evenly.
+        UsageError: the completions cannot be divided evenly.
     """
     if completions % (micro_batch * processes):
         raise UsageError(
@@ -59,38 +57,44 @@ def share(completions: int, micro_batch: int, processes: int) -> int:
     return completions // (micro_batch * processes)
 
 
-def configuration(launch: str) -> Path:
-    """The Accelerate configuration that *launch* names, or is the path of.
+def launch_configuration(name: str) -> Path:
+    """Return the Accelerate configuration file that is called *name*, or whose path *name* is.
 
     Raises:
-        UsageError: there is none.
-        CountdownError: it needs DeepSpeed, and that is not installed.
+        UsageError: there is no such file.
+        CountdownError: it needs DeepSpeed, which is not installed.
     """
-    path = _CONFIGS / f"{launch}.yaml" if launch in LAUNCHES else Path(launch)
+    path = _CONFIGS / f"{name}.yaml" if name in LAUNCHES else Path(name)
     if not path.is_file():
-        raise UsageError(f"--launch {launch} is neither a file nor one of {', '.join(LAUNCHES)}.")
-    if "distributed_type: DEEPSPEED" in path.read_text() and importlib.util.find_spec("deepspeed") is None:
+        raise UsageError(f"--launch {name} is neither a file nor one of {', '.join(LAUNCHES)}.")
+    if "distributed_type: DEEPSPEED" in path.read_text() and find_spec("deepspeed") is None:
         raise CountdownError(
-            f"--launch {launch} needs DeepSpeed, which is not installed; `pip install 'countdown-rl[deepspeed]'`, "
-            "or take --launch fsdp."
+            f"--launch {name} needs DeepSpeed, which is not installed; `pip install 'countdown-rl[deepspeed]'`, "
+            "or use --launch fsdp."
         )
     return path
 
 
-def start(arguments: Sequence[str], *, processes: int, launch: str) -> int:
-    """Run ``countdown-rl`` with *arguments* in so many processes of this machine, and wait for them.
+def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> int:
+    """Run ``countdown-rl`` with *arguments* in several processes on this machine, and wait for them.
 
     Returns:
-        The exit status of the first that failed; 0 where none did.
+        Exit status of the first process that failed; 0 if none did.
     """
-    config = configuration(launch)
+    path = launch_configuration(configuration)
+    import logging
+    import socket
+
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    # What a process could not do it has said itself; the launcher would say it again, at length.
+    # A process reports its failure itself; the launcher would repeat it with a traceback.
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    words = ["--config_file", str(config), "--num_processes", str(processes), "--main_process_port", str(_free_port())]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", port]
     try:
         launch_command(launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments]))
     except ChildFailedError as error:
@@ -99,9 +103,3 @@ def start(arguments: Sequence[str], *, processes: int, launch: str) -> int:
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -5,15 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
 from countdown_rl import artifacts
-from countdown_rl.cli.main import app
+from countdown_rl.cli import main
 from tests.support.imports import import_closure
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = {name: main.command(name) for panel in main.COMMANDS.values() for name in panel}
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 SECTIONS = sorted((ROOT / "stages").glob("*.yaml"))
 

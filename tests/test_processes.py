@@ -68,10 +68,10 @@ def test_the_deepspeed_configurations_say_their_stage(launch, stage):
 
 
 def test_deepspeed_where_it_is_not_installed_is_refused_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
     with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[deepspeed\]'"):
-        processes.configuration("zero3")
-    assert processes.configuration("fsdp").is_file()
+        processes.launch_configuration("zero3")
+    assert processes.launch_configuration("fsdp").is_file()
 
 
 @pytest.mark.parametrize(
@@ -92,17 +92,17 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_starts(monkeypatch
 def test_the_place_of_a_process_is_read_from_its_environment(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert (processes.launched(), processes.count(), processes.first()) == (False, 1, True)
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "512")):
         monkeypatch.setenv(name, value)
-    assert (processes.launched(), processes.count(), processes.first()) == (True, 2, False)
-    assert processes.threads() == 1
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (True, 2, False)
+    assert processes.cpu_threads() == 1
 
 
 def test_completions_are_shared_out_in_whole_micro_batches():
-    assert processes.share(128, 16, 2) == 4
+    assert processes.micro_batches(128, 16, 2) == 4
     with pytest.raises(UsageError):
-        processes.share(128, 48, 2)
+        processes.micro_batches(128, 48, 2)
 
 
 @pytest.fixture(scope="module")

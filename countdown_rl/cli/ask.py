@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.console import plain
 from countdown_rl.cli.parameters import AsJson, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
+from countdown_rl.formatting import printable
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models.chat_template import OPEN_THINK
 
@@ -32,15 +32,13 @@ def ask(
     options: AskOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Put one puzzle to a model, and watch it think.
+    """Ask a model one puzzle, and stream its reasoning.
 
-    Its answer is graded exactly, and the solver's stands beside it. Greedy unless a temperature is given.
+    The answer is graded exactly and shown beside the solver's.
 
-    **Examples**
-
-    `countdown-rl ask 3 7 50 --target 46`
-
-    `countdown-rl ask 3 7 50 --target 46 --model artifacts/quantized --temperature 0.8 --seed 7`
+    Examples:
+        countdown-rl ask 3 7 50 --target 46
+        countdown-rl ask 3 7 50 --target 46 --model artifacts/quantized --temperature 0.8
     """
     from countdown_rl.inference import ask as asking
     from countdown_rl.models import load, reference
@@ -49,14 +47,14 @@ def ask(
         row = asking.pose(options, numbers, target)
     except InputError as error:
         raise UsageError(str(error)) from None
-    with console.busy(f"loading {model}"):
+    with console.status(f"loading {model}"):
         ref = reference.resolve(model, revision=revision)
         load.quiet()
         loaded = load.load(ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code)
     if loaded.note:
         console.note(loaded.note)
     if not as_json:
-        console.result({}, as_json=False, view=_head(row, ref.source))
+        console.result({}, as_json=False, view=_heading(row, ref.source))
         if options.style == "begun":
             console.stream(OPEN_THINK)
     reply = asking.ask(loaded, row, options, None if as_json else console.stream)
@@ -64,23 +62,23 @@ def ask(
     console.result(reply.sample() | about, as_json=as_json, view=_view(reply))
 
 
-def _head(row: Mapping[str, Any], model: str) -> Text:
+def _heading(row: Mapping[str, Any], model: str) -> Text:
     puzzle = f"{' '.join(map(str, row['nums']))} → {row['target']}"
-    return Text(puzzle, style="bold").append(f"  {model}", style="not bold dim")
+    return Text.assemble((puzzle, "bold"), (printable(f"  {model}"), "dim"))
 
 
 def _view(reply: "Reply") -> Text:
     from countdown_rl.tasks.explain import verdict
 
-    right = reply.grade.correct
-    said = plain(verdict(reply.sample()))
-    text = Text("\n\n").append(f"{'✓ right' if right else '✗ wrong'}: {said}\n", style="green" if right else "red")
-    return text.append(f"solver: {_solution(reply)}\n").append(f"{reply.completion.tokens} tokens", style="dim")
-
-
-def _solution(reply: "Reply") -> str:
+    grade = printable(verdict(reply.sample()))
     count = reply.solved.solutions
-    if not count:
-        return "there is no way; every expression was tried"
-    ways = f"{count:,} distinct solution{'s' * (count != 1)}"
-    return f"{reply.solved.solution} = {reply.row['target']} ({ways})"
+    solution = "there is no solution; every expression was tried"
+    if count:
+        equation = f"{reply.solved.solution} = {reply.row['target']}"
+        solution = f"{equation} ({count:,} distinct solution{'s' * (count != 1)})"
+    return Text.assemble(
+        "\n\n",
+        (f"✓ correct: {grade}\n", "green") if reply.grade.correct else (f"✗ wrong: {grade}\n", "red"),
+        f"solver: {solution}\n",
+        (f"{reply.completion.tokens} tokens", "dim"),
+    )

@@ -9,29 +9,27 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.console import plain
+from countdown_rl.cli.parameters import AsJson, Out
 from countdown_rl.errors import InputError, UsageError
+from countdown_rl.formatting import printable
 
 
 def compare(
-    results: Annotated[list[Path], typer.Argument(help="What eval wrote, two or more, in order.")],
-    out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("artifacts/eval/comparison"),
+    results: Annotated[list[Path], typer.Argument(help="Directories of eval, two or more, in order.")],
+    out: Out = Path("artifacts/eval/comparison"),
     changed: Annotated[
-        int, typer.Option(min=0, help="Show so many puzzles that changed side, with what was said before and after.")
+        int, typer.Option(min=0, help="Number of puzzles to show whose grade changed, with both completions.")
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare evaluations on the same puzzles.
 
-    Each is held against the first and against the one before it, puzzle by puzzle: the paired difference
-    with its 95% interval, and McNemar's exact test. A floor and a ceiling (`eval --model random` and
-    `--model solver`) stand in the table and are held against nothing.
+    Each is compared with the first and with the one before it: the paired difference with its 95% interval, and
+    McNemar's exact test. The bounds (eval --model random and --model solver) are listed without comparison.
 
-    **Examples**
-
-    `countdown-rl compare artifacts/eval/base artifacts/eval/adapter artifacts/eval/merged`
-
-    `countdown-rl compare artifacts/eval/merged artifacts/eval/quantized --changed 5`
+    Examples:
+        countdown-rl compare artifacts/eval/base artifacts/eval/adapter
+        countdown-rl compare artifacts/eval/merged artifacts/eval/quantized --changed 5
     """
     from countdown_rl.evaluation import compare as comparison
 
@@ -44,7 +42,7 @@ def compare(
     if changed:
         changes = comparison.read_changes(out)
         values["changes"] = changes[:changed]
-        count = Text(f"\n{len(values['changes'])} of {len(changes):,} that changed side", style="dim")
+        count = Text(f"\n{len(values['changes'])} of {len(changes):,} whose grade changed", style="dim")
         view = Group(view, *map(_change, values["changes"]), count)
     console.result({"out": str(out)} | values, as_json=as_json, view=view)
 
@@ -68,11 +66,10 @@ def _view(values: dict[str, Any]) -> Table:
 
 def _change(change: dict[str, Any]) -> Text:
     puzzle = f"{' '.join(map(str, change['nums']))} → {change['target']}" if "nums" in change else change["question"]
-    text = Text(f"\n{plain(puzzle)}", style="bold")
+    text = Text(f"\n{printable(puzzle)}", style="bold")
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
-    for name, when in ((change["from"], "before"), (change["to"], "after")):
-        said = change[when]
-        text.append(f"{'✓' if said['correct'] else '✗'} {name}", style="green" if said["correct"] else "red")
-        text.append(f"  {said['reason']}\n" if said["reason"] else "\n", style="dim")
-        text.append(plain(said["completion"].strip("\n")) + "\n", style="default")
+    for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
+        text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")
+        text.append(f"  {sample['reason']}\n" if sample["reason"] else "\n", style="dim")
+        text.append(printable(sample["completion"].strip("\n")) + "\n", style="default")
     return text

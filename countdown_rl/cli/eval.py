@@ -1,5 +1,6 @@
 """``countdown-rl eval``: accuracy of a model on held-out puzzles."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,8 +9,9 @@ import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Data, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli.parameters import AsJson, Data, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.formatting import printable
 
 #: The k of pass@k that the table shows beside the last, and how many reasons it names.
 POWERS = (1, 2, 4, 8, 16, 32, 64)
@@ -17,7 +19,7 @@ REASONS = 4
 
 
 @with_options
-def eval_(
+def eval(
     *,
     model: Annotated[
         str,
@@ -29,35 +31,29 @@ def eval_(
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
     data: Data = Path("artifacts/data/test.jsonl"),
-    out: Out = Path("artifacts/eval/adapter"),
+    out: Annotated[
+        Path | None, typer.Option(help="Directory to write.", show_default="artifacts/eval/<last part of --model>")
+    ] = None,
     options: EvalOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Score a model on held-out puzzles.
+    """Evaluate a model on held-out puzzles.
 
-    Greedy unless a temperature is given. Every completion is kept with its grade. What the model is (base,
-    adapter, merged, 4-bit) it sees for itself. A run that was stopped continues when run again.
+    Greedy by default. Every completion is kept with its grade. An interrupted run continues when the same command is
+    run again. Puzzles larger than those of training, or GSM8K problems, are data sets of their own, as below.
 
-    Larger puzzles than it was trained on are data of their own, as the last two examples have it: 200 of 5 and 6
-    numbers, no set of which is in any training data. So is GSM8K (`gen-data --task gsm8k`).
-
-    **Examples**
-
-    `countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl --out artifacts/eval/adapter`
-
-    `countdown-rl eval --model countdown-tiny --limit 200 --out artifacts/eval/base`
-
-    `countdown-rl eval --model random --out artifacts/eval/random`
-
-    `countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled`
-
-    `countdown-rl gen-data --size 5 --size 6 --n 2000 --test 200 --out artifacts/larger`
-
-    `countdown-rl eval --data artifacts/larger/test.jsonl --out artifacts/eval-larger/adapter`
+    Examples:
+        countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
+        countdown-rl eval --model countdown-tiny --limit 200
+        countdown-rl eval --model random
+        countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled
+        countdown-rl gen-data --size 5 --size 6 --n 2000 --test 200 --out artifacts/larger
+        countdown-rl eval --data artifacts/larger/test.jsonl --out artifacts/eval-larger
     """
     from countdown_rl.evaluation import evaluate
 
-    with console.solving() as advance:
+    out = out or default_out(model)
+    with console.progress("solving") as update:
         result = evaluate.evaluate(
             options,
             model=model,
@@ -65,15 +61,43 @@ def eval_(
             data=data,
             out=out,
             trust_remote_code=trust_remote_code,
-            on_batch=advance,
+            on_batch=with_rate(update),
         )
     if result.note:
         console.note(result.note)
     console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
 
 
+def default_out(model: str) -> Path:
+    """Return the directory for the evaluation of *model*: named by its last path component or Hub name."""
+    path = Path(model)
+    name = path.resolve().name if path.exists() else path.name
+    return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
+
+
+def with_rate(update: Callable[[int, int, str], None]) -> Callable[[int, int, int], None]:
+    """Return a callback for (done, total, solved) that adds the share solved and the puzzles per second.
+
+    Puzzles done at the first call come from an interrupted run and do not count for the rate.
+    """
+    start: tuple[float, int] | None = None
+
+    def advance(done: int, total: int, solved: int) -> None:
+        nonlocal start
+        now = time.monotonic()
+        start = start or (now, done)
+        detail = f"{solved / done:.1%} solved" if done else ""
+        if done > start[1]:
+            detail += f", {(done - start[1]) / (now - start[0]):.0f}/s"
+        update(done, total, detail)
+
+    return advance
+
+
 def _view(out: str, metrics: dict[str, Any]) -> Table:
-    table = Table(title=f"{metrics['model']['source']} → {out}", title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title=printable(f"{metrics['model']['source']} → {out}"), title_justify="left", box=None, pad_edge=False
+    )
     for name in ("", "solved", "95% interval", "n"):
         table.add_column(name, justify="right" if name else "left")
 

@@ -1,10 +1,9 @@
-"""What a person sees while a model learns: one calm block on a terminal, a few lines anywhere else."""
+"""Progress of a training run: a block of sparklines on a terminal, a line each minute elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Protocol
 
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -18,106 +17,83 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
 
 
-class Watch(Protocol):
-    """Whoever is told of each step."""
-
-    def __call__(self, row: StepRow) -> None: ...
-
-
 @contextmanager
-def watching(steps: int) -> Iterator[Watch]:
-    """A callback for the steps of a run of *steps*: a live block on a terminal, else a line a minute."""
-    view = _View(steps)
+def progress(max_steps: int) -> Iterator[Callable[[StepRow], None]]:
+    """Yield a callback for the logged steps of a run."""
+    rows: list[StepRow] = []
+    last = time.monotonic()
+
+    def print_line(row: StepRow) -> None:
+        nonlocal last
+        rows.append(row)
+        if time.monotonic() - last >= console.INTERVAL or row.step == max_steps:
+            last = time.monotonic()
+            console.note(line(rows, max_steps))
+
     if not console.people.is_terminal:
-        yield view.lines
+        yield print_line
         return
-    with Live(view.block(), console=console.people, transient=True, refresh_per_second=4) as live:
+    with Live(block(rows, max_steps), console=console.people, transient=True, refresh_per_second=4) as live:
 
-        def show(row: StepRow) -> None:
-            view.take(row)
-            live.update(view.block())
+        def show_block(row: StepRow) -> None:
+            rows.append(row)
+            live.update(block(rows, max_steps))
 
-        yield show
+        yield show_block
 
 
-class _View:
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.first: int | None = None
-        self.rows: list[StepRow] = []
-        self.said = time.monotonic()
+def line(rows: list[StepRow], max_steps: int) -> str:
+    """Return the state of a run in one line."""
+    step = rows[-1].step
+    left = "" if step == max_steps else f", {_time_left(rows, max_steps)} left"
+    return (
+        f"step {step}/{max_steps}: reward {_recent(rows, 'reward'):.3f}, solved {_recent(rows, 'correct'):.0%}, "
+        f"{_recent(rows, 'length'):.0f} tokens{left}"
+    )
 
-    def take(self, row: StepRow) -> None:
-        self.first = self.first or row.step
-        self.rows.append(row)
 
-    def lines(self, row: StepRow) -> None:
-        self.take(row)
-        if time.monotonic() - self.said >= console.QUIET or row.step == self.steps:
-            self.said = time.monotonic()
-            recent = self._recent()
-            left = "" if row.step == self.steps else f", {duration(self._left())} left"
-            console.note(
-                f"step {row.step}/{self.steps}: reward {recent['reward']:.3f}, "
-                f"solved {recent['correct']:.0%}, {recent['length']:.0f} tokens{left}"
-            )
-
-    def block(self) -> Table:
-        grid = Table.grid(padding=(0, 2))
-        step = self.rows[-1].step if self.rows else 0
-        bar = ProgressBar(total=self.steps, completed=step, width=_WIDTH)
-        if not self.rows:
-            grid.add_row(Text("step", style="dim"), Text(f"0/{self.steps}"), bar, Text("first completions …", "dim"))
-            return grid
-        recent = self._recent()
-        grid.add_row(
-            Text("step", style="dim"),
-            Text(f"{step}/{self.steps}"),
-            bar,
-            Text(f"{duration(self._left())} left", "dim"),
+def block(rows: list[StepRow], max_steps: int) -> Table:
+    """Return the state of a run as a bar over three sparklines."""
+    grid = Table.grid(padding=(0, 2))
+    step = rows[-1].step if rows else 0
+    bar = ProgressBar(total=max_steps, completed=step, width=_WIDTH)
+    left = f"{_time_left(rows, max_steps)} left" if rows else "first completions …"
+    grid.add_row(Text("step", "dim"), f"{step}/{max_steps}", bar, Text(left, "dim"))
+    for name, label, figure, detail in (
+        (
+            ("reward", "reward", "{:.3f}", f"{rows[-1].dead_groups:.0%} of groups without signal"),
+            ("correct", "solved", "{:.0%}", ""),
+            ("length", "length", "{:.0f} tokens", f"{rows[-1].truncated:.0%} truncated"),
         )
-        for name, label, text in (
-            ("reward", "reward", f"{recent['reward']:.3f}"),
-            ("correct", "solved", f"{recent['correct']:.0%}"),
-            ("length", "length", f"{recent['length']:.0f} tokens"),
-        ):
-            line = Text(sparkline([getattr(row, name) for row in self.rows]), style="cyan")
-            grid.add_row(Text(label, style="dim"), Text(text), line, Text(self._aside(name), "dim"))
-        return grid
+        if rows
+        else ()
+    ):
+        curve = Text(sparkline([getattr(row, name) for row in rows]), "cyan")
+        grid.add_row(Text(label, "dim"), figure.format(_recent(rows, name)), curve, Text(detail, "dim"))
+    return grid
 
-    def _aside(self, name: str) -> str:
-        last = self.rows[-1]
-        if name == "reward":
-            return f"{last.dead_groups:.0%} of groups all alike"
-        if name == "length":
-            return f"{last.truncated:.0%} cut short"
-        return ""
 
-    def _recent(self) -> dict[str, float]:
-        rows = self.rows[-10:]
-        return {key: sum(getattr(row, key) for row in rows) / len(rows) for key in ("reward", "correct", "length")}
+def _recent(rows: list[StepRow], name: str) -> float:
+    return sum(getattr(row, name) for row in rows[-10:]) / len(rows[-10:])
 
-    def _left(self) -> float:
-        rows = self.rows[-50:]
-        return (self.steps - self.rows[-1].step) * sum(row.seconds for row in rows) / len(rows)
+
+def _time_left(rows: list[StepRow], max_steps: int) -> str:
+    recent = rows[-50:]
+    return duration((max_steps - rows[-1].step) * sum(row.seconds for row in recent) / len(recent))
 
 
 def sparkline(values: list[float], width: int = _WIDTH) -> str:
-    """*values* as a line of block characters, each the mean of an equal part."""
-    if not values:
-        return ""
+    """Return *values* as block characters, each the mean of an equal part."""
     cells = min(width, len(values))
-    edges = [len(values) * cell // cells for cell in range(cells + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, span = min(means), max(means) - min(means)
+    edges = [len(values) * cell // cells for cell in range(cells + 1)] if cells else []
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(edges)]
+    low, span = min(means, default=0), max(means, default=0) - min(means, default=0)
     return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1)) if span else 0] for mean in means)
 
 
 def duration(seconds: float) -> str:
-    """``45s``, ``3m 20s`` or ``2h 05m``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    """Return ``45s``, ``3m 20s`` or ``2h 05m``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"
+    return f"{minutes // 60}h {minutes % 60:02d}m"

@@ -1,119 +1,133 @@
-"""The command line: one file a command, and the only place that parses options or prints.
+"""Entry point: the table of commands, their lazy loading, and the exit status of every failure.
 
-Nothing here imports torch at import time, so that help and completion answer at once.
+A command lives in the module and function of its name. The module is imported only when the command runs or shows
+its own help, and torch only while it runs, so that help and completion answer at once.
 """
 
 import errno
 import os
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from countdown_rl import __version__, processes
-from countdown_rl.cli import (
-    ask,
-    compare,
-    console,
-    eval,
-    gen_data,
-    grade,
-    merge,
-    publish,
-    quantize,
-    report,
-    samples,
-    sft,
-    solve,
-    train,
-)
+from countdown_rl.cli.help import Command, Group
 from countdown_rl.errors import CountdownError, UsageError
+
+COMMANDS = {
+    "Stages, in order": {
+        "gen-data": "Generate or import puzzles, as splits for training and testing.",
+        "train": "Train a LoRA adapter with GRPO.",
+        "eval": "Evaluate a model on held-out puzzles.",
+        "merge": "Merge a LoRA adapter into its base, as ordinary safetensors.",
+        "quantize": "Write a model's weights in fewer bits.",
+        "publish": "Build the release folder, and upload it with --push.",
+    },
+    "Other commands": {
+        "compare": "Compare evaluations on the same puzzles.",
+        "report": "Write one self-contained HTML page about a run.",
+        "ask": "Ask a model one puzzle, and stream its reasoning.",
+        "samples": "Show completions with their grades.",
+        "sft": "Fine-tune a model on search traces of a solver.",
+        "solve": "Count the solutions of a puzzle exactly, and print a short one.",
+        "grade": "Grade completions exactly, one line of output per line of input.",
+    },
+}
 
 app = typer.Typer(
     name="countdown-rl",
-    help="Post-train a language model with GRPO on the Countdown numbers puzzle, and carry the result all the way.",
-    epilog="Each stage reads the paths it is given and writes one directory.",
+    cls=Group,
+    help="Post-train a language model with GRPO on the Countdown numbers puzzle, from data to a published model.",
+    epilog="Each stage reads the paths given as options and writes one directory.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        console.data(f"countdown-rl {__version__}")
+def command(name: str) -> Command:
+    """Import the module of a command and return the command."""
+    function = name.replace("-", "_")
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=Command)(getattr(import_module(f"countdown_rl.cli.{function}"), function))
+    return typer.main.get_command(single)  # type: ignore[return-value]
+
+
+class _Lazy(Command):
+    """Entry of the list of commands, which becomes the command itself where it gets arguments."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        return command(str(self.name)).make_context(*args, **extra)
+
+
+for _panel, _commands in COMMANDS.items():
+    for _name, _help in _commands.items():
+        app.command(_name, cls=_Lazy, help=_help, rich_help_panel=_panel)(lambda: None)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        print(f"countdown-rl {__version__}")  # noqa: T201 - without the printer, which costs the import of Rich
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-STAGES = "The stages, in order"
-BESIDE = "Beside the stages"
-
-app.command("gen-data", rich_help_panel=STAGES)(gen_data.gen_data)
-app.command("train", rich_help_panel=STAGES)(train.train)
-app.command("eval", rich_help_panel=STAGES)(eval.eval_)
-app.command("merge", rich_help_panel=STAGES)(merge.merge)
-app.command("quantize", rich_help_panel=STAGES)(quantize.quantize)
-app.command("publish", rich_help_panel=STAGES)(publish.publish)
-app.command("compare", rich_help_panel=BESIDE)(compare.compare)
-app.command("report", rich_help_panel=BESIDE)(report.report)
-app.command("ask", rich_help_panel=BESIDE)(ask.ask)
-app.command("samples", rich_help_panel=BESIDE)(samples.samples)
-app.command("sft", rich_help_panel=BESIDE)(sft.sft)
-app.command("solve", rich_help_panel=BESIDE)(solve.solve)
-app.command("grade", rich_help_panel=BESIDE)(grade.grade)
-
-
 def main() -> None:
-    """Run the command; turn every failure into one sentence and an exit status.
+    """Run a command; a failure becomes one sentence on stderr and an exit status.
 
-    0 done, 1 could not (the sentence says what to do), 2 wrong usage, 130 interrupted. With
-    ``COUNTDOWN_RL_DEBUG=1`` a failure shows its traceback as well.
+    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 130 interrupted. With ``COUNTDOWN_RL_DEBUG=1``
+    the exception is raised instead.
     """
-    if not processes.first():
-        console.hush()
+    if not processes.is_main():
+        from countdown_rl.cli import console
+
+        console.silence()
     try:
-        app(standalone_mode=True)
+        app()
     except UsageError as error:
         _fail(error, str(error), 2)
     except CountdownError as error:
         _fail(error, str(error), 1)
     except KeyboardInterrupt as error:
         _fail(error, "interrupted; run the same command again.", 130)
-    except BrokenPipeError:  # the reader of our output went away: not a failure of ours
+    except BrokenPipeError:  # the reader of stdout has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
         _fail(error, _os_sentence(error), 1)
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        _fail(error, f"{type(error).__name__}: {text} (COUNTDOWN_RL_DEBUG=1 shows where).", 1)
+        _fail(error, f"{type(error).__name__}: {text} (set COUNTDOWN_RL_DEBUG=1 for the traceback).", 1)
 
 
 def _os_sentence(error: OSError) -> str:
-    where = error.filename or "the output"
+    path = error.filename or "the output"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left on the disk while writing {where}; free some and run the same command again."
+        return f"no space left on the disk while writing {path}; free some and run the same command again."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{where} cannot be opened: permission denied."
+        return f"{path} cannot be opened: permission denied."
     if error.errno == errno.ENOENT:
-        return f"{where} does not exist."
-    return f"{where}: {error.strerror or error}."
+        return f"{path} does not exist."
+    return f"{path}: {error.strerror or error}."
 
 
 def _fail(error: BaseException, sentence: str, status: int) -> None:
     if os.environ.get("COUNTDOWN_RL_DEBUG"):
         raise error
-    if not processes.first() and not isinstance(error, CountdownError):
-        console.people.quiet = False  # a CountdownError meets all processes, and the first has told of it
-        sentence = f"process {processes.number()}: {sentence}"
+    from countdown_rl.cli import console
+
+    if not processes.is_main() and not isinstance(error, CountdownError):
+        console.people.quiet = False  # every process raises a CountdownError, and rank 0 reports it
+        sentence = f"process {processes.rank()}: {sentence}"
     console.failure(sentence)
     sys.exit(status)

@@ -110,16 +110,14 @@ def publish(
     token is the one of `hf auth login`, or HF_TOKEN. With --dataset the puzzles go instead, as a data set that
     `load_dataset` reads.
 
-    **Examples**
-
-    `countdown-rl publish --model artifacts/quantized --eval artifacts/eval/quantized`
-
-    `countdown-rl publish --push --repo-id me/countdown-tiny-nf4`
-
-    `countdown-rl publish --model artifacts/merged --also artifacts/gguf --also artifacts/adapter --push --repo-id me/countdown`
-
-    `countdown-rl publish --dataset artifacts/data --license cc0-1.0 --push --repo-id me/countdown-puzzles`
-    """  # noqa: E501
+    Examples:
+        countdown-rl publish --model artifacts/quantized --eval artifacts/eval/quantized
+        countdown-rl publish --push --repo-id me/countdown-tiny-nf4
+        countdown-rl publish --model artifacts/merged --also artifacts/gguf \\
+          --also artifacts/adapter --push --repo-id me/countdown
+        countdown-rl publish --dataset artifacts/data --license cc0-1.0 \\
+          --push --repo-id me/countdown-puzzles
+    """
     if push and repo_id is None:
         raise UsageError("--push needs to know where to; give --repo-id NAME/MODEL.")
     if not push and (repo_id is not None or public or force or tag is not None or unmeasured):

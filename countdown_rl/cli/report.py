@@ -1,4 +1,4 @@
-"""``countdown-rl report``: one page about a run."""
+"""``countdown-rl report``: one HTML page about a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,33 +9,30 @@ from rich.text import Text
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, with_options
 from countdown_rl.errors import InputError, UsageError
+from countdown_rl.formatting import printable
 from countdown_rl.report.config import ReportOptions
 
 
 @with_options
 def report(
     *,
-    run: Annotated[Path, typer.Argument(help="Where the pipeline put things.")] = Path("artifacts"),
+    run: Annotated[Path, typer.Argument(help="Directory of the artifacts.")] = Path("artifacts"),
     result: Annotated[
-        list[Path] | None, typer.Option(help="What eval wrote; may be repeated. All in RUN/eval when left out.")
+        list[Path] | None, typer.Option(help="Directory of eval; repeatable.", show_default="all in RUN/eval")
     ] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="The log of train; RUN/train/log.csv when left out, where there is one.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("artifacts/report.html"),
+    log: Annotated[Path | None, typer.Option(help="Log of train.", show_default="RUN/train/log.csv if present")] = None,
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("artifacts/report.html"),
     options: ReportOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Make one self-contained HTML page about a run.
+    """Write one self-contained HTML page about a run.
 
-    Results with intervals and paired differences, what they are made of, training curves, completions with
-    every sum checked, and the chain of manifests. It opens from disk and needs no network.
+    It shows results with intervals and paired differences, training curves, completions with every sum checked, and
+    the chain of manifests. It opens from disk and needs no network.
 
-    **Examples**
-
-    `countdown-rl report`
-
-    `countdown-rl report --result artifacts/eval/base --result artifacts/eval/adapter --out page.html`
+    Examples:
+        countdown-rl report
+        countdown-rl report --result artifacts/eval/base --result artifacts/eval/adapter
     """
     from countdown_rl.report import page
 
@@ -50,8 +47,6 @@ def report(
         "results": [path.as_posix() for path in sources.results.values()],
         "log": None if sources.log is None else sources.log.as_posix(),
     }
-    view = Text(f"{out} ", style="bold").append(
-        f"{size / 1000:,.0f} kB, {', '.join(sources.results)}" + ("" if sources.log else "; no training log"),
-        style="not bold",
-    )
+    names = ", ".join(sources.results) + ("" if sources.log else "; no training log")
+    view = Text.assemble((printable(f"{out} "), "bold"), printable(f"{size / 1000:,.0f} kB, {names}"))
     console.result(values, as_json=as_json, view=view)

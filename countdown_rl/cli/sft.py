@@ -15,22 +15,21 @@ def sft(
     options: SftOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune a model on search traces of a solver (supervised, all weights).
+    """Fine-tune a model on search traces of a solver.
 
-    Each trace tries one operation after another, in an order learnt from the puzzles, and answers. Without
-    `--model` a small Llama and its tokenizer are created: `countdown-tiny` was made this way.
+    Supervised training of all weights. Without --model a small Llama and its tokenizer are created; countdown-tiny
+    was made this way.
 
-    **Examples**
-
-    ```
-    countdown-rl sft --data artifacts/data --out artifacts/sft
-    countdown-rl sft --model artifacts/sft --give-up 0.5 --max-steps 200
-    countdown-rl sft --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw
-    ```
+    Examples:
+        countdown-rl sft --data artifacts/data --out artifacts/sft
+        countdown-rl sft --model artifacts/sft --give-up 0.5 --max-steps 200
+        countdown-rl sft --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw
     """
-    from countdown_rl.sft import train as stage
+    from countdown_rl.sft import train as training
 
-    with console.warming() as advance:
-        facts = stage.make(options, data=data, out=out, on_step=advance)
+    with console.progress("training") as update:
+        facts = training.make(
+            options, data=data, out=out, on_step=lambda step, total, loss: update(step, total, f"loss {loss:.3f}")
+        )
     console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.")
     console.result({"out": str(out)} | facts, as_json=as_json)

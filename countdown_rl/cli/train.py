@@ -50,24 +50,20 @@ def train(
 ) -> None:
     """Train a LoRA adapter with GRPO.
 
-    The base is held in 4-bit NF4 where that is sound and fast; on a processor without a GPU its values are
-    quantized once and computed with in full. A run that was stopped continues when the same command is run
-    again. Beside the log go samples of completions (`countdown-rl samples`) and a picture of the run.
+    With --precision nf4 the frozen base is held in 4 bits; on a CPU its values are rounded once and computed with in
+    full precision. An interrupted run continues when the same command is run again. Samples of completions (see
+    countdown-rl samples) and a plot of the run are written beside the log.
 
-    **Examples**
-
-    `countdown-rl train --model countdown-tiny --data artifacts/data --out artifacts/adapter`
-
-    `countdown-rl train --reward correct=1 --reward format=0.1 --num-generations 32 --learning-rate 1e-4`
-
-    `countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check`
-
-    `countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --processes 8 --launch zero2`
+    Examples:
+        countdown-rl train --model countdown-tiny --data artifacts/data
+        countdown-rl train --reward correct=1 --reward format=0.1 --num-generations 32
+        countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check
+        countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --processes 8 --launch zero2
     """
     if not processes.launched():
-        processes.share(options.prompts * options.num_generations, options.micro_batch, processes_)
+        processes.micro_batches(options.prompts * options.num_generations, options.micro_batch, processes_)
         if launch is not None:
-            processes.configuration(launch)
+            processes.launch_configuration(launch)
     if check:
         from countdown_rl.training import preflight
 
@@ -84,10 +80,10 @@ def train(
         check_view.show(checked, as_json=as_json)
         return
     if not processes.launched() and (processes_ > 1 or launch is not None):
-        raise typer.Exit(processes.start(sys.argv[1:], processes=processes_, launch=launch or "ddp"))
+        raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
     from countdown_rl.training import train as training
 
-    with live.watching(options.max_steps) as watch:
+    with live.progress(options.max_steps) as on_step:
         try:
             result = training.train(
                 options,
@@ -99,7 +95,7 @@ def train(
                 checkpoints=checkpoints,
                 restart=restart,
                 trust_remote_code=trust_remote_code,
-                on_step=watch,
+                on_step=on_step,
                 on_note=console.note,
                 on_warning=console.warn,
             )

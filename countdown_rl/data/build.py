@@ -42,7 +42,7 @@ def make(options: DataOptions, out: Path) -> dict[str, Any]:
         made = dict(found.splits)
     else:
         stock = Stock(wanted, exclude)
-        workers = options.workers or processes.threads()
+        workers = options.workers or processes.cpu_threads()
         plans = [generate.plan(stock, *size, seed=options.seed) for size in split_sizes(options).items()]
         made = {plan.split: generate.rows(plan, workers=workers) for plan in plans}
     written = {key: value for key, value in asdict(options).items() if key not in _SILENT and value not in (None, ())}

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from countdown_rl import artifacts, markdown
+from countdown_rl import artifacts, formatting
 from countdown_rl.artifacts import MADE_BY, Manifest
 from countdown_rl.errors import ArtifactError
 from countdown_rl.hub import frontmatter, secret_scan
@@ -91,11 +91,11 @@ def _page(name: str, manifest: Manifest, splits: Mapping[str, str], fields: list
         "training."
         if not _source(manifest)
         else "",
-        "## Fields\n\n" + markdown.table(("field", "what it is"), [(key, _FIELDS.get(key, "")) for key in fields]),
+        "## Fields\n\n" + formatting.table(("field", "what it is"), [(key, _FIELDS.get(key, "")) for key in fields]),
         _usage(splits),
         _making(manifest),
         _licence(manifest, options),
-        "## Checksums\n\n" + markdown.checksums(manifest.files),
+        "## Checksums\n\n" + formatting.checksums(manifest.files),
     ]
     page = "\n\n".join(section for section in sections if section)
     return f"---\n{_metadata(name, manifest, splits, options)}\n---\n\n{page}\n"
@@ -158,7 +158,7 @@ def _counts(manifest: Manifest, splits: Mapping[str, str]) -> str:
     rows = [
         [_SPLITS[split], f"{_rows(manifest, split):,}", *(f"{count:,}" for count in counts[split])] for split in splits
     ]
-    return markdown.table(heads, rows, right="".join(map(str, range(1, min(10, len(heads))))))
+    return formatting.table(heads, rows, right=range(1, len(heads)))
 
 
 def _usage(splits: Mapping[str, str]) -> str:
@@ -175,7 +175,7 @@ puzzles = load_dataset("NAME/DATASET")  # this repository's id
 
 
 def _making(manifest: Manifest) -> str:
-    made = f"## How it was made\n\n```shell\n{MADE_BY['data']} {markdown.flags(manifest.options)}\n```\n\n"
+    made = f"## How it was made\n\n```shell\n{MADE_BY['data']} {formatting.flags(manifest.options)}\n```\n\n"
     source = _source(manifest)
     if source:
         revision = manifest.inputs["from"].get("revision")

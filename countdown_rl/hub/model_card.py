@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from countdown_rl.artifacts import MADE_BY, origin
+from countdown_rl.formatting import below, checksums, flag, flags, interval, options_table, percent, short, table, value
 from countdown_rl.hub import frontmatter, licenses, usage
 from countdown_rl.hub.results import Measured
 from countdown_rl.hub.story import Part, Story
-from countdown_rl.markdown import below, checksums, flag, flags, interval, options_table, percent, short, table, value
 
 _FOR = {
     "countdown": "the Countdown numbers puzzle (reach a target from given numbers with + − × ÷)",
@@ -48,7 +48,7 @@ def _opening(story: Story) -> str:
     if len(story.parts) == 1:
         return f"{said} This repository holds {story.form.title}."
     rows = [(part.form.title, f"`{part.path}`", *_scored(part)) for part in story.parts]
-    return f"{said}\n\n{table(('what it holds', 'where', 'solved', '95% interval', 'n'), rows, right='234')}"
+    return f"{said}\n\n{table(('what it holds', 'where', 'solved', '95% interval', 'n'), rows, right=(2, 3, 4))}"
 
 
 def _scored(part: Part) -> tuple[str, str, str]:
@@ -80,7 +80,7 @@ def _results(story: Story) -> str:
     parts = [
         "## Results",
         "Share of puzzles solved at the first try, on puzzles that training never saw.",
-        table(("puzzles", "solved", "95% interval", "n"), rows, right="123"),
+        table(("puzzles", "solved", "95% interval", "n"), rows, right=(1, 2, 3)),
         f"{_decoding(measured.decoding)} {percent(measured.format)} of the completions keep the format. An answer "
         f"counts only when it keeps the rules and equals the target in exact arithmetic. Puzzles: "
         f"`{measured.data['file']}`, sha256 `{short(measured.data['digest'])}`.",
@@ -157,7 +157,7 @@ def _origin(story: Story) -> str:
         )
         for number, link in enumerate(story.chain, 1)
     ]
-    steps = table(("", "what", "made by", "digest"), rows, right="0")
+    steps = table(("", "what", "made by", "digest"), rows, right=(0,))
     return (
         "## Where it comes from\n\nEach step's manifest, with all its options and the digest of what it was made "
         f"from, is in [manifest.json](manifest.json).\n\n{steps}"

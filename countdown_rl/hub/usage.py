@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from countdown_rl.formatting import literal
 from countdown_rl.hub import formats
 from countdown_rl.hub.story import Part, Story
-from countdown_rl.markdown import literal
 
 _EXAMPLE: dict[str, dict[str, Any]] = {
     "countdown": {"nums": [19, 36, 55, 7], "target": 65},

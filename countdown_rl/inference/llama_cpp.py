@@ -99,7 +99,7 @@ def server(file: Any, context: int, slots: int, *, threads: int = 0, on_cpu: boo
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.n_ctx, params.n_parallel = context, slots
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or processes.threads()
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or processes.cpu_threads()
     if on_cpu:
         params.n_gpu_layers = 0
     params.verbosity = -1

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, markdown
+from countdown_rl import artifacts, formatting
 from countdown_rl.artifacts import MADE_BY
 from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation import compare
 from countdown_rl.evaluation.results import read as read_result
+from countdown_rl.formatting import printable
 from countdown_rl.report.view import Scored, view
-from countdown_rl.text import plain
 
 #: What a page begins with; a file that begins otherwise is not written over.
 MARK = "<!doctype html>\n<!-- a report of countdown-rl -->\n"
@@ -98,13 +98,13 @@ def _ours(path: Path) -> bool:
 
 
 def _value(what: Any) -> str:
-    return f"{what:,}" if isinstance(what, int) and not isinstance(what, bool) else markdown.value(what)
+    return f"{what:,}" if isinstance(what, int) and not isinstance(what, bool) else formatting.value(what)
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value in *values* that there is, however deep, with the words that lead to it."""
     for key, value in values.items():
-        name = f"{path} {markdown.flag(key)}".strip()
+        name = f"{path} {formatting.flag(key)}".strip()
         if isinstance(value, Mapping):
             yield from _leaves(value, name)
         elif value is not None:
@@ -127,13 +127,13 @@ def _duration(seconds: float) -> str:
 
 
 _FILTERS = {
-    "percent": markdown.percent,
-    "interval": markdown.interval,
+    "percent": formatting.percent,
+    "interval": formatting.interval,
     "points": compare.points,
-    "plain": plain,
+    "plain": printable,
     "leaves": _leaves,
     "value": _value,
-    "short": markdown.short,
+    "short": formatting.short,
     "size": _size,
     "duration": _duration,
 }

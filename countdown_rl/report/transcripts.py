@@ -6,13 +6,13 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.evaluation.results import Result
+from countdown_rl.formatting import printable
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.expression import ExpressionError, parse
 from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
 from countdown_rl.report.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.explain import verdict
-from countdown_rl.text import plain
 
 #: Puzzles of each side that are shown of those that changed side.
 CHANGED = 4
@@ -55,9 +55,9 @@ def transcript(sample: Mapping[str, Any]) -> Transcript:
         numbers.append((number, number in foreign))
         if number in foreign:
             foreign.remove(number)
-    shown = pieces(plain(sample["completion"]).strip("\n"))
+    shown = pieces(printable(sample["completion"]).strip("\n"))
     way = None if sample["correct"] or not 0 < len(given) <= MAX_NUMBERS else _way(CountdownRow(sample).puzzle)
-    return Transcript(sample, shown, worked, numbers, foreign, plain(verdict(sample)), way)
+    return Transcript(sample, shown, worked, numbers, foreign, printable(verdict(sample)), way)
 
 
 @lru_cache(maxsize=4_096)

@@ -76,7 +76,7 @@ def warm_up(
     import torch
     from transformers import set_seed
 
-    torch.set_num_threads(options.threads or processes.threads())
+    torch.set_num_threads(options.threads or processes.cpu_threads())
     set_seed(options.seed)
     if options.model is None:
         tokens = tokenizer.build(_corpus(rows, order, options), options.vocab_size)

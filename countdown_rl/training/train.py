@@ -75,7 +75,7 @@ def train(
     Raises:
         CountdownError: anything of the above is not as it should be; nothing was changed.
     """
-    if not processes.first():  # the others compute, and neither write nor speak
+    if not processes.is_main():  # the others compute, and neither write nor speak
         log = on_step = on_note = on_warning = None
     note = on_note or (lambda _: None)
     weights = rewards.parse(options.reward)
@@ -88,8 +88,8 @@ def train(
         "inputs": inputs,
         "versions": artifacts.versions(LIBRARIES),
     }
-    if processes.count() > 1:  # each draws from random numbers of its own
-        identity["options"]["processes"] = processes.count()
+    if processes.world_size() > 1:  # each draws from random numbers of its own
+        identity["options"]["processes"] = processes.world_size()
     store = Checkpoints(checkpoints, identity)
     resume = None if restart else store.latest()
     if not restart and not resume and (differences := store.differences()):
@@ -103,7 +103,7 @@ def train(
     load.quiet()
     import torch
 
-    torch.set_num_threads(options.threads or processes.threads())
+    torch.set_num_threads(options.threads or processes.cpu_threads())
     loaded = load.load(
         ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=ref.base is not None
     )
@@ -129,7 +129,7 @@ def train(
         note(f"Continuing after step {step_of(resume)}.")
     together = trainer.accelerator.wait_for_everyone
     together()  # until all have seen what there is to continue
-    if not resume and processes.first():
+    if not resume and processes.is_main():
         store.begin()
     together()
     journal.begin()
@@ -138,7 +138,7 @@ def train(
 
     facts = _facts(trainer, run)
     whole = trainer.gathered()
-    if processes.first():
+    if processes.is_main():
         with artifacts.writing(
             out,
             "adapter",
@@ -322,7 +322,9 @@ def _passes(step: int, every: int, stride: int) -> bool:
 
 def config(options: TrainOptions, loaded: load.Loaded, weights: list[float], store: Checkpoints) -> Any:
     """What TRL is told of a run."""
-    accumulation = processes.share(options.prompts * options.num_generations, options.micro_batch, processes.count())
+    accumulation = processes.micro_batches(
+        options.prompts * options.num_generations, options.micro_batch, processes.world_size()
+    )
     mixed = loaded.device.startswith("cuda") and loaded.precision != "fp32"
     own = dict(  # noqa: C408 - the names are those of GRPOConfig
         output_dir=str(store.directory),

@@ -1,31 +1,70 @@
-"""What a person sees where there is no terminal."""
+"""The printer, where stderr is no terminal."""
 
 import pytest
+from rich.table import Table
 
-from countdown_rl.cli import console
+from countdown_rl.cli import console, eval
 
 
-@pytest.mark.parametrize("say", [console.note, console.warn, console.failure])
-def test_a_sentence_stays_one_line_and_is_not_read_as_markup(say, capsys):
-    path = "/".join(["a[rather]long", "name"] * 20)
-    say(f"{path} does not exist.")
-    said = capsys.readouterr()
-    assert f"{path} does not exist.\n" in said.err
-    assert said.err.count("\n") == 1
-    assert not said.out
+@pytest.mark.parametrize("show", [console.note, console.warn, console.failure])
+def test_a_sentence_stays_one_line_and_is_not_read_as_markup(show, capsys):
+    path = "/".join(["a[red]long[/red]:smile:", "name"] * 20)
+    show(f"{path} does not exist.")
+    printed = capsys.readouterr()
+    assert f"{path} does not exist.\n" in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out
+
+
+@pytest.mark.parametrize("show", [console.note, console.warn, console.failure, console.stream])
+def test_control_characters_are_shown_as_escapes(show, capsys):
+    show("a\x1b[2J\x9b1m\u202eb\r\ud800")
+    printed = capsys.readouterr()
+    assert r"a\x1b[2J\x9b1m\u202eb\r\ud800" in printed.out + printed.err
+
+
+def test_tables_are_not_read_as_markup(capsys):
+    table = Table("[b]head[/b]", title="[red]title[/red]")
+    table.add_row("[/] :smile:")
+    console.result({}, as_json=False, view=table)
+    printed = capsys.readouterr().out
+    for part in ("[b]head[/b]", "[red]title[/red]", "[/] :smile:"):
+        assert part in printed
 
 
 def test_the_rate_counts_what_this_run_has_solved(monkeypatch, capsys):
     now = iter(range(100, 200))
     monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
-    monkeypatch.setattr(console, "QUIET", 0.0)
-    with console.solving() as advance:
-        advance(0, 200, 0)
-    with console.solving() as advance:
-        advance(100, 200, 25)  # an earlier run's
+    monkeypatch.setattr(console, "INTERVAL", 0.0)
+    with console.progress("solving") as update:
+        eval.with_rate(update)(0, 200, 0)
+    with console.progress("solving") as update:
+        advance = eval.with_rate(update)
+        advance(100, 200, 25)  # of an interrupted run
         advance(150, 200, 75)
-    fresh, begun, then = capsys.readouterr().err.splitlines()
+    fresh, resumed, last = capsys.readouterr().err.splitlines()
     assert fresh.startswith("solving: 0 of 200")
-    assert begun == "solving: 100 of 200, 25.0% solved"
-    assert then.startswith("solving: 150 of 200, 50.0% solved, ")
-    assert int(then.split()[-1].removesuffix("/s")) <= 50
+    assert resumed == "solving: 100 of 200, 25.0% solved"
+    assert last.startswith("solving: 150 of 200, 50.0% solved, ")
+    assert int(last.split()[-1].removesuffix("/s")) <= 50
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("artifacts/adapter", "adapter"),
+        ("artifacts/merged/", "merged"),
+        ("countdown-tiny", "countdown-tiny"),
+        ("Qwen/Qwen3-0.6B", "Qwen3-0.6B"),
+        ("models/SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
+        ("random", "random"),
+    ],
+)
+def test_an_evaluation_is_written_to_a_directory_named_by_its_model(model, name):
+    assert eval.default_out(model).as_posix() == f"artifacts/eval/{name}"
+
+
+def test_the_current_directory_has_a_name(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert eval.default_out(".").name == eval.default_out("../mine").name == "mine"

@@ -1,4 +1,4 @@
-"""What a person sees while a model learns."""
+"""Progress of a training run."""
 
 from countdown_rl.cli import console, live
 from countdown_rl.runlog.log import StepRow
@@ -19,22 +19,19 @@ def test_durations_are_short():
     assert [live.duration(s) for s in (4.4, 200, 7500)] == ["4s", "3m 20s", "2h 05m"]
 
 
-def test_without_a_terminal_only_the_end_is_said_of_a_short_run(capsys):
-    with live.watching(3) as watch:
+def test_without_a_terminal_a_short_run_prints_its_end_only(capsys):
+    with live.progress(3) as update:
         for step in (1, 2, 3):
-            watch(row(step))
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert "step 3/3: reward 0.500, solved 40%, 81 tokens" in said.err
+            update(row(step))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "step 3/3: reward 0.500, solved 40%, 81 tokens\n"
 
 
 def test_the_block_shows_reward_share_length_and_time_left():
-    view = live._View(10)
-    for step in range(1, 5):
-        view.take(row(step, reward=step / 10))
     with console.people.capture() as capture:
-        console.people.print(view.block())
+        console.people.print(live.block([], 10))
+        console.people.print(live.block([row(step, reward=step / 10) for step in range(1, 5)], 10))
     text = capture.get()
-    for part in ("4/10", "12s left", "0.250", "40%", "81 tokens", "10% cut short", "25% of groups"):
+    for part in ("0/10", "4/10", "12s left", "0.250", "40%", "81 tokens", "10% truncated", "25% of groups"):
         assert part in text

@@ -57,7 +57,7 @@ def test_a_line_that_is_still_being_written_is_left_out(run):
 @pytest.mark.parametrize("step", ["x", "1-", "-3", "1-2-3"])
 def test_what_is_no_step_is_a_usage_error(run, step):
     done = CliRunner().invoke(app, ["samples", str(run), f"--step={step}"])
-    assert "neither a step nor two" in str(done.exception)
+    assert "neither a step" in str(done.exception)
 
 
 def test_another_file_of_that_name_is_refused(run):

@@ -538,7 +538,7 @@ def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys
     text = capsys.readouterr().out
     assert "✓ 2+3+5 = 10" in text
     assert "✗ number-not-given (2 + 9 = 11)" in text
-    assert "[b]\ufffd[31m1[/b]" in text  # no markup, and nothing that a terminal would obey
+    assert r"[b]\x1b[31m1[/b]" in text  # no markup, and nothing that a terminal would obey
     assert "\x1b" not in text
     assert "4 of 4 completions" in text
 

@@ -1,0 +1,92 @@
+"""Help and completion: light, lazy, and whole at 80 columns."""
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from countdown_rl.cli import main
+
+ROOT = Path(__file__).parents[2]
+HELP = {name: text for panel in main.COMMANDS.values() for name, text in panel.items()}
+
+
+def modules_after(*words):
+    """Return the modules that a command of words imports."""
+    code = (
+        "import atexit, sys; from countdown_rl.cli.main import main;"
+        "atexit.register(lambda: print('MODULES', *sys.modules)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.partition("MODULES")[2].split())
+
+
+def test_the_list_of_commands_imports_no_command():
+    loaded = modules_after("--help")
+    assert not loaded & {f"countdown_rl.cli.{name.replace('-', '_')}" for name in HELP}
+    assert not loaded & {"torch", "numpy", "rich"}
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_the_help_of_a_command_imports_no_other_command(name):
+    loaded = modules_after(name, "--help")
+    commands = {other for other in HELP if f"countdown_rl.cli.{other.replace('-', '_')}" in loaded}
+    assert commands == {name}
+    assert "torch" not in loaded
+
+
+def test_help_takes_a_quarter_of_a_second_at_most():
+    def seconds():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "countdown_rl", "--help"], check=True, capture_output=True, cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(5)) <= 0.25
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_a_command_is_listed_by_the_first_line_of_its_help(name):
+    assert main.command(name).help.splitlines()[0] == HELP[name]
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_at_80_columns_cuts_no_flag_and_no_choice(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    page = CliRunner().invoke(main.app, [name, "--help"]).output
+    assert "…" not in page
+    assert max(map(len, page.partition("\nExamples:")[0].splitlines())) <= 80
+    for param in main.command(name).params:
+        for flag in (*param.opts, *param.secondary_opts):
+            assert param.param_type_name == "argument" or re.search(rf"{flag}(?![\w-])", page), flag
+        for choice in param.type_descriptor.choices or ():
+            assert str(getattr(choice, "value", choice)) in page
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_examples_are_commands_that_parse(name):
+    examples = main.command(name).help.partition("Examples:")[2].replace("\\\n", " ")
+    lines = re.findall(r"^\s*countdown-rl (.*)", examples, re.MULTILINE)
+    assert lines or "| countdown-rl" in examples
+    for line in lines:
+        command, *words = line.split()
+        flags = {flag for param in main.command(command).params for flag in (*param.opts, *param.secondary_opts)}
+        assert {word for word in words if word.startswith("--")} <= flags
+
+
+@pytest.mark.parametrize(("words", "completed"), [("tr", "train"), ("train --max-st", "--max-steps")])
+def test_the_shell_completes_commands_and_flags(words, completed):
+    environment = os.environ | {
+        "_COUNTDOWN_RL_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"countdown-rl {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    code = "from countdown_rl.cli.main import app; app([], prog_name='countdown-rl')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert completed in done.stdout.split()
