@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
+from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.formatting import printable
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models.chat_template import OPEN_THINK
 

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
+from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, Out
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.formatting import printable
 
 
 def compare(

@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
+from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, Data, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.formatting import printable
 
 #: The k of pass@k that the table shows beside the last, and how many reasons it names.
 POWERS = (1, 2, 4, 8, 16, 32, 64)

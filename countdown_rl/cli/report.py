@@ -7,9 +7,9 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
+from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, with_options
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.formatting import printable
 from countdown_rl.report.config import ReportOptions
 
 

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from countdown_rl import artifacts
 from countdown_rl.cli import console
+from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.errors import UsageError
-from countdown_rl.formatting import printable
 
 
 def samples(

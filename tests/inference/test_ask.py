@@ -130,15 +130,15 @@ def test_a_row_says_only_what_is_unusual():
     }
     with pytest.raises(InputError, match="not 7"):
         ask.pose(AskOptions(), [1] * 7, 7)
-    with pytest.raises(UsageError, match="--rule chess is none of"):
+    with pytest.raises(UsageError, match="--rule chess"):
         AskOptions(rule="chess")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (" a</think>\n<answer>50 - 7 + 3</answer>", "✓ right: 50 - 7 + 3 = 46"),
-        (" a</think>\n<answer>50 - 7 + 3 = 46</answer>", "✓ right: 50 - 7 + 3 = 46"),
+        (" a</think>\n<answer>50 - 7 + 3</answer>", "✓ correct: 50 - 7 + 3 = 46"),
+        (" a</think>\n<answer>50 - 7 + 3 = 46</answer>", "✓ correct: 50 - 7 + 3 = 46"),
         (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ wrong: 50 + 7 - 3 = 54, not 46"),
         (" a</think>\n<answer>50 - 4</answer>", "✗ wrong: 50 - 4: a number that is not in the puzzle"),
         (" a</think>\n<answer>50 - - 4</answer>", "✗ wrong: 50 - - 4: a sign with no number before it"),
@@ -160,7 +160,7 @@ def test_what_has_no_way_and_what_ran_out_is_said(place, monkeypatch, capsys, sa
     saying("</think>\n<answer>impossible</answer>")
     assert command(monkeypatch, "2", "2", "--target", "1000", "--model", str(place / "model")) == 0
     out = capsys.readouterr().out
-    assert "✓ right: there is no way, and that is proved" in out
+    assert "✓ correct: there is no way, and that is proved" in out
     assert "solver: there is no way; every expression was tried" in out
     saying("hm", ended=False)
     assert command(monkeypatch, "2", "2", "--target", "4", "--model", str(place / "model")) == 0
