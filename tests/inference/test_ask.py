@@ -161,7 +161,7 @@ def test_what_has_no_way_and_what_ran_out_is_said(place, monkeypatch, capsys, sa
     assert command(monkeypatch, "2", "2", "--target", "1000", "--model", str(place / "model")) == 0
     out = capsys.readouterr().out
     assert "✓ correct: there is no way, and that is proved" in out
-    assert "solver: there is no way; every expression was tried" in out
+    assert "solver: there is no solution; every expression was tried" in out
     saying("hm", ended=False)
     assert command(monkeypatch, "2", "2", "--target", "4", "--model", str(place / "model")) == 0
     assert "✗ wrong: no answer: it ran out of tokens" in capsys.readouterr().out
