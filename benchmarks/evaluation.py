@@ -90,7 +90,7 @@ def ours(loaded, prompts, max_new_tokens):
     lengths = [len(one) for one in ids]
 
     def fits(length):
-        return generate.fitting(loaded, length + max_new_tokens)
+        return generate.max_rows(loaded, length + max_new_tokens)
 
     generator = generate.Generator(loaded, generate.Decoding(max_new_tokens))
     texts = [""] * len(ids)
@@ -138,7 +138,7 @@ def main():
     from countdown_rl.models import chat_template, load, reference
 
     torch.set_num_threads(given.threads)
-    load.quiet()
+    load.silence_libraries()
     rows = jsonl.read_rows(given.data)[: given.n]
     loaded = load.load(reference.resolve(given.model), precision=given.precision)
     prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]

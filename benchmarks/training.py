@@ -244,7 +244,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="options of train, over the stage's")
     parser.add_argument("--name", default="training")
     asked = parser.parse_args(given)
-    load.quiet()
+    load.silence_libraries()
 
     options = options_of(asked.set, save_steps=asked.every)
     if asked.steps:

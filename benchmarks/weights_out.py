@@ -45,10 +45,10 @@ def make(folder: Path, layers: int) -> None:
     base.mkdir(parents=True)
     adapter.mkdir()
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    slots = {name: checkpoint.Slot(torch.bfloat16, shape) for name, shape in shapes.items()}
+    slots = {name: checkpoint.TensorSpec(torch.bfloat16, shape) for name, shape in shapes.items()}
     torch.manual_seed(0)
     values = ((name, (torch.randn(shape) * 0.02).bfloat16()) for name, shape in shapes.items())
-    checkpoint.write(base, slots, values, shard=600_000_000)
+    checkpoint.write(base, slots, values, max_shard_size=600_000_000)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(base)
     core = Tokenizer(models.WordLevel({"<end>": 0, "a": 1}, unk_token="a"))
@@ -72,7 +72,7 @@ def ours(folder: Path) -> None:
     from countdown_rl.export.config import MergeOptions
     from countdown_rl.models import load, reference
 
-    load.quiet()
+    load.silence_libraries()
     merge.merge(reference.resolve(str(folder / "peft")), folder / "merged", MergeOptions(verify="none"))
 
 
@@ -94,8 +94,8 @@ def same(folder: Path) -> None:
     from countdown_rl.models.checkpoint import Checkpoint
 
     a, b = Checkpoint(folder / "merged"), Checkpoint(folder / "by-peft")
-    equal = sum(torch.equal(a.read(name), b.read(name)) for name in a.slots)
-    print(json.dumps({"equal": equal, "differing": len(b.slots) - equal}))
+    equal = sum(torch.equal(a.read(name), b.read(name)) for name in a.specs)
+    print(json.dumps({"equal": equal, "differing": len(b.specs) - equal}))
 
 
 def ours_nf4(folder: Path) -> None:
@@ -103,7 +103,7 @@ def ours_nf4(folder: Path) -> None:
     from countdown_rl.export.config import QuantizeOptions
     from countdown_rl.models import load, reference
 
-    load.quiet()
+    load.silence_libraries()
     quantize.quantize(reference.resolve(str(folder / "merged")), folder / "quantized", QuantizeOptions())
 
 

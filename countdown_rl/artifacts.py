@@ -136,6 +136,15 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     return {"countdown-rl": __version__} | {name: importlib.metadata.version(name) for name in sorted(names)}
 
 
+def fsync(path: Path) -> None:
+    """Flush the file or directory at *path* from the operating system's cache to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def writing(
     out: Path,
@@ -176,7 +185,8 @@ def writing(
         )
         (partial / MANIFEST).write_bytes(manifest.to_bytes())
         _open_to_readers(partial)
-        _flush(partial)
+        for path in [*partial.rglob("*"), partial]:
+            fsync(path)
         _replace(partial, out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -343,15 +353,6 @@ def _open_to_readers(root: Path) -> None:
     # safetensors makes its files readable by their owner alone; a directory is shared as a whole or not.
     for path in root.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-
-
-def _flush(root: Path) -> None:
-    for path in [*root.rglob("*"), root]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _aside(out: Path) -> Path:

@@ -44,12 +44,12 @@ def ask(
     from countdown_rl.models import load, reference
 
     try:
-        row = asking.pose(options, numbers, target)
+        row = asking.puzzle_row(options, numbers, target)
     except InputError as error:
         raise UsageError(str(error)) from None
     with console.status(f"loading {model}"):
         ref = reference.resolve(model, revision=revision)
-        load.quiet()
+        load.silence_libraries()
         loaded = load.load(ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code)
     if loaded.note:
         console.note(loaded.note)

@@ -41,7 +41,7 @@ def merge(
     from countdown_rl.export import merge as merging
     from countdown_rl.models import load, reference
 
-    load.quiet()
+    load.silence_libraries()
     facts = merging.merge(reference.resolve(adapter, revision=revision), out, options).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 

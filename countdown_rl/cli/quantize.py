@@ -49,7 +49,7 @@ def quantize(
     from countdown_rl.export import quantize as quantization
     from countdown_rl.models import load, reference
 
-    load.quiet()
+    load.silence_libraries()
     facts = quantization.quantize(reference.resolve(model, revision=revision), out, options, data).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 

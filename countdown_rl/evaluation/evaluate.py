@@ -66,9 +66,9 @@ def evaluate(
 
     ref = references.resolve(model, revision=revision)
     inputs["model"] = ref.as_input()
-    models.quiet()
+    models.silence_libraries()
     _set_threads(options.threads)
-    name = engines.settle(options.engine, ref, precision=options.precision, device=options.device)
+    name = engines.resolve(options.engine, ref, precision=options.precision, device=options.device)
 
     def load(name: str) -> Engine:
         decoding = Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
@@ -93,7 +93,7 @@ def evaluate(
         "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
         "engine": engine.name,
         "precision": engine.precision,
-        "path": engine.path,
+        "path": engine.storage,
     }
     _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
     progress.clear()
@@ -150,7 +150,7 @@ def _identity(
         "options": _settings(options),
         "inputs": inputs,
         "versions": artifacts.versions(engine.libraries),
-        "engine": [engine.name, engine.path, engine.precision, engine.device],
+        "engine": [engine.name, engine.storage, engine.precision, engine.device],
         "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     }
 
@@ -204,7 +204,7 @@ def _samples(
     samples: dict[int, Sample] = {}
 
     def batch_size(length: int) -> int:
-        return options.batch_size or engine.rows(length + options.max_new_tokens)
+        return options.batch_size or engine.max_rows(length + options.max_new_tokens)
 
     def add(batch: Sequence[int], completions: Sequence[Completion]) -> None:
         for index, completion in zip(batch, completions, strict=True):

@@ -1,4 +1,4 @@
-"""Safetensors to safetensors, with the linear layers in 4 bits and the rest in bf16, a tensor at a time."""
+"""Safetensors checkpoints with linear layers in 4 bits and everything else in bf16, written one tensor at a time."""
 
 import json
 import shutil
@@ -11,11 +11,11 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
-from countdown_rl.models import checkpoint, nf4, w4a16
-from countdown_rl.models.checkpoint import Checkpoint, Slot
+from countdown_rl.models import checkpoint, nf4, shape, w4a16
+from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
 
-#: What config.json says of NF4: how a loader builds its layers. bf16 is what the weights were rounded from.
-NF4_RECIPE = {
+#: The ``quantization_config`` of NF4. Weights are rounded from bf16, so that is the type to compute in.
+NF4_CONFIG = {
     "quant_method": "bitsandbytes",
     "load_in_4bit": True,
     "load_in_8bit": False,
@@ -25,98 +25,98 @@ NF4_RECIPE = {
     "bnb_4bit_quant_storage": "uint8",
 }
 
-#: Rewritten here, or about the source alone.
-_OWN = {artifacts.MANIFEST, "config.json", checkpoint.INDEX}
+#: Files that are not copied from the source: rewritten here, or about the source alone.
+_NOT_COPIED = {artifacts.MANIFEST, "config.json", checkpoint.INDEX}
 
 
 @dataclass(frozen=True)
-class Packing:
-    """A format: what its ``layout`` of a weight is, how to ``pack`` one, and what config.json says of it.
+class Format:
+    """A 4-bit format of one model.
 
-    ``names`` are the weights that are packed, ``turned`` those of them that are stored (in, out).
+    Attributes:
+        layout: the specs of the tensors that a weight of a name and shape is stored as.
+        pack: those tensors.
+        quantization_config: for config.json.
+        names: the weights to pack; *transposed* those of them that are stored as (in, out).
     """
 
-    layout: Callable[[str, tuple[int, ...]], dict[str, Slot]]
+    layout: Callable[[str, tuple[int, ...]], dict[str, TensorSpec]]
     pack: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]
-    recipe: Mapping[str, Any]
+    quantization_config: Mapping[str, Any]
     names: Collection[str]
-    turned: Collection[str] = ()
+    transposed: Collection[str] = ()
 
 
-def as_nf4(source: Checkpoint, directory: Path) -> Packing:
-    """NF4, for the checkpoint *source* in *directory*."""
-    packed = _linears(source, nf4.skeleton(directory))
-    turned = {name for name, module in packed.items() if nf4.is_turned(module)}
-    return Packing(nf4.layout, nf4.pack, NF4_RECIPE, packed.keys(), turned)
+def nf4_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str, Any]]:
+    """NF4 for the checkpoint *source* in *directory*, and facts about it for the manifest."""
+    layers = _linears(source, shape.skeleton(shape.read_config(directory)))
+    transposed = {name for name, module in layers.items() if nf4.is_transposed(module)}
+    return Format(nf4.layout, nf4.pack, NF4_CONFIG, layers.keys(), transposed), {}
 
 
-def as_w4a16(source: Checkpoint, directory: Path) -> tuple[Packing, dict[str, Any]]:
-    """W4A16, for the checkpoint *source* in *directory*, and what its manifest says of it.
+def w4a16_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str, Any]]:
+    """W4A16 for the checkpoint *source* in *directory*, and facts about it for the manifest.
 
     Raises:
-        ModelError: the model has no layers that the format can hold.
+        ModelError: the model has no layers that the format supports.
     """
-    model = nf4.skeleton(directory)
+    model = shape.skeleton(shape.read_config(directory))
     layers = _linears(source, model)
-    if any(nf4.is_turned(module) for module in layers.values()):
-        raise ModelError("W4A16 holds plain linear layers, and this model has others; give --format nf4.")
-    group = w4a16.group_of({source.slots[name].shape[1] for name in layers})
-    names = {name for name in layers if source.slots[name].shape[1] % group == 0}
-    left = sorted(name.removesuffix(".weight") for name in layers.keys() - names)
-    packing = Packing(
+    if any(nf4.is_transposed(module) for module in layers.values()):
+        raise ModelError("W4A16 supports plain linear layers, and this model has others; give --format nf4.")
+    group = w4a16.group_size({source.specs[name].shape[1] for name in layers})
+    names = {name for name in layers if source.specs[name].shape[1] % group == 0}
+    skipped = sorted(name.removesuffix(".weight") for name in layers.keys() - names)
+    # Layers that no 4-bit format of transformers includes: above all the output head.
+    packable = nf4.linears(model).keys()
+    linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
+    format = Format(
         lambda name, shape: w4a16.layout(name, shape, group),
         lambda name, weight: w4a16.pack(name, weight, group),
-        w4a16.recipe(group, [*left, *_heads(model)]),
+        w4a16.quantization_config(group, [*skipped, *(linears - packable)]),
         names,
     )
-    return packing, {"group_size": group, "left_in_16_bits": left}
+    return format, {"group_size": group, "left_in_16_bits": skipped}
 
 
-def write(source: Checkpoint, directory: Path, out: Path, packing: Packing) -> dict[str, Any]:
-    """Write *source*, the checkpoint in *directory*, to *out* in the format *packing*.
+def write(source: Checkpoint, directory: Path, out: Path, format: Format) -> dict[str, Any]:
+    """Write *source*, the checkpoint in *directory*, to *out* in *format*.
 
     Returns:
-        How many parameters there are, how many of them in 4 bits, and how many bytes that takes.
+        The number of parameters, how many of them are in 4 bits, and the bytes they take.
     """
-    slots: dict[str, Slot] = {}
-    for name, slot in source.slots.items():
-        if name in packing.names:
-            slots |= packing.layout(name, slot.shape)
+    specs: dict[str, TensorSpec] = {}
+    for name, spec in source.specs.items():
+        if name in format.names:
+            specs |= format.layout(name, spec.shape)
         else:
-            slots[name] = Slot(torch.bfloat16 if slot.dtype.is_floating_point else slot.dtype, slot.shape)
-    checkpoint.write(out, slots, _tensors(source, slots, packing))
+            specs[name] = TensorSpec(torch.bfloat16 if spec.dtype.is_floating_point else spec.dtype, spec.shape)
+    checkpoint.write(out, specs, _tensors(source, specs, format))
     config = json.loads((directory / "config.json").read_bytes())
     config.pop("torch_dtype", None)
-    config |= {"dtype": "bfloat16", "quantization_config": dict(packing.recipe)}
+    config |= {"dtype": "bfloat16", "quantization_config": dict(format.quantization_config)}
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     for file in sorted(directory.iterdir()):
-        if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and file.name not in _OWN:
+        if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and file.name not in _NOT_COPIED:
             shutil.copyfile(file, out / file.name)
-    counts = {name: slot.size // slot.dtype.itemsize for name, slot in source.slots.items()}
     return {
-        "parameters": sum(counts.values()),
-        "parameters_in_4_bits": sum(count for name, count in counts.items() if name in packing.names),
-        "bytes": sum(slot.size for slot in slots.values()),
+        "parameters": sum(spec.numel for spec in source.specs.values()),
+        "parameters_in_4_bits": sum(source.specs[name].numel for name in format.names),
+        "bytes": sum(spec.nbytes for spec in specs.values()),
     }
 
 
 def _linears(source: Checkpoint, model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     layers = {f"{name}.weight": module for name, module in nf4.linears(model).items()}
-    return {name: module for name, module in layers.items() if name in source.slots}
+    return {name: module for name, module in layers.items() if name in source.specs}
 
 
-def _heads(model: torch.nn.Module) -> list[str]:
-    """The linear layers that no 4-bit format of transformers touches: output heads, most of all."""
-    kept = nf4.linears(model).keys()
-    return [name for name, module in model.named_modules() if type(module) is torch.nn.Linear and name not in kept]
-
-
-def _tensors(source: Checkpoint, slots: Mapping[str, Slot], packing: Packing) -> Iterator[tuple[str, torch.Tensor]]:
-    for name in source.slots:
-        # No name holds a tensor while the next one is read.
-        if name not in packing.names:
-            yield name, source.read(name).to(slots[name].dtype)
-        elif name in packing.turned:
-            yield from packing.pack(name, source.read(name).T).items()
+def _tensors(source: Checkpoint, specs: Mapping[str, TensorSpec], format: Format) -> Iterator[tuple[str, torch.Tensor]]:
+    # No variable holds a tensor, so that each is freed before the next one is read.
+    for name in source.specs:
+        if name not in format.names:
+            yield name, source.read(name).to(specs[name].dtype)
+        elif name in format.transposed:
+            yield from format.pack(name, source.read(name).T).items()
         else:
-            yield from packing.pack(name, source.read(name)).items()
+            yield from format.pack(name, source.read(name)).items()

@@ -1,57 +1,53 @@
-"""What llama.cpp, which did not write it, makes of a GGUF file: the tokens of a text, and the text of a chat."""
+"""Round-trip check of a GGUF file in llama.cpp: its tokens, and its chat template."""
 
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.errors import ModelError
-from countdown_rl.export import agreement, gguf_tokenizer
-from countdown_rl.inference.llama_cpp import asked, server
-from countdown_rl.models import chat_template
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.export import gguf_tokenizer
+from countdown_rl.inference import llama_cpp
+from countdown_rl.models.chat_template import TEMPLATE_ARGUMENTS, render
+from countdown_rl.tasks import probe
 
 
 def check(file: Path, tokenizer: Any) -> dict[str, Any]:
-    """Load *file* in llama.cpp and hold its tokens and chats against those of *tokenizer*.
+    """Load *file* in llama.cpp and compare its tokens and chats with those of *tokenizer*.
 
     Returns:
-        ``prompts`` read to the same tokens; whether ``any_text`` is, beside the puzzles; and whether the file's
-        ``chat`` template gives the same text there (None where there is none).
+        ``prompts``: the number of puzzles, all of which give the same tokens; ``any_text``: whether other text does;
+        ``chat``: whether the chat template gives the same text (None if there is none).
 
     Raises:
-        ModelError: llama.cpp cannot load it, or reads a puzzle to other tokens.
+        ModelError: llama.cpp cannot load the file, or a puzzle gives other tokens.
     """
-    held = server(file, 256, 1, on_cpu=True)
+    server = llama_cpp.server(file, 256, 1, on_cpu=True)
 
-    def tokens(text: str) -> list[int]:
+    def same_tokens(text: str) -> bool:
         body = {"content": text, "add_special": False, "parse_special": True}
-        found: list[int] = asked(held, "/tokenize", body)["tokens"]
-        return found
+        tokens: list[int] = llama_cpp.request(server, "/tokenize", body)["tokens"]
+        expected: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokens == expected
 
-    def same(text: str) -> bool:
-        wanted: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return tokens(text) == wanted
-
-    conversations = [parse_row(row).messages() for row in agreement.puzzles(16)]
+    conversations = probe.conversations(16)
     for conversation in conversations:
-        text = chat_template.render(tokenizer, conversation)
-        if not same(text):
+        if not same_tokens(render(tokenizer, conversation)):
             raise ModelError(
-                f"llama.cpp reads this puzzle to other tokens than the tokenizer: {conversation[-1]['content']!r}; "
+                f"llama.cpp splits this puzzle into other tokens than the tokenizer: {conversation[-1]['content']!r}; "
                 "use llama.cpp's convert_hf_to_gguf.py."
             )
     return {
         "prompts": len(conversations),
-        "any_text": same(gguf_tokenizer.PROBE),
-        "chat": _chat(held, tokenizer) if tokenizer.chat_template else None,
+        "any_text": same_tokens(gguf_tokenizer.PROBE),
+        "chat": _same_chat(server, tokenizer) if tokenizer.chat_template else None,
     }
 
 
-def _chat(held: Any, tokenizer: Any) -> bool:
+def _same_chat(server: Any, tokenizer: Any) -> bool:
     user = {"role": "user", "content": "Numbers: 3 7 50\nTarget: 46"}
-    begin = tokenizer.bos_token or ""  # the runtime puts it there by itself
+    bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
     for turns in ([user], [{"role": "system", "content": "Be brief."}, user]):
-        body = {"messages": turns, "chat_template_kwargs": chat_template._FIXED}
-        given: str = asked(held, "/apply-template", body)["prompt"]
-        if given.removeprefix(begin) != chat_template.render(tokenizer, turns).removeprefix(begin):
+        body = {"messages": turns, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+        prompt: str = llama_cpp.request(server, "/apply-template", body)["prompt"]
+        if prompt.removeprefix(bos) != render(tokenizer, turns).removeprefix(bos):
             return False
     return True

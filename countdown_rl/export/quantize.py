@@ -1,9 +1,8 @@
-"""Full-precision weights into fewer bits: NF4 as bitsandbytes stores it, W4A16 for vLLM, or GGUF for llama.cpp.
+"""Quantizing full-precision weights: NF4 for bitsandbytes, W4A16 for vLLM, or GGUF for llama.cpp.
 
-Written a tensor at a time, so that a model larger than memory can be done. NF4 and W4A16 go from safetensors
-to safetensors: ``AutoModelForCausalLM.from_pretrained`` loads the result wherever bitsandbytes, or
-compressed-tensors, is installed. Given puzzles, the result is loaded back and scored on them beside what it was
-made from.
+Weights are written one tensor at a time, so that the model may be larger than memory. NF4 and W4A16 are safetensors
+checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandbytes, or compressed-tensors, is
+installed. Given puzzles, the result is loaded back and scored on them beside its source.
 """
 
 import json
@@ -11,7 +10,7 @@ import shutil
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError
@@ -20,7 +19,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export import four_bit, gguf
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.inference import engines
-from countdown_rl.models import load, reference, w4a16
+from countdown_rl.models import load, reference, shape, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.reference import ModelRef
 
@@ -32,89 +31,104 @@ LIBRARIES = {
 
 
 def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | None = None) -> artifacts.Manifest:
-    """Write the quantized artifact of *ref* at *out*; on the puzzles at *data* its accuracy is compared.
+    """Write the quantized artifact of *ref* at *out*; given puzzles at *data*, compare its accuracy.
 
     Raises:
-        ModelError: *ref* is an adapter, is quantized already, is no safetensors checkpoint, is nothing that
-            the format can hold, or is a merge into de-quantized weights, from which NF4 would round the
-            adapter away; or the result lost more than it may.
-        UsageError: there is a limit to what may be lost, and nothing to measure it on.
+        ModelError: *ref* cannot be quantized (it is an adapter, quantized already, a GGUF file, or unsupported by
+            the format), or the result lost more accuracy than allowed.
+        UsageError: there is a limit to the loss, and no data to measure it on.
     """
     if options.max_drop is not None and data is None:
         raise UsageError("--max-drop needs puzzles to measure on; give --data, such as artifacts/data/test.jsonl.")
-    _refuse(ref, options.format)
+    _check_source(ref, options.format)
     if options.format == "w4a16":
         w4a16.check_installed()
     artifacts.check_writable(out, "quantized")
-    source_path = reference.files(ref)
-    if "quantization_config" in json.loads((source_path / "config.json").read_bytes()):
+    directory = reference.files(ref)
+    if shape.quantization_config(directory) is not None:
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
-    source = Checkpoint(source_path)
+    source = Checkpoint(directory)
     inputs = {"model": ref.as_input()} | ({"data": artifacts.file_input(data)} if data is not None else {})
+    libraries = LIBRARIES[options.format]
+    # GGUF is verified and scored by llama.cpp, if installed, rather than by the library that wrote it.
+    by_llama_cpp = options.format == "gguf" and engines.installed("llama-cpp")
     with artifacts.writing(
-        out, "quantized", options=asdict(options), inputs=inputs, libraries=_libraries(options.format)
+        out,
+        "quantized",
+        options=asdict(options),
+        inputs=inputs,
+        libraries=libraries + (("xllamacpp",) if by_llama_cpp else ()),
     ) as draft:
-        written = draft.path
-        if options.format == "nf4":
-            form = four_bit.as_nf4(source, source_path)
-            draft.facts.update(four_bit.write(source, source_path, draft.path, form))
-        elif options.format == "w4a16":
-            form, facts = four_bit.as_w4a16(source, source_path)
-            draft.facts.update(facts | four_bit.write(source, source_path, draft.path, form))
+        model = draft.path
+        if options.format == "gguf":
+            facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name)
+            model = draft.path / facts["file"]
         else:
-            facts, written = _gguf(ref, source, source_path, draft.path, options.gguf_type, out.name)
-            draft.facts.update(facts)
+            make_format = four_bit.nf4_format if options.format == "nf4" else four_bit.w4a16_format
+            format, facts = make_format(source, directory)
+            facts |= four_bit.write(source, directory, draft.path, format)
         draft.facts.update(
+            facts,
             format=options.format,
-            bytes_before=sum(slot.size for slot in source.slots.values()),
-            bits_per_parameter=round(8 * draft.facts["bytes"] / draft.facts["parameters"], 3),
+            bytes_before=sum(spec.nbytes for spec in source.specs.values()),
+            bits_per_parameter=round(8 * facts["bytes"] / facts["parameters"], 3),
         )
         if data is not None:
-            draft.facts["against_source"] = _score(ref, written, data, options)
+            draft.facts["against_source"] = _score(ref, model, data, options, by_llama_cpp)
     return artifacts.read(out, "quantized", verify=False)
 
 
-def _gguf(
-    ref: ModelRef, source: Checkpoint, source_path: Path, out: Path, kind: str, name: str
-) -> tuple[dict[str, Any], Path]:
+def _check_source(ref: ModelRef, format: str) -> None:
+    if ref.base is not None:
+        raise ModelError(f"{ref.source} is an adapter; merge it into its base first with `countdown-rl merge`.")
+    if ref.kind == "gguf":
+        raise ModelError(f"{ref.source} is a GGUF file, which has its own quantization; give a safetensors checkpoint.")
+    merged_into = ref.manifest.facts.get("base") if ref.manifest is not None else None
+    if merged_into == "dequantized" and format == "nf4":
+        raise ModelError(
+            f"{ref.source} was merged into de-quantized weights, and NF4 would round the adapter away again; "
+            "run `countdown-rl merge --base original` and quantize that."
+        )
+
+
+def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, kind: str, name: str) -> dict[str, Any]:
+    """Write the GGUF file, its tokenizer and an Ollama Modelfile to *out*, and return facts for the manifest."""
     tokenizer = load.load_tokenizer(ref)
     file = out / f"model-{kind.upper()}.gguf"
-    types = gguf.write(source, source_path, file, name=name, kind=kind, tokenizer=tokenizer)
-    for beside in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (source_path / beside).is_file():
-            shutil.copyfile(source_path / beside, out / beside)
-    context = json.loads((source_path / "config.json").read_bytes())["max_position_embeddings"]
+    types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer)
+    for tokenizer_file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (directory / tokenizer_file).is_file():
+            shutil.copyfile(directory / tokenizer_file, out / tokenizer_file)
+    context = json.loads((directory / "config.json").read_bytes())["max_position_embeddings"]
     if tokenizer.chat_template:
         (out / "Modelfile").write_text(gguf.modelfile(file.name, tokenizer, min(context, 8192)), "utf-8")
     facts = {
         "gguf_type": kind,
         "file": file.name,
         "tensors": types,
-        "parameters": sum(slot.size // slot.dtype.itemsize for slot in source.slots.values()),
+        "parameters": sum(spec.numel for spec in source.specs.values()),
         "bytes": file.stat().st_size,
     }
     if engines.installed("llama-cpp"):
         from countdown_rl.export import gguf_check
 
         facts["llama_cpp"] = gguf_check.check(file, tokenizer)
-    return facts, file
+    return facts
 
 
-def _score(ref: ModelRef, written: Path, data: Path, options: QuantizeOptions) -> dict[str, Any]:
-    """The accuracy of *written* and of *ref* on the same puzzles, and the paired difference.
+def _score(ref: ModelRef, model: Path, data: Path, options: QuantizeOptions, by_llama_cpp: bool) -> dict[str, Any]:
+    """The accuracies of *model* and of its source *ref* on the same puzzles, and the paired difference.
 
     Raises:
-        ModelError: more was lost than ``options.max_drop``.
+        ModelError: the loss is larger than ``options.max_drop``.
     """
-    asked = EvalOptions(limit=options.limit, max_new_tokens=options.max_new_tokens)
-    # Where it can be, by a program that did not write it.
-    runtime: Literal["llama-cpp", "auto"] = (
-        "llama-cpp" if options.format == "gguf" and engines.installed("llama-cpp") else "auto"
-    )
+    settings = EvalOptions(limit=options.limit, max_new_tokens=options.max_new_tokens)
     with tempfile.TemporaryDirectory() as name:
-        before = evaluate.evaluate(asked, model=ref.source, revision=ref.revision, data=data, out=Path(name, "before"))
-        own = replace(asked, engine=runtime, agreement=0)
-        after = evaluate.evaluate(own, model=str(written), data=data, out=Path(name, "after"))
+        before = evaluate.evaluate(
+            settings, model=ref.source, revision=ref.revision, data=data, out=Path(name, "before")
+        )
+        settings = replace(settings, engine="llama-cpp" if by_llama_cpp else "auto", agreement=0)
+        after = evaluate.evaluate(settings, model=str(model), data=data, out=Path(name, "after"))
     change = compare.difference(before, after)
     if options.max_drop is not None and -100 * change["difference"] > options.max_drop:
         raise ModelError(
@@ -124,24 +138,6 @@ def _score(ref: ModelRef, written: Path, data: Path, options: QuantizeOptions) -
     keys = ("accuracy", "n", "correct", "interval")
     return change | {
         "runtime": after.metrics["engine"],
-        "before": {k: before.metrics[k] for k in keys},
-        "after": {k: after.metrics[k] for k in keys},
+        "before": {key: before.metrics[key] for key in keys},
+        "after": {key: after.metrics[key] for key in keys},
     }
-
-
-def _libraries(format: str) -> tuple[str, ...]:
-    runtime = ("xllamacpp",) if format == "gguf" and engines.installed("llama-cpp") else ()
-    return LIBRARIES[format] + runtime
-
-
-def _refuse(ref: ModelRef, format: str) -> None:
-    if ref.base is not None:
-        raise ModelError(f"{ref.source} is an adapter; fold it into its base first with `countdown-rl merge`.")
-    if ref.kind == "gguf":
-        raise ModelError(f"{ref.source} is a GGUF file, quantized in its own way; give a safetensors checkpoint.")
-    merged_into = ref.manifest.facts.get("base") if ref.manifest is not None else None
-    if merged_into == "dequantized" and format == "nf4":
-        raise ModelError(
-            f"{ref.source} was merged into de-quantized weights, and NF4 would round the adapter away again; "
-            "run `countdown-rl merge --base original` and quantize that."
-        )

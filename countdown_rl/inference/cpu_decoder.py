@@ -1,10 +1,13 @@
-"""Sampling from a Llama-shaped model on a CPU, at the speed of its matrix products.
+"""A decoder of Llama models on a CPU, bound by its matrix products.
 
-``generate`` of transformers is bound by its overhead for small models: a Python layer stack, a key-value
-cache that is copied at every token, LoRA's extra products, and rows that wait for the longest one. Here the
-adapter is folded into a copy of fp32 weights once a round, projections of the same input are one product,
-each prompt is read once however many completions it gets, the cache is written in place, and rows leave
-when they are done. The arithmetic is that of ``LlamaForCausalLM`` (a test compares the logits).
+For small models ``generate`` of transformers is bound by overhead: a Python layer stack, a key-value cache that is
+copied at every token, LoRA's extra products, and rows that wait for the longest one. Here the adapter is folded into
+a copy of fp32 weights once a round, projections of the same input are one product, each distinct prompt is read once,
+the cache is written in place, and finished rows are removed. The arithmetic is that of ``LlamaForCausalLM`` (a test
+compares the logits).
+
+Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, H hidden size, K key-value heads,
+D head size, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,32 +17,37 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - what everyone calls it
+from torch.nn import functional as F  # noqa: N812 - its usual name
 
-#: Rows that are done leave once they are this share of the batch; compacting copies the cache.
-_SLACK = 0.125
+from countdown_rl.models.shape import ModelShape
 
-#: Tokens that all prompts of a batch must begin with for them to be read once, apart.
-_WORTH_SHARING = 32
+#: Finished rows are removed once they are this share of the batch; removing them copies the cache.
+_COMPACT_SHARE = 0.125
 
-#: Numbers that a layer's inner width comes to, over the prompts that are read at once.
-_AT_ONCE = 1 << 21
+#: Shortest common prefix of all prompts in a batch that is read once, separately.
+_MIN_SHARED_PREFIX = 32
+
+#: Values of a layer's inner activations over the prompts that are read at once.
+_CHUNK_VALUES = 1 << 21
 
 
 @dataclass(frozen=True)
 class _Linear:
-    """Layers that read the same input, as one: weight (O, I), bias (O,), and LoRA's (R, I) and (O, R)."""
+    """Linear layers with the same input, joined: weight (O, I), bias (O,), and LoRA's (R, I) and (O, R)."""
 
     weight: Tensor
     bias: Tensor | None
     lora: tuple[Tensor, Tensor] | None
 
-    def __call__(self, x: Tensor, *, keep: bool = False) -> Tensor:
-        """The product in fp32; with *keep* in the type of the weights, where there is no LoRA to add."""
-        out = F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+    def __call__(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
+        """The output in fp32; with *keep_dtype* in the weights' type, if there is no LoRA to add."""
+        out = self._product(x)
         if self.lora is not None:
             return out.float() + F.linear(F.linear(x.float(), self.lora[0]), self.lora[1])
-        return out if keep else out.float()
+        return out if keep_dtype else out.float()
+
+    def _product(self, x: Tensor) -> Tensor:
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -53,48 +61,40 @@ class _Layer:
 
 
 class Stop:
-    """Where a completion is over: at an end token of the model or the tokenizer, or when it says *text*.
+    """The end of a completion: an end token of the model or the tokenizer, or the string *text*.
 
-    *model* is None where another engine holds it: then the tokenizer alone knows.
+    *model* is None where another engine holds it; then the tokenizer alone names the end tokens.
     """
 
     def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
-        end = None if model is None else model.generation_config.eos_token_id
-        as_one = tokenizer.encode(text, add_special_tokens=False)
-        self.text = text
-        #: Single tokens that end a completion.
-        self.ids = {
-            tokenizer.eos_token_id,
-            tokenizer.pad_token_id,
-            *(end if isinstance(end, list) else [end]),
-        }
-        self.ids |= set(as_one) if len(as_one) == 1 else set()
-        # Some checkpoints name an end that is not in their vocabulary: they cannot write it.
+        self.tokenizer, self.text = tokenizer, text
+        end_ids = None if model is None else model.generation_config.eos_token_id
+        text_ids = tokenizer.encode(text, add_special_tokens=False)
+        ids = {tokenizer.eos_token_id, tokenizer.pad_token_id, *(end_ids if isinstance(end_ids, list) else [end_ids])}
+        ids |= set(text_ids) if len(text_ids) == 1 else set()
+        # Some checkpoints name an end token outside their vocabulary, which is never generated.
         size = len(tokenizer) if model is None else model.get_input_embeddings().num_embeddings
-        self.ids = {index for index in self.ids if index is not None and index < size}
-        self._tokenizer = tokenizer
-        #: (V,) whether a token can be the last one; only then is a completion looked at.
+        #: Single tokens that end a completion.
+        self.ids = {index for index in ids if index is not None and index < size}
+        #: (V,) whether a token can be the last one; a completion is decoded and searched only then.
         self.may_end = torch.zeros(size, dtype=torch.bool)
         last = [index for token, index in tokenizer.get_vocab().items() if text[-1] in token]
         self.may_end[[*self.ids, *(index for index in last if index < size)]] = True
 
     def __call__(self, ids: Sequence[int]) -> bool:
-        """Whether a completion is over with its last token."""
+        """Whether a completion ends with its last token."""
         # The text cannot be longer in tokens than in characters, and one more may hold its end.
-        return ids[-1] in self.ids or self.text in self._tokenizer.decode(ids[-len(self.text) - 1 :])
+        return ids[-1] in self.ids or self.text in self.tokenizer.decode(ids[-len(self.text) - 1 :])
 
     def cut(self, ids: list[int]) -> list[int]:
-        """*ids* up to the token with which they are over."""
-        ends = (at + 1 for at, token in enumerate(ids) if self.may(token) and self(ids[: at + 1]))
-        return ids[: next(ends, len(ids))]
-
-    def may(self, token: int) -> bool:
-        """Whether *token* can be the last one; another engine may know tokens that the tokenizer does not."""
-        return token < len(self.may_end) and bool(self.may_end[token])
+        """*ids* up to and including the token that ends the completion."""
+        size = len(self.may_end)  # another engine may know tokens that the tokenizer does not
+        candidates = (end for end, token in enumerate(ids, 1) if token < size and self.may_end[token])
+        return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
 
 
 def supports(model: Any) -> bool:
-    """Whether *model* (plain, or under a LoRA adapter) is one that :class:`Decoder` can stand in for."""
+    """Whether :class:`Decoder` supports *model* (plain, or under a LoRA adapter)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config
     if getattr(config, "model_type", "") != "llama" or base.device.type != "cpu" or config.hidden_act != "silu":
@@ -107,21 +107,19 @@ def supports(model: Any) -> bool:
 
 
 class Decoder:
-    """The weights of *model* as they are now, laid out for decoding. Make a new one when they change.
+    """A snapshot of the weights of *model*, laid out for decoding. Make a new one when the weights change.
 
-    Matrix products are in fp32, or with *dtype* bf16 in that, for which LoRA stays beside the weights,
-    in fp32: bf16 would round it away. Everything else is in fp32.
+    Matrix products are in *dtype*, fp32 or bf16. In bf16 LoRA stays beside the weights, in fp32, because bf16 would
+    round it away. Everything else is in fp32.
     """
+
+    cache_dtype = torch.float32
 
     @torch.no_grad()
     def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        config = base.config
-        self.heads: int = config.num_attention_heads
-        self.kv_heads: int = config.num_key_value_heads
-        self.width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.inner: int = config.intermediate_size
-        self.eps: float = config.rms_norm_eps
+        self.shape = ModelShape.of(base.config)
+        self.eps: float = base.config.rms_norm_eps
         self.rotary = base.model.rotary_emb
         self.embedding = base.get_input_embeddings().weight.to(dtype)  # (V, H)
         self.head = base.get_output_embeddings().weight.to(dtype)  # (V, H)
@@ -150,110 +148,113 @@ class Decoder:
         generator: torch.Generator | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> list[list[int]]:
-        """Continue each of *prompts* (token ids); equal ones are read once.
+        """Complete each of *prompts* (token ids).
 
         Args:
-            stop: when a completion is over before *max_new_tokens*.
-            temperature: 0 takes the likeliest token.
-            generator: None takes torch's own.
-            on_token: called with each token as it comes, in the order of the rows.
+            stop: what ends a completion before *max_new_tokens*.
+            temperature: 0 takes the most likely token.
+            generator: None is torch's default generator.
+            on_token: called with each token as it is drawn, in the order of the rows.
 
         Returns:
-            The token ids of each completion, the token that ended it included.
+            The token ids of each completion, including the one that ended it.
         """
-        keys, values, hidden, lengths, padding = self._read(prompts, max_new_tokens)
-        rows = torch.arange(len(prompts))  # which prompt each row of the batch belongs to
-        done: list[list[int]] = [[] for _ in prompts]
-        alive = torch.ones(len(prompts), dtype=torch.bool)
+        keys, values, hidden, lengths, padding = self._prefill(prompts, max_new_tokens)
+        completions: list[list[int]] = [[] for _ in prompts]
+        rows = torch.arange(len(prompts))  # the prompt of each row in the batch
+        active = torch.ones(len(prompts), dtype=torch.bool)
         start = padding.size(1)
         for step in range(max_new_tokens):
             normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
             logits = F.linear(normed.to(self.head.dtype), self.head).float()  # (B, V)
-            tokens = _pick(logits, temperature, top_p, generator)  # (B,)
-            finished = stop.may_end[tokens] & alive
-            for row, token in zip(rows[alive].tolist(), tokens[alive].tolist(), strict=True):
-                done[row].append(token)
+            tokens = _sample(logits, temperature, top_p, generator)  # (B,)
+            candidates = stop.may_end[tokens] & active
+            for row, token in zip(rows[active].tolist(), tokens[active].tolist(), strict=True):
+                completions[row].append(token)
                 if on_token is not None:
                     on_token(token)
-            for index in finished.nonzero()[:, 0].tolist():
-                alive[index] = not stop(done[int(rows[index])])
-            count = int(alive.sum())
+            for index in candidates.nonzero()[:, 0].tolist():
+                active[index] = not stop(completions[int(rows[index])])
+            count = int(active.sum())
             if count == 0 or step + 1 == max_new_tokens:
                 break
-            if count <= (1 - _SLACK) * len(alive):
-                # Only what was written so far is copied; the room behind it comes with the new tensors.
-                used = start + step
-                keys, values = ([_compact(part, alive, used) for part in cache] for cache in (keys, values))
-                rows, tokens, lengths, padding = rows[alive], tokens[alive], lengths[alive], padding[alive]
-                alive = torch.ones(count, dtype=torch.bool)
+            if count <= (1 - _COMPACT_SHARE) * len(active):
+                used = start + step  # later columns are not written yet and need no copy
+                keys, values = ([_compact(part, active, used) for part in cache] for cache in (keys, values))
+                rows, tokens, lengths, padding = rows[active], tokens[active], lengths[active], padding[active]
+                active = torch.ones(count, dtype=torch.bool)
             hidden = self._step(tokens, lengths + step, keys, values, padding, start + step)
-        return done
+        return completions
 
-    def _read(
-        self, prompts: Sequence[Sequence[int]], room: int
+    def _prefill(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int
     ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, Tensor]:
         """Read the prompts.
 
         Returns:
-            Keys and values (B, K, P + room, D) a layer, the last hidden state (B, H), the prompts'
+            Keys and values (B, K, P + max_new_tokens, D) of each layer, the last hidden state (B, H), the prompts'
             lengths (B,), and which of their columns are padding (B, P).
         """
         unique = list(dict.fromkeys(map(tuple, prompts)))
-        index = {prompt: at for at, prompt in enumerate(unique)}
-        of = torch.tensor([index[tuple(prompt)] for prompt in prompts])
-        columns = zip(*(prompt[:-1] for prompt in unique), strict=False)  # the last token of each is its own
+        positions = {prompt: index for index, prompt in enumerate(unique)}
+        of = torch.tensor([positions[tuple(prompt)] for prompt in prompts])  # (B,) indices into unique
+        columns = zip(*(prompt[:-1] for prompt in unique), strict=False)  # the last token is never shared
         shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns)) if len(unique) > 1 else 0
         prefix: list[tuple[Tensor, Tensor]] = []
-        if shared >= _WORTH_SHARING:
-            prefix = self._pass(torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), [])[0]
+        if shared >= _MIN_SHARED_PREFIX:
+            prefix = self._forward(torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), [])[0]
         else:
             shared = 0
         longest = max(map(len, unique))
         lengths = torch.tensor([len(prompt) for prompt in unique])
-        # What is shared stands first, then padding, then each prompt's own; (U, P - shared)
+        # The shared prefix comes first, then padding, then the rest of each prompt; (U, P - shared)
         padding = torch.arange(shared, longest) < (longest - lengths + shared)[:, None]
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt[shared:]) for prompt in unique])
-        # A chunk of prompts at a time: what is between their layers stays near the processor.
-        size = max(1, _AT_ONCE // (self.inner * (longest - shared)))
-        parts = [self._pass(some, pad, prefix) for some, pad in zip(ids.split(size), padding.split(size), strict=True)]
+        # A few prompts at a time, so that activations stay in the processor's cache.
+        size = max(1, _CHUNK_VALUES // (self.shape.intermediate_size * (longest - shared)))
+        chunks = zip(ids.split(size), padding.split(size), strict=True)
+        parts = [self._forward(some_ids, some_padding, prefix) for some_ids, some_padding in chunks]
         caches: tuple[list[Tensor], list[Tensor]] = ([], [])
-        for at in range(len(self.layers)):
-            for which, cache in enumerate(caches):
-                whole = torch.empty(len(prompts), self.kv_heads, longest + room, self.width)
+        cache_shape = len(prompts), self.shape.num_kv_heads, longest + max_new_tokens, self.shape.head_dim
+        for layer in range(len(self.layers)):
+            for kind, cache in enumerate(caches):  # keys, values
+                columns_of_layer = torch.empty(cache_shape, dtype=self.cache_dtype)
                 if shared:
-                    whole[:, :, :shared] = prefix[at][which]
-                whole[:, :, shared:longest] = torch.cat([kept[at][which] for kept, _ in parts])[of]
-                cache.append(whole)
+                    columns_of_layer[:, :, :shared] = prefix[layer][kind]
+                columns_of_layer[:, :, shared:longest] = torch.cat([kept[layer][kind] for kept, _ in parts])[of]
+                cache.append(columns_of_layer)
         hidden = torch.cat([last for _, last in parts])
         padding = F.pad(padding, (shared, 0))
         return *caches, hidden[of], lengths[of], padding[of]
 
-    def _pass(
+    def _forward(
         self, ids: Tensor, padding: Tensor, prefix: Sequence[tuple[Tensor, Tensor]]
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """Read *ids* (U, P), padded on their left, after what *prefix* holds (1, K, S, D) of each layer.
+        """Read *ids* (U, P), padded on the left, after a *prefix* of keys and values (1, K, S, D) of each layer.
 
         Returns:
-            Their keys and values (U, K, P, D) a layer, and the last hidden state (U, H).
+            Their keys and values (U, K, P, D) of each layer, and the last hidden state (U, H).
         """
         rows, columns = ids.shape
-        before = prefix[0][0].size(2) if prefix else 0
-        positions = (before + torch.arange(columns) - padding.sum(1, keepdim=True)).clamp(min=0)
+        start = prefix[0][0].size(2) if prefix else 0
+        positions = (start + torch.arange(columns) - padding.sum(1, keepdim=True)).clamp(min=0)
         causal = torch.ones(columns, columns, dtype=torch.bool).tril()
-        # A padded position sees itself, so that no row of the softmax is empty; nothing looks at it.
+        # A padded position attends to itself, so that no row of the softmax is empty; nothing attends to it.
         mask = (causal & ~padding[:, None, :]) | torch.eye(columns, dtype=torch.bool)  # (U, P, P)
-        mask = F.pad(mask, (before, 0), value=True)
+        mask = F.pad(mask, (start, 0), value=True)
         hidden = self.embedding[ids].float()  # (U, P, H)
         cos, sin = self.rotary(hidden, positions)
+        repeats = self.shape.num_heads // self.shape.num_kv_heads
         kept = []
-        for at, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             q, k, v = self._qkv(hidden, layer, cos[:, :, None], sin[:, :, None])
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (U, heads, P, D)
             kept.append((k, v))
             if prefix:
-                k, v = (torch.cat((prefix[at][i].expand(rows, -1, -1, -1), new), 2) for i, new in enumerate((k, v)))
-            seen = F.scaled_dot_product_attention(q, self._repeat(k), self._repeat(v), mask[:, None])
-            hidden = self._rest(hidden, seen.transpose(1, 2).flatten(2), layer)
+                k, v = (torch.cat((prefix[index][i].expand(rows, -1, -1, -1), new), 2) for i, new in enumerate((k, v)))
+            k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+            attended = F.scaled_dot_product_attention(q, k, v, mask[:, None])
+            hidden = self._rest(hidden, attended.transpose(1, 2).flatten(2), layer)
         return kept, hidden[:, -1]
 
     def _step(
@@ -263,66 +264,67 @@ class Decoder:
         keys: list[Tensor],
         values: list[Tensor],
         padding: Tensor,
-        at: int,
+        column: int,
     ) -> Tensor:
-        """One token a row, ids (B,) at positions (B,), written to column *at* of the caches: hidden (B, H)."""
+        """Read one token a row, ids (B,) at *positions* (B,), into *column* of the caches; returns hidden (B, H)."""
         hidden = self.embedding[tokens].float()
         cos, sin = self.rotary(hidden, positions[:, None])  # (B, 1, D)
         mask = None
         if padding.any():
-            mask = F.pad(padding, (0, at + 1 - padding.size(1))).logical_not()[:, None, None]  # (B, 1, 1, S)
+            mask = F.pad(padding, (0, column + 1 - padding.size(1))).logical_not()[:, None, None]  # (B, 1, 1, S)
         for layer, key, value in zip(self.layers, keys, values, strict=True):
             q, k, v = self._qkv(hidden, layer, cos, sin)  # (B, heads, D)
-            key[:, :, at], value[:, :, at] = k, v
-            # The query heads of one key head stand in for a sequence of queries: no repeated keys.
-            grouped = q.view(len(tokens), self.kv_heads, -1, self.width)
-            seen = F.scaled_dot_product_attention(grouped, key[:, :, : at + 1], value[:, :, : at + 1], mask)
-            hidden = self._rest(hidden, seen.flatten(1), layer)
+            key[:, :, column], value[:, :, column] = k, v
+            # The query heads of one key head take the place of a sequence of queries: keys need no repeating.
+            queries = q.view(len(tokens), self.shape.num_kv_heads, -1, self.shape.head_dim)
+            attended = self._attend(queries, key, value, column + 1, mask)
+            hidden = self._rest(hidden, attended.flatten(1), layer)
         return hidden
 
+    def _attend(self, queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tensor | None) -> Tensor:
+        """Attention (B, K, G, D) of the G *queries* of each key head to the first *length* columns of the cache."""
+        return F.scaled_dot_product_attention(queries, key[:, :, :length], value[:, :, :length], mask)
+
     def _qkv(self, hidden: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
         normed = F.rms_norm(hidden, hidden.shape[-1:], layer.norm_in, self.eps)
-        joined = layer.qkv(normed).unflatten(-1, (-1, self.width))
-        turning, v = joined.split((self.heads + self.kv_heads, self.kv_heads), dim=-2)
-        half = self.width // 2
-        turned = torch.cat((-turning[..., half:], turning[..., :half]), dim=-1)
-        q, k = (turning * cos + turned * sin).split((self.heads, self.kv_heads), dim=-2)
+        qk, v = layer.qkv(normed).unflatten(-1, (-1, width)).split((heads + kv_heads, kv_heads), dim=-2)
+        rotated = torch.cat((-qk[..., width // 2 :], qk[..., : width // 2]), dim=-1)
+        q, k = (qk * cos + rotated * sin).split((heads, kv_heads), dim=-2)
         return q, k, v
 
-    def _rest(self, hidden: Tensor, seen: Tensor, layer: _Layer) -> Tensor:
-        hidden = hidden + layer.out(seen)
+    def _rest(self, hidden: Tensor, attended: Tensor, layer: _Layer) -> Tensor:
+        """The layer after its attention: output projection and MLP."""
+        hidden = hidden + layer.out(attended)
         normed = F.rms_norm(hidden, hidden.shape[-1:], layer.norm_mlp, self.eps)
-        gate, up = layer.gate_up(normed, keep=True).chunk(2, dim=-1)
+        gate, up = layer.gate_up(normed, keep_dtype=True).chunk(2, dim=-1)
         return hidden + layer.down(F.silu(gate) * up)
-
-    def _repeat(self, heads: Tensor) -> Tensor:
-        return heads.repeat_interleave(self.heads // self.kv_heads, dim=1)
 
 
 def _joined(dtype: torch.dtype, *linears: Any) -> _Linear:
-    """The weights (and biases) of layers that read the same input, as one, LoRA folded in where that is exact."""
+    """Join layers with the same input; LoRA is folded in where *dtype* is fp32, which is exact."""
     weights, biases = [], []
-    downs: list[Tensor] = []
-    ups: list[Tensor] = []  # each of its own rows and columns
+    lora_a: list[Tensor] = []
+    lora_b: list[Tensor] = []  # blocks of the joined matrix: each layer has its own rows and columns
     for linear in linears:
         layer = getattr(linear, "base_layer", linear)
         weight = layer.weight.to(dtype)
-        up = weight.new_zeros((len(weight), 0), dtype=torch.float32)
+        block = weight.new_zeros((len(weight), 0), dtype=torch.float32)
         for adapter in getattr(linear, "active_adapters", ()):
             if dtype == torch.float32:
                 weight = weight + linear.get_delta_weight(adapter).float()
             else:
-                downs.append(linear.lora_A[adapter].weight.float())
-                up = torch.cat((up, linear.lora_B[adapter].weight.float() * linear.scaling[adapter]), dim=1)
+                lora_a.append(linear.lora_A[adapter].weight.float())
+                block = torch.cat((block, linear.lora_B[adapter].weight.float() * linear.scaling[adapter]), dim=1)
         weights.append(weight)
         biases.append(layer.bias)
-        ups.append(up)
+        lora_b.append(block)
     bias = torch.cat(biases).to(dtype) if biases[0] is not None else None
-    lora = (torch.cat(downs), torch.block_diag(*ups)) if downs else None
+    lora = (torch.cat(lora_a), torch.block_diag(*lora_b)) if lora_a else None
     return _Linear(torch.cat(weights), bias, lora)
 
 
-def _pick(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None) -> Tensor:
+def _sample(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None) -> Tensor:
     if temperature == 0:
         return logits.argmax(-1)
     probabilities = (logits / temperature).softmax(-1)
@@ -330,12 +332,13 @@ def _pick(logits: Tensor, temperature: float, top_p: float, generator: torch.Gen
         ordered, order = probabilities.sort(-1, descending=True)
         ordered[ordered.cumsum(-1) - ordered >= top_p] = 0
         probabilities = torch.zeros_like(ordered).scatter_(-1, order, ordered)
-    # The exponential race: the smallest of Exp(p) clocks rings at i with probability p_i.
-    clocks = torch.empty_like(probabilities).exponential_(generator=generator)
-    return (probabilities / clocks).argmax(-1)
+    # Exponential race: of waiting times drawn from Exp(p_i), the shortest is that of i with probability p_i.
+    times = torch.empty_like(probabilities).exponential_(generator=generator)
+    return (probabilities / times).argmax(-1)
 
 
 def _compact(cache: Tensor, keep: Tensor, used: int) -> Tensor:
+    """The rows *keep* of *cache* (B, K, S, D), of which *used* columns are copied."""
     kept = cache.new_empty((int(keep.sum()), *cache.shape[1:]))
     kept[:, :, :used] = cache[keep, :, :used]
     return kept

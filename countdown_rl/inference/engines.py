@@ -1,13 +1,12 @@
-"""What writes completions, behind one small interface, each where it is installed.
+"""Inference engines behind one interface, each available where its package is installed.
 
-``transformers`` is this package's own decoder where it fits the model, and ``generate`` elsewhere; it holds
-whatever can be loaded. ``llama-cpp`` runs a GGUF file in its own quantized arithmetic, ``vllm`` whole
-checkpoints on a GPU. Greedy answers of different engines differ as far as their arithmetic does;
-:func:`agreement` measures it.
+``transformers`` runs every model that can be loaded, with this package's own decoder where that supports it.
+``llama-cpp`` runs GGUF files in their quantized arithmetic, ``vllm`` full checkpoints on a GPU. Greedy completions of
+different engines differ by their rounding; :func:`agreement` measures by how much.
 """
 
-import importlib.util
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from countdown_rl.errors import ModelError, UsageError
@@ -17,46 +16,39 @@ from countdown_rl.models import load as models
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.task import Row
 
-#: The package that each engine needs, as Python imports it and as pip installs it.
-PACKAGES = {"llama-cpp": ("xllamacpp", "xllamacpp"), "vllm": ("vllm", "vllm")}
+#: The package that an engine needs, as Python imports it and as pip installs it.
+PACKAGES = {"llama-cpp": "xllamacpp", "vllm": "vllm"}
 
 
 class Engine(Protocol):
-    """A model that is held somewhere.
+    """A model ready to complete prompts.
 
     Attributes:
-        name: as ``--engine`` has it.
-        tokenizer: what turns its prompts into tokens.
-        precision: what its weights are held in.
-        path: how they are held.
-        device: where.
-        note: what a person should know about that.
-        libraries: the distributions that decide what it writes.
+        name: the value of ``--engine``.
+        precision: of the weights; *storage* is how they are held.
+        note: a sentence for the user, or "".
+        libraries: the distributions whose versions decide the completions.
     """
 
     name: str
     tokenizer: Any
     precision: str
-    path: str
+    storage: str
     device: str
     note: str
     libraries: tuple[str, ...]
 
     def prepare(self, length: int) -> int | None:
-        """Make ready for prompts and completions of *length* tokens together.
+        """Prepare for prompts and completions of *length* tokens together; returns the context length if known."""
 
-        Returns:
-            How many it can read, where that is known.
-        """
-
-    def rows(self, length: int) -> int:
+    def max_rows(self, length: int) -> int:
         """How many rows of *length* tokens it takes at once."""
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        """Continue each of *prompts* (token ids); batch *number* of a run has random numbers of its own."""
+        """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
 
     def close(self) -> None:
-        """Give back the memory; nothing more is asked of it."""
+        """Free the memory; the engine cannot be used afterwards."""
 
 
 class Transformers:
@@ -68,14 +60,14 @@ class Transformers:
     def __init__(self, loaded: models.Loaded, decoding: Decoding) -> None:
         self._loaded, self._decoding = loaded, decoding
         self._generator: generate.Generator | None = None
-        self.tokenizer = loaded.tokenizer
-        self.precision, self.path, self.device, self.note = loaded.precision, loaded.path, loaded.device, loaded.note
+        self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
+        self.device, self.note = loaded.device, loaded.note
 
     def prepare(self, length: int) -> int | None:
-        return generate.room(self._loaded)
+        return generate.context_length(self._loaded)
 
-    def rows(self, length: int) -> int:
-        return generate.fitting(self._loaded, length)
+    def max_rows(self, length: int) -> int:
+        return generate.max_rows(self._loaded, length)
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         if self._generator is None:
@@ -84,27 +76,27 @@ class Transformers:
 
     def close(self) -> None:
         del self._loaded, self._generator
-        generate.release()
+        generate.free_memory()
 
 
-def settle(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
-    """The engine that *name* means for *ref*: "auto" takes vLLM where it is installed beside a GPU and holds
-    the weights as they are, else transformers.
+def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
+    """The engine to run *ref* with. "auto" is vLLM if it is installed, there is a GPU and it supports the weights,
+    else transformers.
 
     Raises:
-        UsageError: that engine does not hold such weights.
+        UsageError: the engine does not support these weights.
         ModelError: it is not installed.
     """
     if name == "transformers":
         return name
-    reason = _refusal(name if name != "auto" else "vllm", ref, precision, device)
+    reason = _unsupported(name if name != "auto" else "vllm", ref, precision, device)
     if name == "auto":
         return "vllm" if reason is None and installed("vllm") and _has_gpu() else "transformers"
     if reason is not None:
         raise UsageError(reason)
     if not installed(name):
         raise ModelError(
-            f"--engine {name} needs {PACKAGES[name][1]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
+            f"--engine {name} needs {PACKAGES[name]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
         )
     return name
 
@@ -119,7 +111,7 @@ def load(
     threads: int = 0,
     trust_remote_code: bool = False,
 ) -> Engine:
-    """The engine *name* (one that :func:`settle` gave) with *ref* in it.
+    """Load *ref* into the engine *name*, as :func:`resolve` returned it.
 
     Raises:
         CountdownError: the weights cannot be loaded.
@@ -137,7 +129,7 @@ def load(
 
 
 def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-    """What *engine* writes for a batch, which is halved as often as it does not fit the memory.
+    """Complete a batch with *engine*, halving it as often as it does not fit in memory.
 
     Raises:
         ModelError: one row alone does not fit.
@@ -149,16 +141,16 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
             raise
         if len(prompts) == 1:
             raise ModelError(
-                "the memory does not hold the model and one completion; give a smaller --max-new-tokens."
+                "the model and one completion do not fit in memory; give a smaller --max-new-tokens."
             ) from error
-    generate.release()
+    generate.free_memory()
     half = (len(prompts) + 1) // 2
-    # Halves draw from random numbers of their own, too; no run has as many batches.
+    # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
     return complete(engine, prompts[:half], number) + complete(engine, prompts[half:], number + (half << 32))
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether *error* is what torch (of a GPU or the processor) or Python say when memory runs out."""
+    """Whether *error* means that the memory of a GPU or of the machine is exhausted."""
     return isinstance(error, MemoryError) or any(
         words in str(error).lower() for words in ("out of memory", "can't allocate memory", "not enough memory")
     )
@@ -167,42 +159,44 @@ def out_of_memory(error: Exception) -> bool:
 def agreement(
     texts: Sequence[str], reference: Engine, prompts: Sequence[Sequence[int]], rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """On how many of *prompts* (of *rows*) a *reference* writes greedily what another engine did: the same text,
-    answer and verdict as in *texts*."""
-    same = dict.fromkeys(("same_text", "same_answer", "same_verdict"), 0)
-    for row, text, other in zip(rows, texts, complete(reference, prompts), strict=True):
-        first, second = (row.grade(said) for said in (text, other.text))
-        same["same_text"] += text == other.text
-        same["same_answer"] += first.answer == second.answer
-        same["same_verdict"] += first.correct == second.correct
-    return {"against": reference.name, "puzzles": len(prompts), **same}
+    """Compare the greedy *texts* of an engine with those of *reference* on the same *prompts* (of *rows*).
+
+    Returns:
+        How many completions have the same text, answer and verdict.
+    """
+    counts = dict.fromkeys(("same_text", "same_answer", "same_verdict"), 0)
+    for row, text, expected in zip(rows, texts, complete(reference, prompts), strict=True):
+        first, second = (row.grade(completion) for completion in (text, expected.text))
+        counts["same_text"] += text == expected.text
+        counts["same_answer"] += first.answer == second.answer
+        counts["same_verdict"] += first.correct == second.correct
+    return {"against": reference.name, "puzzles": len(prompts), **counts}
 
 
-def _refusal(name: str, ref: ModelRef, precision: str, device: str) -> str | None:
-    """Why engine *name* does not hold *ref*, as a sentence."""
+def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str | None:
+    """Why the engine *name* cannot run *ref*, as a sentence; None where it can."""
     if name == "llama-cpp":
         if ref.kind != "gguf":
-            return f"--engine llama-cpp runs GGUF files, and {ref.source} is none; leave --engine out."
+            return f"--engine llama-cpp runs GGUF files, and {ref.source} is not one; leave --engine out."
         if precision != "auto":
             return "a GGUF file has its own precision; leave --precision out with --engine llama-cpp."
         return None
     if ref.kind in ("gguf", "adapter"):
-        what = "an adapter; merge it first" if ref.kind == "adapter" else "a GGUF file; leave --engine out"
-        return f"--engine vllm runs whole checkpoints, and {ref.source} is {what}."
+        kind = "an adapter; merge it first" if ref.kind == "adapter" else "a GGUF file; leave --engine out"
+        return f"--engine vllm runs full checkpoints, and {ref.source} is {kind}."
     facts = ref.manifest.facts if ref.manifest is not None and ref.manifest.kind == "quantized" else None
     if precision == "nf4" or (facts is not None and facts.get("format", "nf4") == "nf4"):
-        return "--engine vllm does not hold NF4 weights; leave --engine out."
+        return "--engine vllm does not support NF4 weights; leave --engine out."
     if device not in ("auto", "cuda"):
         return f"--engine vllm runs on a GPU; leave --device {device} out."
     return None
 
 
 def installed(name: str) -> bool:
-    """Whether the package that engine *name* needs is here."""
-    module = PACKAGES[name][0]
+    """Whether the package that the engine *name* needs is installed."""
     try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # a module put in place without a spec
+        return find_spec(PACKAGES[name]) is not None
+    except ValueError:  # a module without a spec, as tests insert it
         return True
 
 

@@ -1,26 +1,28 @@
-"""Completions in bulk, in batches of similar length, whatever holds the model."""
+"""Batched completions of one loaded model: by this package's own decoder where it supports the model, else by
+transformers' ``generate``."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.models.load import Loaded
-from countdown_rl.tasks.response_format import ANSWER_CLOSE
+from countdown_rl.models.shape import ModelShape
+from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
 
-#: Rows a batch has at most, and the main memory that it takes at most beside the weights.
+if TYPE_CHECKING:
+    from countdown_rl.inference.cpu_decoder import Stop
+
+#: Most rows in a batch, and most bytes of main memory that a batch may take beside the weights.
 MAX_ROWS = 256
-BATCH_BYTES = 2 << 30
-
-#: A completion that has given its answer has nothing more to say.
-STOP = ANSWER_CLOSE
+MAX_BATCH_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How completions are drawn; temperature 0 is greedy."""
+    """Sampling parameters; temperature 0 is greedy decoding."""
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -30,21 +32,23 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Completion:
-    """What a model wrote: its text, how many tokens that took, and whether it came to an end by itself."""
+    """The text of a completion and its number of tokens; ``ended`` is False where the token limit cut it off."""
 
     text: str
     tokens: int
     ended: bool
 
 
-def batches(lengths: Sequence[int], fits: Callable[[int], int]) -> Iterator[list[int]]:
-    """Row numbers in batches, rows of similar length together; a function of its arguments alone.
+def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:
+    """Row indices in batches of similar length, deterministically.
 
-    *fits* says how many rows fit one batch whose longest has so many tokens.
+    Args:
+        lengths: tokens of each row.
+        capacity: how many rows fit a batch whose longest row has so many tokens.
     """
     batch: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
-        if batch and len(batch) >= fits(lengths[row]):
+        if batch and len(batch) >= capacity(lengths[row]):
             yield batch
             batch = []
         batch.append(row)
@@ -52,61 +56,63 @@ def batches(lengths: Sequence[int], fits: Callable[[int], int]) -> Iterator[list
         yield batch
 
 
-def fitting(loaded: Loaded, length: int) -> int:
-    """How many rows of *length* tokens fit one batch: the same each time on one machine, for the same bytes.
+def max_rows(loaded: Loaded, length: int) -> int:
+    """How many rows of *length* tokens fit a batch: constant on one machine, so that results are reproducible.
 
-    A row takes its key-value cache, half of that again while finished rows leave it, one layer's activations
-    while the prompt is read, and a few copies of its logits; all in fp32, but for a cache in bf16.
+    A row takes its key-value cache, half of that again while finished rows are removed, one layer's activations while
+    the prompt is read, and a few copies of its logits; all in fp32, except for a cache in bf16.
     """
-    config = loaded.model.config.get_text_config()
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    cache = 2 * config.num_hidden_layers * heads * width * length
-    row = 4 * ((2 * inner + 4 * config.hidden_size) * length + 4 * config.vocab_size)
-    row += (2 if _in_bf16(loaded.model) else 4) * (cache + cache // 2)
-    return max(1, min(MAX_ROWS, memory(loaded) // row))
+    shape = ModelShape.of(loaded.model.config)
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * length
+    row = 4 * ((2 * shape.intermediate_size + 4 * shape.hidden_size) * length + 4 * shape.vocab_size)
+    row += (2 if _decodes_in_bf16(loaded.model) else 4) * (cache + cache // 2)
+    return max(1, min(MAX_ROWS, _batch_memory(loaded) // row))
 
 
-def memory(loaded: Loaded) -> int:
+def _batch_memory(loaded: Loaded) -> int:
     """Bytes that a batch may take beside the weights.
 
-    Not what happens to be free, which is never the same twice, but a share of what the machine has: half
-    of a GPU that the weights leave; a quarter of the main memory, up to what still makes a batch faster.
+    A share of the machine's memory rather than what happens to be free, which changes from run to run: half of a GPU
+    without the weights; a quarter of the main memory, up to the size from which batches get no faster.
     """
     import torch
 
     if str(loaded.device).startswith("cuda"):
-        weights = sum(one.numel() * one.element_size() for one in loaded.model.parameters())
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
         return int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) // 2)
-    return min(BATCH_BYTES, _main_memory() // 4)
+    return min(MAX_BATCH_BYTES, _main_memory() // 4)
 
 
 def _main_memory() -> int:
-    """Bytes of main memory that this process may use, by the machine and by the group it runs in."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # there is none, or it says "max"
-            found.append(int(Path(limit).read_text()))
-    return min(found, default=4 * BATCH_BYTES)
+    """Bytes of main memory that this process may use, by the machine and by its control group."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # there is no such file, or it reads "max"
+            limits.append(int(Path(file).read_text()))
+    return min(limits, default=4 * MAX_BATCH_BYTES)
 
 
-def row_seed(seed: int, number: int, at: int) -> int:
-    """A seed for row *at* of batch *number*, for engines that seed each row.
+def row_seed(seed: int, number: int, index: int) -> int:
+    """The seed of row *index* of batch *number*, for engines that seed each row.
 
-    The number's upper half, where a batch was halved, is how many of its rows came before.
+    The upper half of *number* counts the rows that came before, where a batch was halved.
     """
-    return seed * 1_000_003 + (number % 2**32) * 4096 + (number >> 32) + at
+    return seed * 1_000_003 + (number % 2**32) * 4096 + (number >> 32) + index
 
 
-def room(loaded: Loaded) -> int | None:
-    """How many tokens the model can read, prompt and completion together, where its configuration says so."""
-    found: int | None = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
-    return found
+def to_completion(stop: "Stop", ids: list[int], *, ended: bool = False) -> Completion:
+    """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
+    text = stop.tokenizer.decode(ids, skip_special_tokens=True)
+    return Completion(text, len(ids), ended or (bool(ids) and stop(ids)))
 
 
-def release() -> None:
-    """Hand unused memory back to the machine and its GPU."""
+def context_length(loaded: Loaded) -> int | None:
+    """How many tokens the model can read, prompt and completion together; None where its configuration has none."""
+    return ModelShape.of(loaded.model.config).context_length
+
+
+def free_memory() -> None:
+    """Return unused memory to the machine and its GPU."""
     import gc
 
     import torch
@@ -117,19 +123,19 @@ def release() -> None:
 
 
 def _decoder(model: Any) -> Any:
-    """A decoder of our own for *model*, where there is one."""
+    """The decoder of this package for *model*, or None where it supports no such model."""
     from countdown_rl.inference.cpu_decoder import Decoder, supports
 
     if not supports(model):
         return None
-    if _in_bf16(model):
+    if _decodes_in_bf16(model):
         from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 
         return Bf16Decoder(model)
     return Decoder(model, model.dtype)
 
 
-def _in_bf16(model: Any) -> bool:
+def _decodes_in_bf16(model: Any) -> bool:
     """Whether *model* is decoded with a key-value cache in bf16."""
     import torch
 
@@ -143,7 +149,7 @@ def _in_bf16(model: Any) -> bool:
 
 
 class Generator:
-    """Writes completions with one loaded model."""
+    """Generates completions with one loaded model."""
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
         from transformers import GenerationConfig
@@ -154,34 +160,37 @@ class Generator:
         self._decoding = decoding
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = _decoder(loaded.model)
-        # A checkpoint's own ways (penalties, beams, top-k) are not what was asked for.
-        ends = loaded.model.generation_config.eos_token_id
-        loaded.model.generation_config = GenerationConfig(eos_token_id=ends)
+        # The checkpoint's own sampling settings (penalties, beams, top-k) must not take part.
+        end_ids = loaded.model.generation_config.eos_token_id
+        loaded.model.generation_config = GenerationConfig(eos_token_id=end_ids)
 
     def complete(
         self, prompts: Sequence[Sequence[int]], number: int = 0, *, on_token: Callable[[int], None] | None = None
     ) -> list[Completion]:
-        """Continue each of *prompts* (token ids). Batch *number* of a run draws from random numbers of its own.
+        """Complete each of *prompts* (token ids).
 
-        *on_token* is called with each token as it comes; it is for one prompt.
+        Args:
+            number: of the batch in its run; each batch has its own random numbers.
+            on_token: called with each token of a single prompt as it is drawn.
         """
         import torch
 
-        seed = (self._decoding.seed * 1_000_003 + number) % 2**63
+        decoding = self._decoding
+        seed = (decoding.seed * 1_000_003 + number) % 2**63
         if self._decoder is not None:
-            written = self._decoder.decode(
+            completions = self._decoder.decode(
                 prompts,
-                max_new_tokens=self._decoding.max_new_tokens,
+                max_new_tokens=decoding.max_new_tokens,
                 stop=self._stop,
-                temperature=self._decoding.temperature,
-                top_p=self._decoding.top_p,
+                temperature=decoding.temperature,
+                top_p=decoding.top_p,
                 generator=torch.Generator().manual_seed(seed),
                 on_token=on_token,
             )
         else:
             torch.manual_seed(seed)
-            written = self._generate(prompts, on_token)
-        return [self._completion(ids) for ids in written]
+            completions = self._generate(prompts, on_token)
+        return [to_completion(self._stop, ids) for ids in completions]
 
     def _generate(self, prompts: Sequence[Sequence[int]], on_token: Callable[[int], None] | None) -> list[list[int]]:
         import torch
@@ -191,28 +200,24 @@ class Generator:
         batch = loaded.tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt")
         start = batch["input_ids"].shape[1]
 
-        def over(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids: which rows are done, (B,)
+        def finished(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids -> (B,) bool
             if on_token is not None:
                 on_token(int(ids[0, -1]))
-            ends = self._stop.may_end[ids[:, -1].cpu()].tolist()
-            done = [end and self._stop(row[start:].tolist()) for end, row in zip(ends, ids, strict=True)]
+            candidates = self._stop.may_end[ids[:, -1].cpu()].tolist()
+            done = [may_end and self._stop(row[start:].tolist()) for may_end, row in zip(candidates, ids, strict=True)]
             return torch.tensor(done, device=ids.device)
 
         sampling: dict[str, Any] = {"do_sample": False}
         if decoding.temperature > 0:
             sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
         with torch.inference_mode():
-            whole = loaded.model.generate(
+            sequences = loaded.model.generate(
                 input_ids=batch["input_ids"].to(loaded.device),
                 attention_mask=batch["attention_mask"].to(loaded.device),
                 max_new_tokens=decoding.max_new_tokens,
                 eos_token_id=sorted(self._stop.ids),
                 pad_token_id=loaded.tokenizer.pad_token_id,
-                stopping_criteria=StoppingCriteriaList([over]),
+                stopping_criteria=StoppingCriteriaList([finished]),
                 **sampling,
             )
-        return [self._stop.cut(ids) for ids in whole[:, start:].tolist()]
-
-    def _completion(self, ids: list[int]) -> Completion:
-        text = self._loaded.tokenizer.decode(ids, skip_special_tokens=True)
-        return Completion(text, len(ids), bool(ids) and self._stop(ids))
+        return [self._stop.cut(ids) for ids in sequences[:, start:].tolist()]

@@ -1,9 +1,10 @@
-"""llama.cpp as an engine, by way of the server that the ``xllamacpp`` wheel carries (2026.10)."""
+"""The llama.cpp engine, through the server in the ``xllamacpp`` wheel (2026.10)."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -14,22 +15,22 @@ from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load
 from countdown_rl.models.reference import ModelRef, files
 
-#: Completions that are written together; on one core more of them bring nothing.
+#: Completions decoded in parallel; more are no faster on one core.
 SLOTS = 8
 
-#: Rows that are handed over at once: a slot that is free takes the next, and what is finished is kept after each lot.
+#: Rows submitted at once: a free slot takes the next one; finished rows are saved after each submission.
 _ROWS = 32
 
 
 class LlamaCpp:
     """A GGUF file in llama.cpp's own arithmetic, several completions at a time.
 
-    Prompts go in as the tokens of this package's tokenizer, and what comes back is cut where the other
-    engines end. What a prompt has in common with the one before it in its slot is read once.
+    Prompts are encoded by this package's tokenizer, and completions are cut where the other engines end. A slot reads
+    the prefix that a prompt shares with its previous one only once.
     """
 
     name = "llama-cpp"
-    path = "gguf"
+    storage = "gguf"
     note = ""
     libraries: tuple[str, ...] = ("xllamacpp",)
 
@@ -40,9 +41,9 @@ class LlamaCpp:
         self._decoding, self._threads = decoding, threads
         self._server: Any = None
         self._length = 0
-        self.device = _device(device)
+        self.device = _resolve_device(device)
         self.tokenizer = load.load_tokenizer(ref)
-        self.precision = re.split(r"[.-]", self._file.stem)[-1].lower()  # names are such as model.Q4_1.gguf
+        self.precision = re.split(r"[.-]", self._file.stem)[-1].lower()  # from names such as model.Q4_1.gguf
         self._stop = Stop(self.tokenizer, None, generate.STOP)
 
     def prepare(self, length: int) -> int | None:
@@ -50,15 +51,15 @@ class LlamaCpp:
             self.close()
             self._server = server(self._file, length * SLOTS, SLOTS, threads=self._threads, on_cpu=self.device == "cpu")
             self._length = length
-        found = asked(self._server, "/v1/models")["data"][0]["meta"]["n_ctx_train"]
-        return int(found) if found is not None else None
+        context = request(self._server, "/v1/models")["data"][0]["meta"]["n_ctx_train"]
+        return int(context) if context is not None else None
 
-    def rows(self, length: int) -> int:
+    def max_rows(self, length: int) -> int:
         return _ROWS
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        # The largest seed is llama.cpp's word for a random one.
-        seeds = [generate.row_seed(self._decoding.seed, number, at) % (2**32 - 1) for at in range(len(prompts))]
+        # The largest 32-bit seed makes llama.cpp choose a random one.
+        seeds = [generate.row_seed(self._decoding.seed, number, index) % (2**32 - 1) for index in range(len(prompts))]
         with ThreadPoolExecutor(SLOTS) as threads:
             return list(threads.map(self._complete, prompts, seeds))
 
@@ -66,30 +67,28 @@ class LlamaCpp:
         self._server, self._length = None, 0
 
     def _complete(self, prompt: Sequence[int], seed: int) -> Completion:
-        decoding = self._decoding
-        answer = self._server.handle_completions(
+        response = self._server.handle_completions(
             {
                 "prompt": list(prompt),
-                "n_predict": decoding.max_new_tokens,
+                "n_predict": self._decoding.max_new_tokens,
                 "stop": [generate.STOP],
-                "samplers": ["temperature", "top_p"],  # nothing else, and in the order of transformers
-                "temperature": decoding.temperature,
-                "top_p": decoding.top_p,
+                "samplers": ["temperature", "top_p"],  # only these, in the order of transformers
+                "temperature": self._decoding.temperature,
+                "top_p": self._decoding.top_p,
                 "seed": seed,
                 "return_tokens": True,
-                "verbose": True,  # only then it tells the tokens
+                "verbose": True,  # needed for the tokens
             }
         )
-        if "error" in answer:
-            raise ModelError(f"llama.cpp cannot go on: {answer['error']['message']}.")
-        told = answer["__verbose"]
-        ids = self._stop.cut(told["tokens"])
-        text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return Completion(text, len(ids), told["stop_type"] != "limit" or (bool(ids) and self._stop(ids)))
+        if "error" in response:
+            raise ModelError(f"llama.cpp stopped: {response['error']['message']}.")
+        details = response["__verbose"]
+        ids = self._stop.cut(details["tokens"])
+        return generate.to_completion(self._stop, ids, ended=details["stop_type"] != "limit")
 
 
-def server(file: Any, context: int, slots: int, *, threads: int = 0, on_cpu: bool = False) -> Any:
-    """llama.cpp's server with the GGUF *file* in it and *context* tokens of room, which *slots* share.
+def server(file: Path, context: int, slots: int, *, threads: int = 0, on_cpu: bool = False) -> Any:
+    """Start llama.cpp's server with the GGUF *file* and a context of *context* tokens, shared by *slots*.
 
     Raises:
         ModelError: llama.cpp cannot load it.
@@ -104,36 +103,35 @@ def server(file: Any, context: int, slots: int, *, threads: int = 0, on_cpu: boo
         params.n_gpu_layers = 0
     params.verbosity = -1
     params.warmup = params.fit_params = False
-    params.cache_ram_mib = 0  # prompts are not asked again
+    params.cache_ram_mib = 0  # no prompt is asked twice
     try:
         return xllamacpp.Server(params)
-    except RuntimeError as error:  # of which it says no more than that
+    except RuntimeError as error:  # without a reason
         raise ModelError(
             f"llama.cpp cannot load {file.name}: it is damaged, too large, or of an architecture that xllamacpp "
             f"{xllamacpp.__version__} does not know."
         ) from error
 
 
-def asked(held: Any, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """What the server *held* answers at *path*, of what only its port on this machine gives."""
+def request(server: Any, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """The response of *server* at *path*, for endpoints without a Python function; it listens on this machine."""
     data = None if body is None else json.dumps(body).encode()
-    # The address is the server's own, on this machine.
-    request = Request(held.listening_address + path, data, {"Content-Type": "application/json"})  # noqa: S310
-    with build_opener(ProxyHandler({})).open(request, timeout=60) as answer:
-        return json.loads(answer.read())
+    message = Request(server.listening_address + path, data, {"Content-Type": "application/json"})  # noqa: S310
+    with build_opener(ProxyHandler({})).open(message, timeout=60) as response:
+        return json.loads(response.read())
 
 
-def _device(wanted: str) -> str:
-    """The device that llama.cpp computes on, as it calls it; "cpu" where it has no other or *wanted* is that.
+def _resolve_device(name: str) -> str:
+    """The device that llama.cpp will use, by its name for it; "cpu" where it has no GPU.
 
     Raises:
-        ModelError: *wanted* is a GPU, and this build of llama.cpp has none.
+        ModelError: *name* is a GPU, and this build of llama.cpp has none.
     """
     import xllamacpp
 
-    others = [one["name"].lower() for one in xllamacpp.get_device_info() if "GPU" in one["type"].name]
-    if wanted in ("cuda", "mps") and not others:
+    gpus = [device["name"].lower() for device in xllamacpp.get_device_info() if "GPU" in device["type"].name]
+    if name in ("cuda", "mps") and not gpus:
         raise ModelError(
-            f"this build of llama.cpp has no GPU; leave --device {wanted} out, or install xllamacpp's wheel for it."
+            f"this build of llama.cpp has no GPU; leave --device {name} out, or install xllamacpp's wheel for it."
         )
-    return others[0] if others and wanted != "cpu" else "cpu"
+    return gpus[0] if gpus and name != "cpu" else "cpu"

@@ -1,77 +1,65 @@
-"""From a model reference to a loaded model and tokenizer, on the right device and in the right precision.
+"""Loading: from a model reference to a model and its tokenizer, on a device and in a precision.
 
-``nf4`` means the 4-bit weights of QLoRA. On CUDA bitsandbytes computes with them as they are. On the
-CPU each linear layer keeps the values that NF4 would hold, de-quantized once: the same function with
-right gradients and at full speed, without the saving of memory.
+``nf4`` means the 4-bit weights of QLoRA. On CUDA, bitsandbytes computes with them. On a CPU each linear layer holds
+the values of NF4 de-quantized once: the same function with correct gradients and at full speed, without the saving
+of memory.
 """
 
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.errors import CountdownError, ModelError, UsageError
-from countdown_rl.models.chat_template import render
-from countdown_rl.models.reference import ModelRef, files, resolve
-
-__all__ = ["Loaded", "ModelRef", "load", "load_tokenizer", "quiet", "render", "resolve"]
+from countdown_rl.errors import CountdownError, ModelError, UsageError, first_line
+from countdown_rl.models import nf4, shape, w4a16
+from countdown_rl.models.reference import ModelRef, files
 
 PRECISIONS = ("auto", "nf4", "bf16", "fp32")
 
-#: Up to this many parameters a CPU computes in fp32; above it, in bf16 where the CPU can (see `compute_dtype`).
-FP32_UP_TO = 20_000_000
+#: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
+MAX_FP32_PARAMETERS = 20_000_000
+
+_LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft", "torch", "transformers", "trl")
 
 
 @dataclass
 class Loaded:
-    """A model ready to run. ``path`` says how its weights are held: "bitsandbytes-nf4", "dequantized-nf4",
-    "dequantized-w4a16" or "plain"; ``precision`` is what was settled on, ``note`` what a person should know
-    about that."""
+    """A model ready to run.
+
+    Attributes:
+        precision: resolved from the requested one.
+        storage: "bitsandbytes-nf4", "dequantized-nf4", "dequantized-w4a16" or "plain".
+        note: a sentence for the user about the precision, or "".
+    """
 
     model: Any
     tokenizer: Any
     ref: ModelRef
     precision: str
     device: str
-    path: str
+    storage: str
     note: str = ""
 
 
-def quiet() -> None:
-    """Silence what the libraries say while they load and run: progress bars, warnings, advice."""
+def silence_libraries() -> None:
+    """Turn off the libraries' progress bars, and their log messages and warnings below errors, in this process."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    warnings.filterwarnings("ignore")
-    for name in (
-        "transformers",
-        "datasets",
-        "bitsandbytes",
-        "huggingface_hub",
-        "peft",
-        "trl",
-        "accelerate",
-        "torch",
-    ):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    from functools import partialmethod
-
     import datasets
-    import tqdm  # type: ignore[import-untyped]
     import transformers
-    from huggingface_hub.utils import disable_progress_bars
 
-    # Some bars, GGUF loading's for one, heed no setting of their library.
-    tqdm.tqdm.__init__ = partialmethod(tqdm.tqdm.__init__, disable=True)
-    disable_progress_bars()
+    warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
+    for name in _LIBRARIES:  # after the imports, which set levels of their own
+        logging.getLogger(name).setLevel(logging.ERROR)
+    transformers.logging.disable_progress_bar()  # those of huggingface_hub too
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
 
 
-def load_tokenizer(ref: ModelRef) -> Any:
-    """The tokenizer of *ref*, padding on the left, with a pad token (the end-of-text one where it has none).
+def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has none of its own).
 
     Raises:
         ModelError: there is none, or it cannot be read.
@@ -80,17 +68,18 @@ def load_tokenizer(ref: ModelRef) -> Any:
 
     path = files(ref)
     if ref.base is not None and not (path / "tokenizer_config.json").is_file():
-        return load_tokenizer(ref.base)
+        return load_tokenizer(ref.base, trust_remote_code=trust_remote_code)
+    directory, options = path, dict[str, Any](local_files_only=True)
+    if path.is_file():
+        directory = path.parent
+        # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
+        if not (directory / "tokenizer.json").is_file():
+            options = {"gguf_file": path.name}
     try:
-        if path.is_file() and not (path.parent / "tokenizer.json").is_file():
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        elif path.is_file():  # transformers reads out of GGUF no more than the best-known ways to split text
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
-        else:
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # every tokenizer format fails in its own way
-        raise ModelError(f"the tokenizer of {ref.source} cannot be read: {_first_line(error)}") from error
-    for key in ("is_local", "local_files_only"):  # how it was loaded here is nothing to save with it
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, **options)
+    except Exception as error:  # every tokenizer format has its own exceptions
+        raise ModelError(f"the tokenizer of {ref.source} cannot be read: {first_line(error)}") from error
+    for key in ("is_local", "local_files_only", "trust_remote_code"):  # not to be saved with the tokenizer
         tokenizer.init_kwargs.pop(key, None)
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
@@ -111,25 +100,30 @@ def load(
 ) -> Loaded:
     """Load *ref* in *precision* ("auto", "nf4", "bf16" or "fp32") on *device* ("auto", "cpu", "cuda", "mps").
 
-    "auto" takes bf16 on a GPU and on the CPU fp32 for small models, bf16 for large ones; a 4-bit
-    checkpoint stays 4-bit; an adapter's base is held as it was when the adapter was trained. With
-    *trainable* the adapter's own weights can be trained on; with *plain* NF4 values are held in plain
-    layers on a GPU as well.
+    "auto" is bf16 on a GPU; on a CPU it is fp32 for small models and bf16 for large ones. A 4-bit checkpoint stays
+    4-bit, and the base of an adapter gets the precision it was trained in.
+
+    Args:
+        trainable: the adapter's own weights require gradients.
+        plain: hold NF4 values in plain layers on a GPU too.
 
     Raises:
-        ModelError: the weights cannot be loaded, or not all of them are there.
-        UsageError: there is no such precision.
+        ModelError: the weights are incomplete or cannot be loaded.
+        UsageError: *precision* is unknown.
     """
     import torch
 
     if precision not in PRECISIONS:
         raise UsageError(f"--precision {precision} is none of: {', '.join(PRECISIONS)}.")
-    target = torch.device(device_name(device))
+    if ref.base is not None and ref.manifest is not None and precision == "auto":
+        precision = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
     try:
+        tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
+        target = torch.device(device_name(device))
+        loaded = _load_base(ref.base or ref, tokenizer, precision, target, trust_remote_code, plain)
         if ref.base is not None:
-            return _adapter(ref, ref.base, precision, target, trust_remote_code, trainable, plain)
-        tokenizer = load_tokenizer(ref)
-        return _base(ref, tokenizer, precision, target, trust_remote_code, plain)
+            _attach_adapter(loaded, ref, trainable)
+        return loaded
     except (CountdownError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a damaged file, a missing tensor, an unknown architecture: many libraries
@@ -137,11 +131,11 @@ def load(
             raise ModelError(
                 f"{ref.source} needs code of its own to run; read that code, then give --trust-remote-code."
             ) from error
-        raise ModelError(f"{ref.source} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
 
 
 def device_name(name: str) -> str:
-    """The device that *name* means here; "auto" takes a GPU where there is one.
+    """Resolve *name* to a torch device; "auto" is a GPU where there is one.
 
     Raises:
         ModelError: this machine has no such device.
@@ -159,125 +153,30 @@ def device_name(name: str) -> str:
     return name
 
 
-def _adapter(
-    ref: ModelRef,
-    base: ModelRef,
-    precision: str,
-    device: Any,
-    trust_remote_code: bool,
-    trainable: bool,
-    plain: bool,
-) -> Loaded:
-    from peft import PeftModel
-
-    if precision == "auto" and ref.manifest is not None:
-        precision = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
-    loaded = _base(base, load_tokenizer(ref), precision, device, trust_remote_code, plain)
-    loaded.model = PeftModel.from_pretrained(loaded.model, files(ref), is_trainable=trainable, use_safetensors=True)
-    loaded.model.eval()
-    loaded.ref = ref
-    return loaded
-
-
-def _base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remote_code: bool, plain: bool) -> Loaded:
-    import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig
-
-    from countdown_rl.models import nf4, w4a16
-
-    path = files(ref)
-    quantized = path.is_dir() and is_4bit(path, ref)
-    integers = path.is_dir() and w4a16.is_held_in(path)
-    if integers and precision == "nf4":
-        raise ModelError(f"{ref.source} is in 4 bits already, as W4A16; leave --precision nf4 out.")
-    cuda, note = device.type == "cuda", ""
-    if device.type == "mps" and (precision == "nf4" or (quantized and precision == "auto")):
-        note = "4-bit weights are not to be had on an Apple GPU; going on in bf16."
-        precision = "bf16"
-    if precision == "auto" and quantized:
-        precision = "nf4"
-    options: dict[str, Any] = {
-        "use_safetensors": True,
-        "trust_remote_code": trust_remote_code,
-        "output_loading_info": True,
-        "dtype": "auto",
-    }
-    where: Path = path
-    native = cuda and precision == "nf4" and not plain
-    if path.is_file():
-        from transformers import GgufConfig
-
-        where = path.parent
-        options |= {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)}
-    elif integers:
-        w4a16.check_installed()
-        options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
-    elif native and not quantized:
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
-        )
-    if precision in ("nf4", "bf16"):
-        options["dtype"] = torch.bfloat16
-    elif precision == "fp32":
-        options["dtype"] = torch.float32
-    if cuda and not path.is_file():
-        options["device_map"] = {"": device}  # straight to the GPU, so the host never holds the whole model
-    elif quantized:
-        options["device_map"] = {"": "cpu"}
-    model, info = AutoModelForCausalLM.from_pretrained(where, **options)
-    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
-    if missing:
-        raise ModelError(f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing.")
-
-    dtype = compute_dtype(precision, device, model)
-    if native:
-        if path.is_file():
-            nf4.to_bitsandbytes(model, device)
-        held = "bitsandbytes-nf4"
-    else:
-        if quantized:
-            nf4.to_plain(model, dtype)
-        elif precision == "nf4":
-            nf4.round_in_place(model)
-        held = "dequantized-nf4" if quantized or precision == "nf4" else "dequantized-w4a16" if integers else "plain"
-        nf4.cast(model, dtype)
-        model = model.to(device)
-    model.eval()
-    model.config.pad_token_id = tokenizer.pad_token_id
-    settled = precision if precision != "auto" else {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
-    return Loaded(model, tokenizer, ref, settled, str(device), held, note)
-
-
-def is_4bit(path: Path, ref: ModelRef) -> bool:
-    """Whether the checkpoint at *path* is a bitsandbytes 4-bit one.
+def stored_format(ref: ModelRef) -> str:
+    """How the files of *ref* (not an adapter) hold its weights: "gguf", "bitsandbytes-4bit", "w4a16" or "plain".
 
     Raises:
-        ModelError: it is quantized in another way.
+        ModelError: they are quantized in an unsupported way.
     """
-    from transformers import AutoConfig
-
-    from countdown_rl.models import w4a16
-
-    if w4a16.is_held_in(path):
-        return False
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
-    recipe = getattr(config, "quantization_config", None)
-    if recipe is None:
-        return False
-    recipe = recipe if isinstance(recipe, dict) else recipe.to_dict()
-    if not recipe.get("load_in_4bit"):
-        raise ModelError(
-            f"{ref.source} is quantized with {recipe.get('quant_method', 'an unknown method')}, which is not "
-            "read here; give a bitsandbytes 4-bit or W4A16 checkpoint, or an unquantized one."
-        )
-    return True
+    path = files(ref)
+    if path.is_file():
+        return "gguf"
+    config = shape.quantization_config(path)
+    if config is None:
+        return "plain"
+    if w4a16.is_w4a16(config):
+        return "w4a16"
+    if config.get("load_in_4bit"):
+        return "bitsandbytes-4bit"
+    raise ModelError(
+        f"{ref.source} is quantized with {config.get('quant_method', 'an unknown method')}, which is not supported; "
+        "give a bitsandbytes 4-bit or W4A16 checkpoint, or an unquantized one."
+    )
 
 
 def compute_dtype(precision: str, device: Any, model: Any) -> Any:
-    """The type to compute in; on a CPU fp32 for small models, where it is exact and fast."""
+    """The torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast."""
     import torch
 
     if precision in ("bf16", "fp32"):
@@ -286,10 +185,108 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     if device.type == "mps":
         return torch.bfloat16
-    large = model.num_parameters() > FP32_UP_TO
+    large = model.num_parameters() > MAX_FP32_PARAMETERS
     return torch.bfloat16 if large and torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
-def _first_line(error: Exception) -> str:
-    text = " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())
-    return text if text.endswith(".") else text + "."
+def _attach_adapter(loaded: Loaded, ref: ModelRef, trainable: bool) -> None:
+    from peft import PeftModel
+
+    loaded.model = PeftModel.from_pretrained(loaded.model, files(ref), is_trainable=trainable, use_safetensors=True)
+    loaded.model.eval()
+    loaded.ref = ref
+
+
+def _load_base(
+    ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remote_code: bool, plain: bool
+) -> Loaded:
+    import torch
+
+    stored = stored_format(ref)
+    precision, note = _resolve_precision(ref, stored, precision, device)
+    native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
+    model = _read_weights(ref, stored, precision, device, trust_remote_code, native)
+    dtype = compute_dtype(precision, device, model)
+    storage = "plain"
+    if native:
+        storage = "bitsandbytes-nf4"
+        if stored == "gguf":
+            nf4.quantize_layers(model, device)
+    else:
+        if stored == "bitsandbytes-4bit":
+            nf4.dequantize_layers(model, dtype)
+        elif precision == "nf4":
+            nf4.fake_quantize_layers(model)
+        if stored == "bitsandbytes-4bit" or precision == "nf4":
+            storage = "dequantized-nf4"
+        elif stored == "w4a16":
+            storage = "dequantized-w4a16"
+        nf4.cast(model, dtype)
+        model = model.to(device)
+    model.eval()
+    model.config.pad_token_id = tokenizer.pad_token_id
+    if precision == "auto":
+        precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
+    return Loaded(model, tokenizer, ref, precision, str(device), storage, note)
+
+
+def _resolve_precision(ref: ModelRef, stored: str, precision: str, device: Any) -> tuple[str, str]:
+    """The precision that *ref* can have on *device* ("auto" where any), and a note where it is not the wanted one."""
+    if stored == "w4a16" and precision == "nf4":
+        raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
+    four_bit = precision == "nf4" or (stored == "bitsandbytes-4bit" and precision == "auto")
+    if four_bit and device.type == "mps":
+        return "bf16", "4-bit weights are not supported on an Apple GPU; using bf16."
+    return ("nf4" if four_bit else precision), ""
+
+
+def _read_weights(
+    ref: ModelRef, stored: str, precision: str, device: Any, trust_remote_code: bool, native: bool
+) -> Any:
+    """Read the weights of *ref*: the one place where transformers loads a model."""
+    import torch
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
+
+    path: Path = files(ref)
+    options: dict[str, Any] = {"dtype": {"auto": "auto", "fp32": torch.float32}.get(precision, torch.bfloat16)}
+    if stored == "gguf":
+        options |= {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)}
+    elif stored == "w4a16":
+        w4a16.check_installed()
+        options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
+    elif native and stored == "plain":
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )
+    if device.type == "cuda" and stored != "gguf":
+        options["device_map"] = {"": device}  # straight to the GPU, so that main memory never holds the whole model
+    elif stored == "bitsandbytes-4bit":
+        options["device_map"] = {"": "cpu"}
+    with _gguf_progress_bar_heeds_settings():
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path.parent if stored == "gguf" else path,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **options,
+        )
+    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    if missing:
+        raise ModelError(f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing.")
+    return model
+
+
+@contextmanager
+def _gguf_progress_bar_heeds_settings() -> Iterator[None]:
+    """Give transformers' GGUF reader, whose progress bar cannot be turned off, the one that can be."""
+    import transformers
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    original, reader.tqdm = reader.tqdm, transformers.utils.logging.tqdm
+    try:
+        yield
+    finally:
+        reader.tqdm = original

@@ -1,10 +1,9 @@
-"""NF4, the 4-bit number format of QLoRA (Dettmers et al. 2023, arXiv:2305.14314), by bitsandbytes.
+"""NF4, the 4-bit number format of QLoRA (Dettmers et al. 2023, arXiv:2305.14314), as bitsandbytes implements it.
 
-Blocks of 64 weights share one scale; the scales are quantized to 8 bits in blocks of 256 (double
-quantization). Everything goes through bitsandbytes' functional interface and starts from bf16, as on a
-GPU: the values are the same wherever they are computed, and no ``Linear4bit`` runs on the CPU, where
-(bitsandbytes 0.50, AVX512-BF16) its first forward repacks the weights in place, after which gradients and
-``dequantize`` are wrong.
+Blocks of 64 weights share one scale; the scales are quantized to 8 bits in blocks of 256 (double quantization).
+Everything starts from bf16 and uses bitsandbytes' functional interface, so that values are the same on every device.
+No ``Linear4bit`` runs on a CPU: with AVX512-BF16, in bitsandbytes 0.50, its first forward pass repacks the weights in
+place, after which gradients and ``dequantize`` are wrong.
 """
 
 import json
@@ -14,105 +13,93 @@ from typing import Any
 
 import torch
 
-from countdown_rl.models.checkpoint import Checkpoint, Slot
+from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
 
 BLOCK = 64
-#: Values quantized at once on a CPU, where bitsandbytes takes some twelve bytes for each; whole blocks.
-_PIECE = 1 << 22
-#: What bitsandbytes calls the tensor that tells, as JSON, how a weight was packed. Spaces, which JSON
-#: does not mind, fill it up to a length that is known beforehand.
+#: Values quantized at once on a CPU, where bitsandbytes takes about twelve bytes for each; whole blocks.
+_CHUNK = 1 << 22
+#: The tensor in which bitsandbytes stores, as JSON, how a weight was packed. It is padded with spaces, which JSON
+#: allows, to a length that is known before the values are.
 STATE = "quant_state.bitsandbytes__nf4"
-STATE_ROOM = 256
+STATE_BYTES = 256
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Packed 4-bit values (uint8, (n/2, 1)) and bitsandbytes' ``QuantState`` of a weight of n values."""
+    """Packed 4-bit values (uint8, (n/2, 1)) and bitsandbytes' ``QuantState`` of a weight with n values."""
     from bitsandbytes.functional import QuantState, quantize_4bit, quantize_blockwise
 
-    how: dict[str, Any] = {"blocksize": BLOCK, "quant_type": "nf4"}
+    options: dict[str, Any] = {"blocksize": BLOCK, "quant_type": "nf4"}
     weight = weight.to(torch.bfloat16).contiguous()
-    if weight.numel() <= _PIECE or weight.device.type != "cpu":
-        return quantize_4bit(weight, compress_statistics=True, **how)
-    # A block's values are its own; only the scales of all blocks are quantized together, as quantize_4bit does.
-    parts = [quantize_4bit(piece, **how) for piece in weight.view(-1).split(_PIECE)]
-    scales = torch.cat([state.absmax for _, state in parts])
+    if weight.numel() <= _CHUNK or weight.device.type != "cpu":
+        return quantize_4bit(weight, compress_statistics=True, **options)
+    # Blocks are independent; only the scales of all blocks are quantized together, as quantize_4bit does.
+    chunks = [quantize_4bit(chunk, **options) for chunk in weight.view(-1).split(_CHUNK)]
+    scales = torch.cat([state.absmax for _, state in chunks])
     offset = scales.mean()
-    absmax, second = quantize_blockwise(scales - offset, blocksize=256)
-    about = {"dtype": weight.dtype, "code": parts[0][1].code, "offset": offset, "state2": second}
-    state = QuantState(absmax=absmax, shape=weight.shape, **about, **how)
-    return torch.cat([values for values, _ in parts]), state
+    absmax, nested = quantize_blockwise(scales - offset, blocksize=256)
+    options |= {"dtype": weight.dtype, "code": chunks[0][1].code, "offset": offset, "state2": nested}
+    return torch.cat([values for values, _ in chunks]), QuantState(absmax=absmax, shape=weight.shape, **options)
 
 
-def rounded(weight: torch.Tensor) -> torch.Tensor:
-    """*weight* as NF4 holds it: same shape, bf16."""
+def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
+    """*weight* rounded to NF4 and back: same shape, bf16."""
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(*quantize(weight))
 
 
 def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors that bitsandbytes stores for the *weight* called *name*, laid out as in :func:`layout`."""
+    """The tensors that bitsandbytes stores for the *weight* called *name*, with the specs of :func:`layout`."""
     values, state = quantize(weight)
-    parts = {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
-    about = bytes(parts[f"{name}.{STATE}"].tolist()).ljust(STATE_ROOM)
-    return parts | {f"{name}.{STATE}": torch.tensor(list(about), dtype=torch.uint8)}
+    tensors = {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
+    description = bytes(tensors[f"{name}.{STATE}"].tolist()).ljust(STATE_BYTES)
+    return tensors | {f"{name}.{STATE}": torch.tensor(list(description), dtype=torch.uint8)}
 
 
-def layout(name: str, shape: tuple[int, ...]) -> dict[str, Slot]:
-    """Types and shapes of what :func:`pack` gives for a weight of *shape*, known before its values are."""
+def layout(name: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
+    """Specs of the tensors that :func:`pack` returns for a weight of *shape*."""
     count = prod(shape)
     blocks = ceil(count / BLOCK)
     return {
-        name: Slot(torch.uint8, (ceil(count / 2), 1)),
-        f"{name}.absmax": Slot(torch.uint8, (blocks,)),
-        f"{name}.quant_map": Slot(torch.float32, (16,)),
-        f"{name}.nested_absmax": Slot(torch.float32, (ceil(blocks / 256),)),
-        f"{name}.nested_quant_map": Slot(torch.float32, (256,)),
-        f"{name}.{STATE}": Slot(torch.uint8, (STATE_ROOM,)),
+        name: TensorSpec(torch.uint8, (ceil(count / 2), 1)),
+        f"{name}.absmax": TensorSpec(torch.uint8, (blocks,)),
+        f"{name}.quant_map": TensorSpec(torch.float32, (16,)),
+        f"{name}.nested_absmax": TensorSpec(torch.float32, (ceil(blocks / 256),)),
+        f"{name}.nested_quant_map": TensorSpec(torch.float32, (256,)),
+        f"{name}.{STATE}": TensorSpec(torch.uint8, (STATE_BYTES,)),
     }
 
 
-def is_turned(module: torch.nn.Module) -> bool:
-    """Whether *module* stores its weight (in, out), as GPT-2's Conv1D does; 4-bit ones are (out, in)."""
+def is_transposed(module: torch.nn.Module) -> bool:
+    """Whether *module* stores its weight as (in, out), as GPT-2's Conv1D does; 4-bit weights are (out, in)."""
     from transformers.pytorch_utils import Conv1D
 
     return isinstance(module, Conv1D)
 
 
-def skeleton(path: Path) -> Any:
-    """The model that the config at *path* describes, with shapes and no values."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
-
-
 def linears(model: Any) -> dict[str, torch.nn.Module]:
-    """The layers of *model* that transformers puts into 4 bits, by name: linear, and no output head."""
+    """The layers of *model* that transformers quantizes to 4 bits, by name: linear layers except output heads."""
     from transformers.quantizers.base import HfQuantizer
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    keep = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
+    excluded = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
     return {
         name: module
         for name, module in model.named_modules()
-        if (type(module) is torch.nn.Linear or is_turned(module)) and should_convert_module(name, keep)
+        if (type(module) is torch.nn.Linear or is_transposed(module)) and should_convert_module(name, excluded)
     }
 
 
-def round_in_place(model: Any) -> None:
-    """Give every layer of :func:`linears` the values that NF4 would hold, in the type it has."""
-    with torch.no_grad():
-        for module in linears(model).values():
-            weight = module.weight
-            turned = is_turned(module)
-            value = rounded(weight.T if turned else weight)
-            weight.copy_(value.T if turned else value)
+@torch.no_grad()
+def fake_quantize_layers(model: Any) -> None:
+    """Round the weights of :func:`linears` to NF4 values in place, keeping their dtype."""
+    for module in linears(model).values():
+        weight = module.weight.T if is_transposed(module) else module.weight
+        weight.copy_(fake_quantize(weight))
 
 
-def to_bitsandbytes(model: Any, device: torch.device) -> None:
-    """Put the layers of :func:`linears` into bitsandbytes' own 4-bit ones, and all onto *device* (CUDA)."""
+def quantize_layers(model: Any, device: torch.device) -> None:
+    """Replace the layers of :func:`linears` by bitsandbytes 4-bit layers and move the model to *device* (CUDA)."""
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     for name, module in linears(model).items():
@@ -131,14 +118,8 @@ def to_bitsandbytes(model: Any, device: torch.device) -> None:
     model.is_loaded_in_4bit = True
 
 
-def cast(model: Any, dtype: torch.dtype) -> None:
-    """Put the parameters of *model* into *dtype*, and leave its buffers: rotary frequencies must stay fp32."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-
-
-def to_plain(model: Any, dtype: torch.dtype) -> None:
-    """Turn the 4-bit layers of a loaded checkpoint into plain ones that hold the same values in *dtype*."""
+def dequantize_layers(model: Any, dtype: torch.dtype) -> None:
+    """Replace the 4-bit layers of a loaded checkpoint by plain ones that hold the same values in *dtype*."""
     from bitsandbytes.functional import dequantize_4bit
     from bitsandbytes.nn import Linear4bit
 
@@ -152,7 +133,7 @@ def to_plain(model: Any, dtype: torch.dtype) -> None:
         if module.bias is not None:
             plain.bias = torch.nn.Parameter(module.bias.data.to(dtype), requires_grad=False)
         model.set_submodule(name, plain)
-    # From here on it is an ordinary model; PEFT, the trainer and save_pretrained look at these.
+    # PEFT, the trainer and save_pretrained must take it for an unquantized model from here on.
     model.is_loaded_in_4bit = model.is_quantized = False
     for owner, name in (
         (model, "hf_quantizer"),
@@ -164,25 +145,31 @@ def to_plain(model: Any, dtype: torch.dtype) -> None:
     cast(model, dtype)
 
 
-class Packed(Checkpoint):
-    """A bitsandbytes 4-bit checkpoint read as the ordinary one whose values it holds."""
+def cast(model: Any, dtype: torch.dtype) -> None:
+    """Convert the parameters of *model* to *dtype*, but not its buffers: rotary frequencies must stay fp32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+class Nf4Checkpoint(Checkpoint):
+    """A bitsandbytes 4-bit checkpoint, read as an unquantized one: ``specs`` and values are the de-quantized ones."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._parts: dict[str, dict[str, str]] = {}
-        for name in [name for name in self.slots if name.endswith(STATE)]:
-            weight = name.removesuffix(f".{STATE}")
-            parts = [part for part in self.slots if part.startswith(f"{weight}.")]
-            about = json.loads(bytes(super().read(name).tolist()))
-            self._parts[weight] = {part.removeprefix(f"{weight}."): part for part in parts}
-            self.slots = {key: slot for key, slot in self.slots.items() if key not in parts}
-            self.slots[weight] = Slot(getattr(torch, about["dtype"]), tuple(about["shape"]))
+        for state in [name for name in self.specs if name.endswith(STATE)]:
+            weight = state.removesuffix(f".{STATE}")
+            parts = [name for name in self.specs if name.startswith(f"{weight}.")]
+            description = json.loads(bytes(super().read(state).tolist()))
+            self._parts[weight] = {name.removeprefix(f"{weight}."): name for name in parts}
+            self.specs = {name: spec for name, spec in self.specs.items() if name not in parts}
+            self.specs[weight] = TensorSpec(getattr(torch, description["dtype"]), tuple(description["shape"]))
 
     def read(self, name: str) -> torch.Tensor:
         from bitsandbytes.functional import QuantState, dequantize_4bit
 
         if name not in self._parts:
             return super().read(name)
-        stored = {part: super(Packed, self).read(key) for part, key in self._parts[name].items()}
+        stored = {part: super(Nf4Checkpoint, self).read(key) for part, key in self._parts[name].items()}
         state = QuantState.from_dict(stored, device=torch.device("cpu"))
         return dequantize_4bit(super().read(name), state)

@@ -1,8 +1,8 @@
-"""Model references: what a person writes after ``--model``, resolved to files that can be named and checked.
+"""Model references: the value of ``--model``, resolved to a model whose files can be named and checked.
 
-A reference is the name of the model that ships with the package, a local directory (a Hugging Face
-checkpoint, a LoRA adapter, or an artifact of this tool), a GGUF file, or a Hub id. Resolving loads no
-weights, and asks the network only for what looks like ``owner/name``.
+A reference is the name of the shipped model, a local directory (a Hugging Face checkpoint, a LoRA adapter, or an
+artifact of this tool), a GGUF file, or a Hub id. Resolving loads no weights, and uses the network only for what looks
+like ``owner/name``.
 """
 
 import hashlib
@@ -24,20 +24,24 @@ SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_t
 #: Kinds of artifact that can be loaded as a model.
 LOADABLE = ("model", "adapter", "merged", "quantized", "release")
 
-#: What a Hub snapshot needs; pickled weights and second copies in other formats stay away.
-_WANTED = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
-_UNWANTED = ["*/*", "consolidated*"]
+#: Files of a Hub snapshot that are downloaded; not pickled weights or copies in other formats.
+_ALLOWED = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
+_IGNORED = ["*/*", "consolidated*"]
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A model reference that was found: where its files are, and what it stands on.
+    """A resolved model reference.
 
-    ``kind`` is "shipped", "directory", "gguf", "hub" or "adapter"; ``path`` is None for a Hub id whose
-    files have not been fetched; ``revision`` is the Hub commit; ``base`` is what an adapter adapts;
-    ``manifest`` is there when this tool made it.
+    Attributes:
+        source: the reference as it was given.
+        kind: "shipped", "directory", "gguf", "hub" or "adapter".
+        path: the directory or GGUF file; None for a Hub id whose files have not been downloaded.
+        revision: the Hub commit.
+        base: the model that an adapter adapts.
+        manifest: that of an artifact of this tool.
     """
 
     source: str
@@ -49,21 +53,20 @@ class ModelRef:
 
     @property
     def location(self) -> str:
-        """Where this machine finds it again from the directory it is in now: never an absolute path."""
+        """The source relative to the working directory: never an absolute path."""
         if self.kind == "shipped" or self.revision or not os.path.isabs(os.path.expanduser(self.source)):
             return self.source
         return Path(os.path.relpath(os.path.expanduser(self.source))).as_posix()
 
     @property
     def reference(self) -> str:
-        """The source as it may be written down and published: of a path that leads out of the directory it
-        was given in, the last name alone."""
+        """The source for manifests and cards; of a path that leaves the working directory only its last name."""
         location = Path(self.location)
         return location.resolve().name if ".." in location.parts else self.location
 
     @cached_property
     def digest(self) -> str:
-        """Changes when the model does: its manifest's digest, Hub commit, or a sha256 over its weights."""
+        """Identifies the model's contents: its manifest's digest, Hub commit, or a sha256 over its weights."""
         if self.manifest is not None:
             return self.manifest.digest
         if self.revision is not None:
@@ -76,11 +79,11 @@ class ModelRef:
             for entry in path.iterdir()
             if entry.suffix == ".safetensors" or entry.name in ("config.json", "adapter_config.json")
         )
-        whole = "".join(f"{name} {artifacts.file_sha256(path / name)}\n" for name in names)
-        return hashlib.sha256(whole.encode()).hexdigest()
+        listing = "".join(f"{name} {artifacts.file_sha256(path / name)}\n" for name in names)
+        return hashlib.sha256(listing.encode()).hexdigest()
 
     def as_input(self) -> dict[str, Any]:
-        """How this model is written down in the manifest of what is made from it."""
+        """The entry for this model among the ``inputs`` of a manifest."""
         entry: dict[str, Any] = {"source": self.reference, "kind": self.kind, "digest": self.digest}
         if self.revision is not None:
             entry["revision"] = self.revision
@@ -94,30 +97,35 @@ class ModelRef:
 
 
 def resolve(source: str, *, revision: str | None = None) -> ModelRef:
-    """Find the model that *source* names, and check that it is whole.
+    """Find the model that *source* names and check that its files are complete.
 
     Raises:
-        ModelError: nothing is there, or it is nothing that can be loaded.
-        ArtifactError: an artifact of this tool is damaged or of the wrong kind, or the base that an
-            adapter was trained over has changed.
+        ModelError: nothing is there, or it cannot be loaded.
+        ArtifactError: an artifact of this tool is damaged or of the wrong kind, or the base that an adapter was
+            trained over has changed.
         UsageError: *revision* is given for something that is not on the Hub.
     """
     path = Path(source).expanduser()
-    local = source in SHIPPED or path.exists()
-    if local and revision is not None:
+    if revision is not None and _is_local(source):
         raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
     if source in SHIPPED:
         return _shipped(source)
     if path.is_file():
-        return _file(source, path)
+        return _gguf_file(source, path)
     if path.is_dir():
         return _directory(source, path)
-    if _HUB_ID.fullmatch(source) and not _looks_local(source):
-        return _hub(source, revision)
-    if _looks_local(source):
+    # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
+    is_path = (
+        source.startswith(("/", "~", "./", "../", "artifacts/"))
+        or (len(path.parts) > 1 and path.parent.is_dir())
+        or path.suffix in (".gguf", ".safetensors")
+    )
+    if is_path:
         made_by = artifacts.MADE_BY.get(path.name)
         hint = f"`{made_by}` makes it" if made_by else "check the path"
         raise ModelError(f"{source} does not exist; {hint}.")
+    if _HUB_ID.fullmatch(source):
+        return _hub(source, revision)
     raise ModelError(
         f"{source} is not a known model; give {' or '.join(SHIPPED)}, a directory, a .gguf file, "
         "or a Hub id such as Qwen/Qwen3-0.6B."
@@ -125,33 +133,27 @@ def resolve(source: str, *, revision: str | None = None) -> ModelRef:
 
 
 def files(ref: ModelRef) -> Path:
-    """The directory (or GGUF file) that holds the model's files; a Hub model is fetched first.
+    """The directory (or GGUF file) that holds the model's files; a Hub model is downloaded first.
 
     Raises:
-        ModelError: the Hub cannot be reached, or does not give the files.
+        ModelError: the Hub cannot be reached, or refuses.
     """
-    return ref.path if ref.path is not None else _snapshot(ref.source, ref.revision)
+    return ref.path if ref.path is not None else _download(ref.source, ref.revision)
 
 
-def described(ref: ModelRef) -> ModelRef:
-    """*ref* with all of its files here but the weights, which are not fetched: enough for its tokenizer.
+def without_weights(ref: ModelRef) -> ModelRef:
+    """*ref* with all files but the weights downloaded: enough for its configuration and tokenizer.
 
     Raises:
-        ModelError: the Hub cannot be reached, or does not give the files.
+        ModelError: the Hub cannot be reached, or refuses.
     """
-    base = described(ref.base) if ref.base is not None else None
-    path = ref.path if ref.path is not None else _snapshot(ref.source, ref.revision, [*_UNWANTED, "*.safetensors"])
+    base = without_weights(ref.base) if ref.base is not None else None
+    path = ref.path if ref.path is not None else _download(ref.source, ref.revision, [*_IGNORED, "*.safetensors"])
     return replace(ref, path=path, base=base)
 
 
-def _looks_local(source: str) -> bool:
-    # "artifacts/adapter" has the shape of a Hub id too. A path whose folder is here was meant as a path.
-    path = Path(source)
-    return (
-        source.startswith(("/", "~", "./", "../", "artifacts/"))
-        or (len(path.parts) > 1 and path.parent.is_dir())
-        or path.suffix in (".gguf", ".safetensors")
-    )
+def _is_local(source: str) -> bool:
+    return source in SHIPPED or Path(source).expanduser().exists()
 
 
 def _shipped(name: str) -> ModelRef:
@@ -161,7 +163,7 @@ def _shipped(name: str) -> ModelRef:
     return ModelRef(name, "shipped", directory, manifest=artifacts.read(directory, "model"))
 
 
-def _file(source: str, path: Path) -> ModelRef:
+def _gguf_file(source: str, path: Path) -> ModelRef:
     with path.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise ModelError(f"{source} is not a GGUF file; give a directory, a .gguf file or a Hub id.")
@@ -169,35 +171,34 @@ def _file(source: str, path: Path) -> ModelRef:
 
 
 def _directory(source: str, path: Path) -> ModelRef:
+    gguf_files = sorted(path.glob("*.gguf"))
     kind = artifacts.peek(path)
     if kind is not None:
         manifest = artifacts.read(path, LOADABLE)
         if kind == "adapter":
-            recorded = manifest.inputs.get("model", {})
-            return ModelRef(source, "adapter", path, base=_base(source, path, recorded), manifest=manifest)
-        if not (path / "config.json").is_file():
-            weights = sorted(path.glob("*.gguf"))
-            if len(weights) == 1:
-                return ModelRef(source, "gguf", weights[0], manifest=manifest)
-            raise ModelError(f"{source} is a {kind} artifact without a config.json, so nothing in it can be loaded.")
-        return ModelRef(source, "directory", path, manifest=manifest)
+            trained_over = manifest.inputs.get("model", {})
+            return ModelRef(source, "adapter", path, base=_base(source, path, trained_over), manifest=manifest)
+        if (path / "config.json").is_file():
+            return ModelRef(source, "directory", path, manifest=manifest)
+        if len(gguf_files) == 1:
+            return ModelRef(source, "gguf", gguf_files[0], manifest=manifest)
+        raise ModelError(f"{source} is a {kind} artifact without a config.json, so nothing in it can be loaded.")
     if (path / "adapter_config.json").is_file():
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")
         return ModelRef(source, "adapter", path, base=_base(source, path, {}))
     if not (path / "config.json").is_file():
-        found = sorted(path.glob("*.gguf"))
-        if len(found) == 1:
-            return _file(source, found[0])
+        if len(gguf_files) == 1:
+            return _gguf_file(source, gguf_files[0])
         raise ModelError(f"{source} has no config.json, so it is not a model; give the directory of a checkpoint.")
     if not any(path.glob("*.safetensors")):
-        what = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
-        raise ModelError(f"{source} holds {what}; save it as safetensors first.")
+        contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
+        raise ModelError(f"{source} holds {contents}; save it as safetensors first.")
     return ModelRef(source, "directory", path)
 
 
-def _base(source: str, path: Path, recorded: dict[str, Any]) -> ModelRef:
-    """The model that the adapter at *path* adapts, checked against what its manifest recorded."""
+def _base(source: str, path: Path, trained_over: dict[str, Any]) -> ModelRef:
+    """The base model of the adapter at *path*, checked against *trained_over*, the entry in its manifest."""
     try:
         config = json.loads((path / "adapter_config.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -206,19 +207,19 @@ def _base(source: str, path: Path, recorded: dict[str, Any]) -> ModelRef:
         ) from error
     name = config.get("base_model_name_or_path")
     if not name:
-        raise ModelError(f"{source} does not say which model it adapts; set base_model_name_or_path in its config.")
-    revision = recorded.get("revision") or config.get("revision")
+        raise ModelError(f"{source} does not name its base model; set base_model_name_or_path in its config.")
+    revision = trained_over.get("revision") or config.get("revision")
     try:
-        local = name in SHIPPED or Path(name).expanduser().exists()
-        base = resolve(name, revision=None if local else revision)
+        base = resolve(name, revision=None if _is_local(name) else revision)
     except ModelError as error:
-        raise ModelError(f"{source} adapts {name}, and that cannot be used: {error}") from error
+        raise ModelError(f"{source} adapts {name}, which cannot be used: {error}") from error
     if base.kind == "adapter":
         raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")
-    if recorded.get("digest") and recorded["digest"] != base.digest:
+    digest = trained_over.get("digest")
+    if digest and digest != base.digest:
         raise ArtifactError(
-            f"{source} was trained over another {name} than the one here (its digest was "
-            f"{recorded['digest'][:12]}, now {base.digest[:12]}); bring that one back, or train again."
+            f"{source} was trained over another {name} than the present one (its digest was {digest[:12]}, now "
+            f"{base.digest[:12]}); restore that one, or train again."
         )
     return base
 
@@ -232,12 +233,12 @@ def _hub(source: str, revision: str | None) -> ModelRef:
     try:
         info = HfApi().model_info(source, revision=revision, timeout=20)
     except HfHubHTTPError as error:
-        raise ModelError(_refusal(source, revision, error)) from error
-    except (OSError, HTTPError):  # no route to the Hub: what is in the cache will do
+        raise ModelError(_http_error(source, revision, error)) from error
+    except (OSError, HTTPError):  # the Hub cannot be reached: use the cache
         return _cached(source, revision)
     names = {sibling.rfilename for sibling in info.siblings or ()}
     if "adapter_config.json" in names and "config.json" not in names:
-        path = _snapshot(source, info.sha)
+        path = _download(source, info.sha)
         return ModelRef(source, "adapter", path, revision=info.sha, base=_base(source, path, {}))
     if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
         raise ModelError(f"{source} has no safetensors checkpoint on the Hub; choose a repository that has one.")
@@ -251,7 +252,7 @@ def _cached(source: str, revision: str | None) -> ModelRef:
         path = Path(snapshot_download(source, revision=revision, local_files_only=True))
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{source} is no file or directory here, the Hub cannot be reached, and it is not in the local "
+            f"{source} is not a local file or directory, the Hub cannot be reached, and it is not in the local "
             "cache; check the name or the network."
         ) from error
     if (path / "adapter_config.json").is_file():
@@ -259,23 +260,23 @@ def _cached(source: str, revision: str | None) -> ModelRef:
     return ModelRef(source, "hub", path, revision=path.name)
 
 
-def _snapshot(source: str, revision: str | None, unwanted: list[str] = _UNWANTED) -> Path:
+def _download(source: str, revision: str | None, ignored: list[str] = _IGNORED) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=_WANTED, ignore_patterns=unwanted))
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_ALLOWED, ignore_patterns=ignored))
     except HfHubHTTPError as error:
-        raise ModelError(_refusal(source, revision, error)) from error
+        raise ModelError(_http_error(source, revision, error)) from error
     except (OSError, ValueError, HTTPError) as error:
-        raise ModelError(f"{source} could not be fetched from the Hub; check the network and try again.") from error
+        raise ModelError(f"{source} could not be downloaded from the Hub; check the network and try again.") from error
 
 
-def _refusal(source: str, revision: str | None, error: Exception) -> str:
+def _http_error(source: str, revision: str | None, error: Exception) -> str:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return f"{source} wants its terms accepted: do so on its Hub page, then log in with `hf auth login`."
+        return f"{source} is gated: accept its terms on its Hub page, then log in with `hf auth login`."
     if isinstance(error, RevisionNotFoundError):
         return f"{source} has no revision {revision} on the Hub."
     if isinstance(error, RepositoryNotFoundError):

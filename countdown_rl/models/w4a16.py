@@ -1,64 +1,62 @@
-"""W4A16: weights as whole numbers of 4 bits with a scale a group, what computes stays in 16 bits.
+"""W4A16: weights as 4-bit integers with a scale for each group of them, activations in 16 bits.
 
-The layout is compressed-tensors' ``pack-quantized``, which vLLM reads as it is. That library makes the
-scales, rounds to nearest and packs; symmetric, so there are no zero points.
+The layout is ``pack-quantized`` of compressed-tensors, which vLLM reads directly. That library computes the scales,
+rounds to nearest and packs; quantization is symmetric, without zero points.
 """
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models.checkpoint import Slot
+from countdown_rl.models.checkpoint import TensorSpec
 
-#: Weights that share a scale, the first that fits every layer: what vLLM's kernels know.
-GROUPS = (128, 64, 32)
+#: Group sizes that vLLM's kernels support, in order of preference.
+GROUP_SIZES = (128, 64, 32)
 
 
-def group_of(widths: Collection[int]) -> int:
-    """The largest group that rows of all these *widths* are multiples of; a width that none fits is passed over.
+def group_size(widths: Collection[int]) -> int:
+    """The largest group size that divides all of these row *widths*, ignoring widths that none divides.
 
     Raises:
-        ModelError: no width fits any.
+        ModelError: none divides any of them.
     """
-    widths = [width for width in widths if width % GROUPS[-1] == 0]
+    widths = [width for width in widths if width % GROUP_SIZES[-1] == 0]
     if not widths:
         raise ModelError(
-            f"no layer has rows of a multiple of {GROUPS[-1]} weights, which W4A16 wants; give --format nf4."
+            f"no layer has rows of a multiple of {GROUP_SIZES[-1]} weights, as W4A16 requires; give --format nf4."
         )
-    return next(group for group in GROUPS if all(width % group == 0 for width in widths))
+    return next(size for size in GROUP_SIZES if all(width % size == 0 for width in widths))
 
 
-def is_held_in(directory: Path) -> bool:
-    """Whether the checkpoint in *directory* is one of whole numbers that compressed-tensors packed."""
-    config = json.loads((directory / "config.json").read_bytes())
-    recipe = config.get("quantization_config") or {}
-    return recipe.get("quant_method") == "compressed-tensors" and recipe.get("format") == "pack-quantized"
+def is_w4a16(quantization_config: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint with this ``quantization_config`` is in the ``pack-quantized`` format."""
+    return (
+        quantization_config.get("quant_method") == "compressed-tensors"
+        and quantization_config.get("format") == "pack-quantized"
+    )
 
 
 def check_installed() -> None:
-    """Refuse where compressed-tensors is not installed.
+    """Check that compressed-tensors is installed.
 
     Raises:
         ModelError: it is not.
     """
-    from importlib.util import find_spec
-
     if find_spec("compressed_tensors") is None:
         raise ModelError("W4A16 weights need compressed-tensors: `pip install 'countdown-rl[w4a16]'`.")
 
 
 def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]:
-    """The tensors that compressed-tensors stores for the *weight* called *name*, laid out as in :func:`layout`."""
+    """The tensors that compressed-tensors stores for the *weight* called *name*, with the specs of :func:`layout`."""
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization.utils import calculate_qparams
 
     scheme = _scheme(group)
-    weight = weight.float()  # a quotient in bf16 would go to the wrong neighbour now and then
+    weight = weight.float()  # quotients in bf16 would round to the wrong neighbour now and then
     groups = weight.unflatten(1, (-1, group))  # (out, in / group, group)
     scale, _ = calculate_qparams(groups.amin(2), groups.amax(2), scheme.weights)
     scale = scale.to(torch.bfloat16)
@@ -72,19 +70,19 @@ def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]
     }
 
 
-def layout(name: str, shape: tuple[int, ...], group: int) -> dict[str, Slot]:
-    """Types and shapes of what :func:`pack` gives for a weight of *shape*, known before its values are."""
-    out, width = shape
+def layout(name: str, shape: tuple[int, ...], group: int) -> dict[str, TensorSpec]:
+    """Specs of the tensors that :func:`pack` returns for a weight of *shape*."""
+    rows, width = shape
     stem = name.removesuffix(".weight")
     return {
-        f"{stem}.weight_packed": Slot(torch.int32, (out, ceil(width / 8))),
-        f"{stem}.weight_scale": Slot(torch.bfloat16, (out, width // group)),
-        f"{stem}.weight_shape": Slot(torch.int64, (2,)),
+        f"{stem}.weight_packed": TensorSpec(torch.int32, (rows, ceil(width / 8))),
+        f"{stem}.weight_scale": TensorSpec(torch.bfloat16, (rows, width // group)),
+        f"{stem}.weight_shape": TensorSpec(torch.int64, (2,)),
     }
 
 
-def recipe(group: int, ignored: Collection[str]) -> dict[str, Any]:
-    """What config.json says, from which a loader builds its layers; *ignored* linear layers stay as they are."""
+def quantization_config(group: int, ignored: Collection[str]) -> dict[str, Any]:
+    """The ``quantization_config`` for config.json; the linear layers *ignored* are not quantized."""
     from compressed_tensors.quantization import QuantizationConfig
 
     config = QuantizationConfig(

@@ -52,7 +52,7 @@ def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None =
         if ref.manifest:
             learned = {int(count): ways for count, ways in ref.manifest.facts.get("plan", {}).items()}
     order = learned | traces.plan([row for row in rows if len(row["nums"]) not in learned])
-    load.quiet()
+    load.silence_libraries()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
         facts = warm_up(rows, order, options, draft.path, on_step)
         draft.facts.update(facts | {"plan": {str(count): ways for count, ways in order.items()}})

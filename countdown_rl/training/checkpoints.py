@@ -5,13 +5,13 @@ killed at any moment has a checkpoint to continue from.
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from countdown_rl import artifacts
 from countdown_rl.training.config import TrainOptions
 
 RUN = "run.json"
@@ -75,10 +75,10 @@ class Checkpoints:
     def keep(self, checkpoint: Path) -> None:
         """Mark *checkpoint* as whole once its bytes are on disk, then drop every other one."""
         for path in [*checkpoint.rglob("*"), checkpoint]:
-            _flush(path)
+            artifacts.fsync(path)
         (checkpoint / MARK).touch()
-        _flush(checkpoint / MARK)
-        _flush(checkpoint)
+        artifacts.fsync(checkpoint / MARK)
+        artifacts.fsync(checkpoint)
         for other in self.directory.glob("checkpoint-*"):
             if other != checkpoint:
                 shutil.rmtree(other, ignore_errors=True)
@@ -125,11 +125,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "not given"
     return "not given" if value is None else str(value)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

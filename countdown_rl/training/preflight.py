@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.errors import ModelError
-from countdown_rl.models import load, reference
+from countdown_rl.models import load, reference, shape
 from countdown_rl.training import memory, rewards, train
 from countdown_rl.training.checkpoints import Checkpoints
 from countdown_rl.training.config import TrainOptions
@@ -60,8 +59,8 @@ def check(
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
     rows, _ = train.read(data)
-    load.quiet()
-    ref = reference.described(reference.resolve(model, revision=revision))
+    load.silence_libraries()
+    ref = reference.without_weights(reference.resolve(model, revision=revision))
     base = ref.base or ref
     config = _config(base, trust_remote_code)
     device = load.device_name("auto").partition(":")[0]
@@ -102,20 +101,11 @@ def check(
 
 
 def _config(ref: reference.ModelRef, trust_remote_code: bool) -> Any:
-    from transformers import AutoConfig
-
-    path = reference.files(ref)
-    try:
-        if path.is_file():
-            return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
-    except Exception as error:  # a damaged file or an unknown architecture: many libraries
-        raise ModelError(f"the configuration of {ref.source} cannot be read: {_line(error)}") from error
+    return shape.read_config(reference.files(ref), trust_remote_code=trust_remote_code)
 
 
 def _quantized(ref: reference.ModelRef) -> bool:
-    path = reference.files(ref)
-    return path.is_dir() and load.is_4bit(path, ref)
+    return load.stored_format(ref) == "bitsandbytes-4bit"
 
 
 def _rank(ref: reference.ModelRef) -> int | None:
@@ -145,8 +135,3 @@ def _room(device: str) -> int | None:
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
-
-
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split())[:160] or type(error).__name__
-    return text if text.endswith(".") else text + "."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError, InputError, ModelError
-from countdown_rl.models import adapters, chat_template, load, reference
+from countdown_rl.models import chat_template, load, lora, reference
 from countdown_rl.runlog import journal as history
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog import trackers
@@ -100,7 +100,7 @@ def train(
     beside = (log or checkpoints).parent
     trackers.prepare(options.report_to, beside)
 
-    load.quiet()
+    load.silence_libraries()
     import torch
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
@@ -148,7 +148,7 @@ def train(
         ) as draft:
             base = ref.base or ref
             policy = trainer.accelerator.unwrap_model(trainer.model)
-            adapters.save(policy, draft.path, base=base.location, revision=base.revision, weights=whole)
+            lora.save(policy, draft.path, base=base.location, revision=base.revision, weights=whole)
             loaded.tokenizer.save_pretrained(draft.path)
             draft.facts.update(facts)
         journal.end()
@@ -374,7 +374,7 @@ def _facts(trainer: "Trainer", run: _Run) -> dict[str, Any]:
     return {
         "steps": run.options.max_steps,
         "precision": run.loaded.precision,
-        "path": run.loaded.path,
+        "path": run.loaded.storage,
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "total_parameters": sum(p.numel() for p in parameters),
         "reward_first": rows[0].reward,

@@ -8,11 +8,8 @@ from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize
 from countdown_rl.models import load
-from countdown_rl.models.load import quiet
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
-
-quiet()
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +84,7 @@ def test_without_ggml_a_k_quant_is_refused_in_one_sentence(monkeypatch):
     from countdown_rl.export import gguf
 
     monkeypatch.setitem(sys.modules, "libggml", None)
-    gguf._library.cache_clear()
+    gguf._ggml.cache_clear()
     with pytest.raises(ModelError, match=r"countdown-rl\[llama-cpp\]"):
         written("q4_k_m")
     assert not Path("quantized").exists()
@@ -105,7 +102,7 @@ def test_a_file_that_llama_cpp_reads_otherwise_is_not_written(monkeypatch):
     pytest.importorskip("xllamacpp")
     from countdown_rl.export import gguf_tokenizer
 
-    monkeypatch.setattr(gguf_tokenizer, "split_of", lambda tokenizer: "superbpe")
+    monkeypatch.setattr(gguf_tokenizer, "pre_tokenizer", lambda tokenizer: "superbpe")
     with pytest.raises(ModelError, match=r"llama\.cpp reads this puzzle to other tokens"):
         written("q8_0")
     assert not Path("quantized").exists()
@@ -124,14 +121,14 @@ def test_a_chat_that_llama_cpp_writes_otherwise_is_found_out():
 @pytest.mark.parametrize("there", [True, False])
 def test_it_is_scored_by_a_program_that_did_not_write_it_where_there_is_one(monkeypatch, there):
     from countdown_rl.data import jsonl
-    from countdown_rl.export import agreement
     from countdown_rl.inference import engines
+    from countdown_rl.tasks import probe
 
     if there:
         pytest.importorskip("xllamacpp")
     else:
         monkeypatch.setattr(engines, "installed", lambda name: False)
-    jsonl.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(agreement.puzzles(12))])
+    jsonl.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(probe.rows(12))])
     options = QuantizeOptions(format="gguf", gguf_type="f16", max_drop=20)
     manifest = quantize(resolve("countdown-tiny"), Path("quantized"), options, Path("data.jsonl"))
     score = manifest.facts["against_source"]

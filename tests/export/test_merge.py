@@ -10,11 +10,9 @@ from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.export import merge as merging
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge
-from countdown_rl.models.load import load, load_tokenizer, quiet
+from countdown_rl.models.load import load, load_tokenizer
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
-
-quiet()
 
 CHATS = [
     [
@@ -180,7 +178,7 @@ def test_large_weights_come_in_shards_that_any_program_reads(monkeypatch):
 
     whole, write = trained(tiny_llama.checkpoint(Path("base"))), checkpoint.write
     _, expected = merged(whole)
-    monkeypatch.setattr(checkpoint, "write", lambda *given: write(*given, shard=60_000))
+    monkeypatch.setattr(checkpoint, "write", lambda *given: write(*given, max_shard_size=60_000))
     manifest, ours = merged(whole)
     shards = sorted(path.name for path in Path("merged").glob("*.safetensors"))
     assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
@@ -194,7 +192,7 @@ def test_large_weights_come_in_shards_that_any_program_reads(monkeypatch):
 def test_what_the_write_leaves_out_or_twice_is_an_error(tmp_path):
     from countdown_rl.models import checkpoint
 
-    slots = {name: checkpoint.Slot(torch.float32, (4,)) for name in "ab"}
+    slots = {name: checkpoint.TensorSpec(torch.float32, (4,)) for name in "ab"}
     with pytest.raises(ValueError, match="1 tensors were never written, b"):
         checkpoint.write(tmp_path, slots, [("a", torch.zeros(4))])
     with pytest.raises(ValueError, match="not Slot"):

@@ -10,11 +10,9 @@ from countdown_rl.errors import ModelError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize
 from countdown_rl.models import nf4
-from countdown_rl.models.load import load, quiet
+from countdown_rl.models.load import load
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
-
-quiet()
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +50,7 @@ def test_from_pretrained_holds_the_values_of_quantizing_directly(avx512):
     for layer in layers.values():
         layer.support_avx512bf16_for_cpu = avx512 and layer.support_avx512bf16_for_cpu
     for name, layer in layers.items():
-        direct = nf4.rounded(merged.get_submodule(name).weight)
+        direct = nf4.fake_quantize(merged.get_submodule(name).weight)
         assert torch.equal(dequantize_4bit(layer.weight.data, layer.weight.quant_state), direct)
     # And it runs as it is, whatever path bitsandbytes takes on this CPU.
     ids = torch.arange(5, 25).view(1, 20)
@@ -142,7 +140,7 @@ def test_a_sharded_source_and_a_sharded_output(monkeypatch):
 
     tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
     write = checkpoint.write
-    monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, shard=50_000))
+    monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, max_shard_size=50_000))
     quantize(resolve("full"), Path("quantized"), QuantizeOptions())
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
     ids = torch.arange(5, 25).view(1, 20)
@@ -155,9 +153,9 @@ def test_a_sharded_source_and_a_sharded_output(monkeypatch):
 def test_a_large_weight_is_quantized_in_pieces_to_the_same_bytes(monkeypatch, rows):
     torch.manual_seed(0)
     weight = torch.randn(rows, 640) * torch.rand(rows, 1)
-    whole, values = nf4.pack("w", weight), nf4.rounded(weight)
-    monkeypatch.setattr(nf4, "_PIECE", 1024)
+    whole, values = nf4.pack("w", weight), nf4.fake_quantize(weight)
+    monkeypatch.setattr(nf4, "_CHUNK", 1024)
     pieces = nf4.pack("w", weight)
     assert whole.keys() == pieces.keys()
     assert all(torch.equal(whole[name], pieces[name]) for name in whole)
-    assert torch.equal(nf4.rounded(weight), values)
+    assert torch.equal(nf4.fake_quantize(weight), values)

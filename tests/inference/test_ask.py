@@ -71,7 +71,7 @@ def test_the_pieces_come_one_by_one_and_are_the_completion(loaded, monkeypatch, 
     if not fast:
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     options, pieces = replace(SHORT, temperature=temperature), []
-    reply = ask.ask(loaded, ask.pose(options, [3, 7, 50], 46), options, pieces.append)
+    reply = ask.ask(loaded, ask.puzzle_row(options, [3, 7, 50], 46), options, pieces.append)
     assert "".join(pieces) == reply.completion.text
     assert 1 < len(pieces) <= reply.completion.tokens
 
@@ -79,7 +79,7 @@ def test_the_pieces_come_one_by_one_and_are_the_completion(loaded, monkeypatch, 
 def test_a_character_of_several_tokens_is_told_when_it_is_whole():
     tokenizer, pieces = tiny_llama.tokenizer(), []
     text = "7 × 3 → 21 🧮."
-    told = ask._Pieces(tokenizer, pieces.append)
+    told = ask._TextStream(tokenizer, pieces.append)
     for token in tokenizer.encode(text, add_special_tokens=False):
         told.add(token)
     assert "".join(pieces) == text
@@ -89,7 +89,7 @@ def test_a_character_of_several_tokens_is_told_when_it_is_whole():
 
 def test_a_cut_off_character_is_told_at_the_end():
     tokenizer, pieces = tiny_llama.tokenizer(), []
-    told = ask._Pieces(tokenizer, pieces.append)
+    told = ask._TextStream(tokenizer, pieces.append)
     ids = tokenizer.encode("9🧮", add_special_tokens=False)[:-1]
     for token in ids:
         told.add(token)
@@ -104,24 +104,24 @@ def test_it_says_what_an_evaluation_says(place, loaded):
     whole = evaluate.evaluate(
         options, model=str(place / "model"), data=place / "one.jsonl", out=place / "eval"
     ).samples[0]
-    assert ask.ask(loaded, ask.pose(SHORT, [3, 7, 50], 46), SHORT).sample() == whole
+    assert ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7, 50], 46), SHORT).sample() == whole
 
 
 def test_a_model_without_room_for_the_puzzle_is_refused_and_one_with_little_is_cut(place, loaded, monkeypatch):
-    row = ask.pose(SHORT, [3, 7], 10)
-    monkeypatch.setattr(generate, "room", lambda loaded: 12)
+    row = ask.puzzle_row(SHORT, [3, 7], 10)
+    monkeypatch.setattr(generate, "context_length", lambda loaded: 12)
     with pytest.raises(ModelError, match="the model reads 12 tokens"):
         ask.ask(loaded, row, SHORT)
     monkeypatch.undo()
     length = len(loaded.tokenizer(chat_template.render(loaded.tokenizer, parse_row(row).messages()))["input_ids"])
-    monkeypatch.setattr(generate, "room", lambda loaded: length + 5)
+    monkeypatch.setattr(generate, "context_length", lambda loaded: length + 5)
     assert ask.ask(loaded, row, SHORT).completion.tokens <= 5
 
 
 def test_a_row_says_only_what_is_unusual():
-    assert ask.pose(AskOptions(), [3, 4], 7) == {"nums": [3, 4], "target": 7}
+    assert ask.puzzle_row(AskOptions(), [3, 4], 7) == {"nums": [3, 4], "target": 7}
     unusual = AskOptions(rule="television", operators="* +", style="own")
-    assert ask.pose(unusual, [3, 4], 7) == {
+    assert ask.puzzle_row(unusual, [3, 4], 7) == {
         "nums": [3, 4],
         "target": 7,
         "rule": "television",
@@ -129,7 +129,7 @@ def test_a_row_says_only_what_is_unusual():
         "style": "own",
     }
     with pytest.raises(InputError, match="not 7"):
-        ask.pose(AskOptions(), [1] * 7, 7)
+        ask.puzzle_row(AskOptions(), [1] * 7, 7)
     with pytest.raises(UsageError, match="--rule chess"):
         AskOptions(rule="chess")
 

@@ -7,7 +7,7 @@ from countdown_rl.inference import cpu_decoder
 from countdown_rl.inference.cpu_decoder import (
     Decoder,
     Stop,
-    _pick,
+    _sample,
     supports,
 )
 from tests.support import tiny_llama
@@ -53,19 +53,19 @@ def test_what_all_prompts_begin_with_is_read_once_and_long_ones_a_few_at_a_time(
     beginning = "Numbers: 3 7 50 and a long beginning that all of them have. "
     given = prompts(tokenizer, *(beginning + text for text in TEXTS), beginning)
     read = []
-    whole = Decoder._pass
+    whole = Decoder._forward
 
     def noting(self, ids, padding, prefix):
         read.append((tuple(ids.shape), bool(prefix)))
         return whole(self, ids, padding, prefix)
 
-    monkeypatch.setattr(Decoder, "_pass", noting)
-    monkeypatch.setattr(cpu_decoder, "_WORTH_SHARING", 10**6)
+    monkeypatch.setattr(Decoder, "_forward", noting)
+    monkeypatch.setattr(cpu_decoder, "_MIN_SHARED_PREFIX", 10**6)
     plain = Decoder(model).decode(given, max_new_tokens=16, stop=stop)
     assert [rows for (rows, _), _ in read] == [4]  # two of the five are the same
     read.clear()
-    monkeypatch.setattr(cpu_decoder, "_WORTH_SHARING", 8)
-    monkeypatch.setattr(cpu_decoder, "_AT_ONCE", 1)
+    monkeypatch.setattr(cpu_decoder, "_MIN_SHARED_PREFIX", 8)
+    monkeypatch.setattr(cpu_decoder, "_CHUNK_VALUES", 1)
     assert Decoder(model).decode(given, max_new_tokens=16, stop=stop) == plain
     (one, shared), had = read[0]
     assert (one, had) == (1, False)
@@ -112,9 +112,9 @@ def test_it_stops_at_a_text_of_several_tokens_and_at_the_end_token(tokenizer):
 def test_top_p_keeps_the_likeliest_part_and_temperature_zero_the_likeliest():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(4000, 1)
     generator = torch.Generator().manual_seed(0)
-    counts = torch.bincount(_pick(logits, 1.0, 0.7, generator), minlength=4) / 4000
+    counts = torch.bincount(_sample(logits, 1.0, 0.7, generator), minlength=4) / 4000
     torch.testing.assert_close(counts, torch.tensor([0.625, 0.375, 0.0, 0.0]), atol=0.03, rtol=0)
-    assert set(_pick(logits, 0.0, 1.0, None).tolist()) == {0}
+    assert set(_sample(logits, 0.0, 1.0, None).tolist()) == {0}
 
 
 def test_another_architecture_is_left_to_transformers():

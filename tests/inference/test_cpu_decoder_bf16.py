@@ -54,7 +54,7 @@ def test_greedy_tokens_are_the_models_own_likeliest_or_as_good_as_that(model, to
 def test_a_step_gives_what_fp32_attention_gives_over_a_padded_cache(model, tokenizer):
     hidden = []
     for decoder in (Decoder(model, torch.bfloat16), Bf16Decoder(model)):
-        keys, values, _, lengths, padding = decoder._read(given(tokenizer), 4)
+        keys, values, _, lengths, padding = decoder._prefill(given(tokenizer), 4)
         assert padding.any()
         start = padding.size(1)
         for step, token in enumerate((7, 11, 13)):
@@ -83,7 +83,7 @@ def test_more_threads_give_the_same_bytes(model, tokenizer):
 def test_a_cache_of_half_the_size_lets_more_rows_in(tokenizer):
     def rows(model):
         held = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
-        return generate.fitting(held, 8_192)
+        return generate.max_rows(held, 8_192)
 
     assert rows(tiny_llama.model()) > rows(tiny_llama.model().float())
 

@@ -19,16 +19,15 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.export import agreement, quantize
+from countdown_rl.export import quantize
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.inference import engines
 from countdown_rl.inference import generate as generation
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.models.reference import ModelRef
+from countdown_rl.tasks import probe
 from tests.support import tiny_llama
-
-load.quiet()
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
 SMALL = EvalOptions(max_new_tokens=12, threads=1, agreement=3)
@@ -107,7 +106,7 @@ def vllm(monkeypatch, model):
 
 def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, tmp_path, gguf, capfd):
     pytest.importorskip("xllamacpp")
-    jsonl.write_rows(tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(agreement.puzzles(40))])
+    jsonl.write_rows(tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(probe.rows(40))])
     options = EvalOptions(engine="llama-cpp", threads=1, agreement=40, max_new_tokens=32)
     result = run(place, tmp_path / "eval", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
     assert (result.metrics["engine"], result.metrics["precision"]) == ("llama-cpp", "f16")
@@ -207,7 +206,7 @@ def test_auto_is_transformers_unless_vllm_and_a_gpu_are_there_and_the_weights_ar
     plain, gguf = ModelRef("m", "directory", place / "model"), ModelRef("m.gguf", "gguf", place / "x.gguf")
 
     def settled(ref, **how):
-        return engines.settle("auto", ref, **({"precision": "auto", "device": "auto"} | how))
+        return engines.resolve("auto", ref, **({"precision": "auto", "device": "auto"} | how))
 
     assert settled(plain) == "transformers"
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
@@ -240,11 +239,11 @@ def test_an_engine_that_is_not_there_or_does_not_fit_is_refused_in_a_sentence(
 def test_a_gguf_file_keeps_its_precision_and_needs_its_package(monkeypatch):
     gguf = ModelRef("m.gguf", "gguf", Path("m.gguf"))
     with pytest.raises(UsageError, match="has its own precision"):
-        engines.settle("llama-cpp", gguf, precision="bf16", device="auto")
+        engines.resolve("llama-cpp", gguf, precision="bf16", device="auto")
     monkeypatch.setattr(engines, "installed", lambda name: False)
     with pytest.raises(ModelError, match=r"needs xllamacpp: `pip install 'countdown-rl\[llama-cpp\]'`"):
-        engines.settle("llama-cpp", gguf, precision="auto", device="auto")
-    assert engines.settle("auto", gguf, precision="auto", device="auto") == "transformers"
+        engines.resolve("llama-cpp", gguf, precision="auto", device="auto")
+    assert engines.resolve("auto", gguf, precision="auto", device="auto") == "transformers"
 
 
 # Memory
@@ -306,7 +305,7 @@ def test_a_small_machine_takes_smaller_batches_and_a_large_one_no_larger_than_pa
     rows = []
     for size in (64 << 20, 512 << 20, 4 << 30, 16 << 30, 256 << 30):
         monkeypatch.setattr(generation, "_main_memory", lambda size=size: size)
-        rows.append(generation.fitting(held, 8_192))
+        rows.append(generation.max_rows(held, 8_192))
     assert rows == sorted(rows)
     assert 1 <= rows[0] < rows[2] <= rows[3] == rows[4]
 

@@ -11,7 +11,7 @@ from countdown_rl.inference.generate import (
     Decoding,
     Generator,
     batches,
-    fitting,
+    max_rows,
 )
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.reference import ModelRef
@@ -165,8 +165,8 @@ def test_batches_hold_every_row_once_with_rows_like_it():
 
 
 def test_fewer_rows_fit_the_longer_they_are_and_one_always_does(llama):
-    rows = [fitting(llama, length) for length in (16, 4_096, 65_536, 10**9)]
+    rows = [max_rows(llama, length) for length in (16, 4_096, 65_536, 10**9)]
     assert rows[0] == generate.MAX_ROWS
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] == 1
-    assert fitting(other("gpt2"), 64) > 1
+    assert max_rows(other("gpt2"), 64) > 1

@@ -8,11 +8,9 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import reference
-from countdown_rl.models.load import load, load_tokenizer, quiet
+from countdown_rl.models.load import load, load_tokenizer
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
-
-quiet()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ def test_a_revision_is_for_the_hub_only(base):
         resolve(str(base), revision="main")
 
 
-def test_pickled_weights_are_refused(base, tmp_path):
+def test_sampleled_weights_are_refused(base, tmp_path):
     shutil.copy(base / "config.json", tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(ModelError, match="pickled"):
@@ -119,7 +117,7 @@ def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
     from safetensors.torch import load_file
 
     loaded = load(resolve(str(base)), device="cpu")
-    assert (loaded.precision, loaded.path, loaded.device) == ("fp32", "plain", "cpu")
+    assert (loaded.precision, loaded.storage, loaded.device) == ("fp32", "plain", "cpu")
     for name, value in load_file(base / "model.safetensors").items():
         assert torch.equal(loaded.model.state_dict()[name], value.float())
 
@@ -156,7 +154,7 @@ def test_nf4_on_the_cpu_is_the_function_of_bitsandbytes_own_layers(base):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     ours = load(resolve(str(base)), precision="nf4", device="cpu")
-    assert ours.path == "dequantized-nf4"
+    assert ours.storage == "dequantized-nf4"
     recipe = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -204,7 +202,7 @@ def test_an_adapter_brings_its_base_and_its_precision(base, tmp_path, monkeypatc
     ref = resolve(str(out))
     assert (ref.kind, ref.base.source) == ("adapter", "base")
     loaded = load(ref)
-    assert (loaded.precision, loaded.path) == ("nf4", "dequantized-nf4")
+    assert (loaded.precision, loaded.storage) == ("nf4", "dequantized-nf4")
     assert not torch.equal(logits(loaded), logits(load(ref.base, precision="nf4")))
 
     config = json.loads(Path("base/config.json").read_text())
@@ -219,7 +217,7 @@ def test_an_adapter_brings_its_base_and_its_precision(base, tmp_path, monkeypatc
 def test_a_plain_peft_adapter_loads_too(base, tmp_path):
     ref = resolve(str(tiny_llama.adapter(tmp_path / "peft", base)))
     assert ref.as_input()["base"]["digest"] == ref.base.digest
-    assert load(ref).path == "plain"
+    assert load(ref).storage == "plain"
 
 
 def test_a_tokenizer_pads_on_the_left_and_always_can(tmp_path):

@@ -9,13 +9,10 @@ from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.quantize import quantize
 from countdown_rl.inference import engines
 from countdown_rl.models import load, w4a16
-from countdown_rl.models.load import quiet
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
 
 pytest.importorskip("compressed_tensors")
-quiet()
-
 IDS = torch.arange(5, 25).view(1, 20)
 
 
@@ -60,7 +57,7 @@ def test_this_tool_loads_it_as_plain_weights_and_says_how_it_holds_them(capfd):
     written()
     capfd.readouterr()
     loaded = load.load(resolve("quantized"))
-    assert (loaded.path, loaded.precision) == ("dequantized-w4a16", "fp32")
+    assert (loaded.storage, loaded.precision) == ("dequantized-w4a16", "fp32")
     assert loaded.tokenizer.chat_template == tiny_llama.tokenizer().chat_template
     assert capfd.readouterr() == ("", "")
     theirs = AutoModelForCausalLM.from_pretrained("quantized", dtype=torch.float32)
@@ -86,27 +83,27 @@ def test_rows_that_no_group_fits_stay_in_sixteen_bits_and_are_named():
 
 
 def test_the_group_is_the_largest_that_fits_every_layer():
-    assert w4a16.group_of([256, 512]) == 128
-    assert w4a16.group_of([256, 192]) == 64
-    assert w4a16.group_of([256, 96, 100]) == 32
+    assert w4a16.group_size([256, 512]) == 128
+    assert w4a16.group_size([256, 192]) == 64
+    assert w4a16.group_size([256, 96, 100]) == 32
     with pytest.raises(ModelError, match="multiple of 32"):
-        w4a16.group_of([100])
+        w4a16.group_size([100])
 
 
 def test_it_is_scored_and_vllm_takes_it(monkeypatch):
     from countdown_rl.data import jsonl
-    from countdown_rl.export import agreement
+    from countdown_rl.tasks import probe
 
-    jsonl.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(agreement.puzzles(6))])
+    jsonl.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(probe.rows(6))])
     tiny_llama.checkpoint(Path("full"))
     options = QuantizeOptions(format="w4a16", max_drop=1, max_new_tokens=8)
     score = quantize(resolve("full"), Path("quantized"), options, Path("data.jsonl")).facts["against_source"]
     assert (score["runtime"], score["after"]["n"]) == ("transformers", 6)
     monkeypatch.setattr(engines, "installed", lambda name: True)
-    assert engines.settle("vllm", resolve("quantized"), precision="auto", device="auto") == "vllm"
+    assert engines.resolve("vllm", resolve("quantized"), precision="auto", device="auto") == "vllm"
     quantize(resolve("full"), Path("nf4"), QuantizeOptions())
     with pytest.raises(UsageError, match="NF4"):
-        engines.settle("vllm", resolve("nf4"), precision="auto", device="auto")
+        engines.resolve("vllm", resolve("nf4"), precision="auto", device="auto")
 
 
 def test_nothing_is_merged_into_it():
@@ -121,9 +118,7 @@ def test_nothing_is_merged_into_it():
 
 
 def test_without_its_library_it_is_refused_in_one_sentence(monkeypatch):
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(w4a16, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"countdown-rl\[w4a16\]"):
         written()
     assert not Path("quantized").exists()

@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from countdown_rl.inference.cpu_decoder import Decoder, Stop, supports
-from countdown_rl.models.load import load, quiet
+from countdown_rl.models.load import load
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
-
-quiet()
 
 RANK, ALPHA = 4, 8
 PATHS = [
@@ -96,7 +94,7 @@ def test_they_are_the_formulas_before_and_after_an_evaluation(base, precision, d
     import peft
 
     loaded = load(resolve(str(base)), precision=precision, device=device)
-    assert loaded.path == path
+    assert loaded.storage == path
     torch.manual_seed(0)
     config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)
     model = peft.get_peft_model(loaded.model, config)

@@ -325,7 +325,7 @@ def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, l
     from countdown_rl.models import load, reference
     from countdown_rl.training.trainer import Trainer
 
-    load.quiet()
+    load.silence_libraries()
     loaded = load.load(reference.resolve(str(place / "model")), precision="fp32")
     store = checkpoints.Checkpoints(tmp_path / "checkpoints", {})
     options = replace(SMALL, loss_type=loss_type, lora_dropout=0.0, mask_truncated_completions=mask_truncated)

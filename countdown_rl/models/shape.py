@@ -1,0 +1,83 @@
+"""A model's architecture without its weights: its configuration, its dimensions, and a skeleton on the meta device."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.errors import ModelError, first_line
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Dimensions of a decoder-only transformer. ``context_length`` is None where the configuration has none."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int | None
+
+    @classmethod
+    def of(cls, config: Any) -> "ModelShape":
+        """Read the dimensions from a transformers configuration, or from the contents of a ``config.json``."""
+        values = config if isinstance(config, Mapping) else _Attributes(config.get_text_config())
+        hidden, heads = values["hidden_size"], values["num_attention_heads"]
+        return cls(
+            num_layers=values["num_hidden_layers"],
+            hidden_size=hidden,
+            intermediate_size=values.get("intermediate_size") or 4 * hidden,
+            num_heads=heads,
+            num_kv_heads=values.get("num_key_value_heads") or heads,
+            head_dim=values.get("head_dim") or hidden // heads,
+            vocab_size=values["vocab_size"],
+            context_length=values.get("max_position_embeddings"),
+        )
+
+
+class _Attributes:
+    """The attributes of a configuration as a mapping; GPT-2's go by other names that only ``getattr`` knows."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+    def get(self, name: str) -> Any:
+        return getattr(self._config, name, None)
+
+
+def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
+    """Read the transformers configuration of the checkpoint directory, or GGUF file, at *path*.
+
+    Raises:
+        ModelError: it is missing or damaged, of an unknown architecture, or needs code of its own.
+    """
+    from transformers import AutoConfig
+
+    try:
+        if path.is_file():
+            return AutoConfig.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:  # each library has its own exceptions
+        raise ModelError(f"the configuration of {path} cannot be read: {first_line(error)}") from error
+
+
+def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
+    """Build the model of *config* on the meta device: its parameters have shapes and no values."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+
+
+def quantization_config(directory: Path) -> dict[str, Any] | None:
+    """The ``quantization_config`` of the checkpoint in *directory*; None where its weights are not quantized."""
+    config: dict[str, Any] | None = json.loads((directory / "config.json").read_bytes()).get("quantization_config")
+    return config
