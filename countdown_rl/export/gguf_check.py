@@ -32,7 +32,7 @@ def check(file: Path, tokenizer: Any) -> dict[str, Any]:
     for conversation in conversations:
         if not same_tokens(render(tokenizer, conversation)):
             raise ModelError(
-                f"llama.cpp splits this puzzle into other tokens than the tokenizer: {conversation[-1]['content']!r}; "
+                f"llama.cpp splits this puzzle into other tokens than the tokenizer: {conversation[1]['content']!r}; "
                 "use llama.cpp's convert_hf_to_gguf.py."
             )
     return {

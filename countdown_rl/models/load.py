@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from countdown_rl.errors import CountdownError, ModelError, UsageError, first_line
 from countdown_rl.models import nf4, shape, w4a16
 from countdown_rl.models.reference import ModelRef, files
-
-PRECISIONS = ("auto", "nf4", "bf16", "fp32")
+from countdown_rl.options import Precision
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
@@ -113,8 +112,8 @@ def load(
     """
     import torch
 
-    if precision not in PRECISIONS:
-        raise UsageError(f"--precision {precision} is none of: {', '.join(PRECISIONS)}.")
+    if precision not in get_args(Precision):
+        raise UsageError(f"--precision {precision} is not one of: {', '.join(get_args(Precision))}.")
     if ref.base is not None and ref.manifest is not None and precision == "auto":
         precision = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
     try:

@@ -91,6 +91,7 @@ def test_without_ggml_a_k_quant_is_refused_in_one_sentence(monkeypatch):
 
 
 def test_llama_cpp_reads_the_tokens_and_the_chat_that_were_written(capfd):
+    load.silence_libraries()
     pytest.importorskip("xllamacpp")
     manifest = written("q8_0")
     assert manifest.facts["llama_cpp"] == {"prompts": 16, "any_text": True, "chat": True}
@@ -103,7 +104,7 @@ def test_a_file_that_llama_cpp_reads_otherwise_is_not_written(monkeypatch):
     from countdown_rl.export import gguf_tokenizer
 
     monkeypatch.setattr(gguf_tokenizer, "pre_tokenizer", lambda tokenizer: "superbpe")
-    with pytest.raises(ModelError, match=r"llama\.cpp reads this puzzle to other tokens"):
+    with pytest.raises(ModelError, match=r"other tokens"):
         written("q8_0")
     assert not Path("quantized").exists()
 

@@ -193,9 +193,9 @@ def test_what_the_write_leaves_out_or_twice_is_an_error(tmp_path):
     from countdown_rl.models import checkpoint
 
     slots = {name: checkpoint.TensorSpec(torch.float32, (4,)) for name in "ab"}
-    with pytest.raises(ValueError, match="1 tensors were never written, b"):
+    with pytest.raises(ValueError, match="expected b"):
         checkpoint.write(tmp_path, slots, [("a", torch.zeros(4))])
-    with pytest.raises(ValueError, match="not Slot"):
+    with pytest.raises(ValueError, match="expected a"):
         checkpoint.write(tmp_path, slots, [("a", torch.zeros(5))])
 
 
@@ -235,7 +235,7 @@ def test_a_merge_that_disagrees_with_its_definition_is_not_written(monkeypatch):
 
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     monkeypatch.setattr(Adapter, "_scale", lambda self, module, rank: 0.5)
-    with pytest.raises(ModelError, match="do not do what the adapter"):
+    with pytest.raises(ModelError, match="differ from the adapter"):
         merge(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
     assert {path.name for path in Path().iterdir()} == {"base", "peft", "adapter"}
 
@@ -313,6 +313,5 @@ def test_a_4_bit_base_is_merged_as_the_values_it_holds():
         merged(Path("adapter"))
     manifest, _ = merged(Path("adapter"), base="dequantized", dtype="fp32")
     assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
-    base = resolve("base")
-    assert merging._four_bit(Path("base"), base)
-    assert not merging._four_bit(Path("merged"), base)
+    assert load(resolve("base")).storage == "dequantized-nf4"
+    assert load(resolve("merged")).storage == "plain"

@@ -63,7 +63,7 @@ def test_from_pretrained_holds_the_values_of_quantizing_directly(avx512):
 def test_this_tool_loads_it_to_the_same_function_as_nf4_of_the_merged_weights():
     quantized()
     loaded = load(resolve("quantized"))
-    assert (loaded.path, loaded.precision) == ("dequantized-nf4", "nf4")
+    assert (loaded.storage, loaded.precision) == ("dequantized-nf4", "nf4")
     direct = load(resolve("merged"), precision="nf4").model
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():

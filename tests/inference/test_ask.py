@@ -94,7 +94,7 @@ def test_a_cut_off_character_is_told_at_the_end():
     for token in ids:
         told.add(token)
     assert pieces == ["9"]
-    told.finish(tokenizer.decode(ids))
+    told.write(tokenizer.decode(ids))
     assert "".join(pieces) == tokenizer.decode(ids)
 
 

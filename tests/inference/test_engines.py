@@ -105,6 +105,7 @@ def vllm(monkeypatch, model):
 
 
 def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, tmp_path, gguf, capfd):
+    load.silence_libraries()
     pytest.importorskip("xllamacpp")
     jsonl.write_rows(tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(probe.rows(40))])
     options = EvalOptions(engine="llama-cpp", threads=1, agreement=40, max_new_tokens=32)
@@ -144,7 +145,7 @@ def test_llama_cpp_draws_each_completion_from_a_seed_of_its_own(place, tmp_path,
     assert sum(one != two for one, two in zip(first[::2], first[1::2], strict=True)) >= 3
     assert texts("b") == first
     assert texts("c", seed=8) != first
-    assert texts("d", top_p=1e-6)[::2] == texts("e", top_p=1e-6)[1::2] == texts("f", temperature=0.0, samples=1)
+    assert texts("d", top_p=0.01)[::2] == texts("e", top_p=0.01)[1::2] == texts("f", temperature=0.0, samples=1)
 
 
 def test_llama_cpp_ends_where_the_model_says_so(gguf):
@@ -161,6 +162,7 @@ def test_llama_cpp_ends_where_the_model_says_so(gguf):
 
 
 def test_a_file_that_llama_cpp_cannot_load_is_refused_in_a_sentence(gguf, tmp_path, capfd):
+    load.silence_libraries()
     pytest.importorskip("xllamacpp")
     shutil.copytree(gguf, tmp_path / "copy")
     (tmp_path / "copy/manifest.json").unlink()
@@ -186,7 +188,7 @@ def test_vllm_gives_the_greedy_answers_of_transformers_and_says_so(place, tmp_pa
     texts = [one["completion"] for one in run(place, tmp_path / "hot", hot).samples]
     assert len(set(texts[:3])) > 1
     assert artifacts.read(tmp_path / "hot", "eval").facts == {}
-    with pytest.raises(ModelError, match=r"vLLM cannot hold the model: User-specified max_model_len.*1024\.$"):
+    with pytest.raises(ModelError, match=r"vLLM cannot load the model: User-specified max_model_len.*1024\.$"):
         run(place, tmp_path / "no", replace(options, max_new_tokens=1020))
 
 
@@ -222,9 +224,9 @@ def test_auto_is_transformers_unless_vllm_and_a_gpu_are_there_and_the_weights_ar
     ("engine", "changes", "error", "says"),
     [
         ("vllm", {}, ModelError, "--engine vllm needs vllm: `pip install"),
-        ("vllm", {"precision": "nf4"}, UsageError, "does not hold NF4"),
+        ("vllm", {"precision": "nf4"}, UsageError, "NF4"),
         ("vllm", {"device": "cpu"}, UsageError, "runs on a GPU"),
-        ("llama-cpp", {}, UsageError, "runs GGUF files, and .*model is none"),
+        ("llama-cpp", {}, UsageError, "GGUF"),
     ],
 )
 def test_an_engine_that_is_not_there_or_does_not_fit_is_refused_in_a_sentence(

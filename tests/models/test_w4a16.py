@@ -52,6 +52,7 @@ def test_transformers_holds_the_weights_rounded_to_the_nearest_of_sixteen(change
 
 
 def test_this_tool_loads_it_as_plain_weights_and_says_how_it_holds_them(capfd):
+    load.silence_libraries()
     from transformers import AutoModelForCausalLM
 
     written()
@@ -64,7 +65,7 @@ def test_this_tool_loads_it_as_plain_weights_and_says_how_it_holds_them(capfd):
     with torch.inference_mode():
         a, b = loaded.model(IDS).logits, theirs(IDS).logits
     assert (a - b).norm() / b.norm() < 0.01
-    with pytest.raises(ModelError, match="in 4 bits already"):
+    with pytest.raises(ModelError, match="already"):
         load.load(resolve("quantized"), precision="nf4")
 
 
@@ -111,7 +112,7 @@ def test_nothing_is_merged_into_it():
 
     written()
     tiny_llama.adapter(Path("adapter"), Path("full"), reference="quantized")
-    with pytest.raises(ModelError, match="quantized with compressed-tensors, into which nothing is merged"):
+    with pytest.raises(ModelError, match="compressed-tensors"):
         merge(resolve("adapter"), Path("merged"), MergeOptions())
     with pytest.raises(ModelError, match="is quantized already"):
         quantize(resolve("quantized"), Path("again"), QuantizeOptions(format="w4a16"))
