@@ -7,7 +7,6 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.export import merge as merging
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge
 from countdown_rl.models.load import load, load_tokenizer

@@ -27,6 +27,7 @@ from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
+from countdown_rl.tasks.task import parse_row
 from tests.support import tiny_llama
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
@@ -200,7 +201,7 @@ def test_another_engine_that_writes_something_else_is_found_out(place):
             return [Completion("</think>\n<answer>1</answer>", 3, True)] * len(prompts)
 
     texts = ("</think>\n<answer>1</answer>", "</think><answer>1</answer>", "<think>")
-    found = engines.agreement(texts, Reference(), [[1]] * 3, ROWS[:3])
+    found = engines.agreement(texts, Reference(), [[1]] * 3, [parse_row(row) for row in ROWS[:3]])
     assert found == {"against": "reference", "puzzles": 3, "same_text": 1, "same_answer": 2, "same_verdict": 3}
 
 
