@@ -1,6 +1,4 @@
-"""The recipes of stages/recipes: they speak of options that exist, each is checked and run with a stand-in of
-its model, and one is run for real.
-"""
+"""The recipes: their options exist, each is checked and run with a stand-in of its model, one with the real model."""
 
 import json
 import os
@@ -84,19 +82,19 @@ def test_a_recipe_is_an_executable_script_that_bash_can_read(recipe):
     assert "set -euo pipefail" in recipe.read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "usage:"),
-        (["model.gguf", "out"], "is no file"),
-        ([__file__, "out", "--quik"], "usage:"),
-        ([__file__], "usage:"),
-    ],
-)
-def test_the_recipe_called_wrongly_says_how_and_writes_nothing(tmp_path, words, says):
-    done = subprocess.run(["bash", SMOLLM2, *words], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode != 0
-    assert says in done.stderr
+@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem])
+@pytest.mark.parametrize("words", [[], ["out", "--quik"], ["--chek", "out"], ["a", "b", "c"]])
+def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words):
+    recipe = SMOLLM2.with_name(f"{name}.sh")
+    done = subprocess.run(["bash", recipe, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(rf"usage: .*{name}.sh .*OUT \[--check\] \[--quick\]", done.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_model_file_is_refused(tmp_path):
+    done = subprocess.run(["bash", SMOLLM2, "model.gguf", "out"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, "is no file" in done.stderr) == (1, True)
     assert not list(tmp_path.iterdir())
 
 
@@ -116,8 +114,8 @@ def world(tmp_path_factory) -> Path:
 
 
 def call(name: str, world: Path, out: Path, command: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the recipe *name* with its stand-ins; *command* is the shell script that answers to countdown-rl."""
-    family, data = FIELD[name]
+    """Run the recipe *name* with its stand-ins; *command* is the shell script that replaces countdown-rl."""
+    family, data = FIELD.get(name, ("", None))
     answering = out.parent / "bin" / "countdown-rl"
     answering.parent.mkdir()
     answering.write_text(f"#!/bin/sh\n{command}\n")
@@ -125,18 +123,33 @@ def call(name: str, world: Path, out: Path, command: str, *words: str) -> subpro
     environment = os.environ | {"PATH": f"{answering.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment |= {"MODEL": str(world / family)} | ({"FROM": str(world / f"{data}.jsonl")} if data else {})
     script = ROOT / "stages" / "recipes" / f"{name}.sh"
-    return subprocess.run([script, out, *words], capture_output=True, text=True, env=environment)
+    return subprocess.run([script, *words, out], capture_output=True, text=True, env=environment)
 
 
 REAL = f'exec {shlex.quote(sys.executable)} -m countdown_rl "$@"'
 
 
+def printed(name: str, world: Path, out: Path, *words: str) -> list[list[str]]:
+    """Return the commands of a recipe, without running them."""
+    done = call(name, world, out, "printf '%s\\0' \"$@\" && printf '\\n'", *words)
+    assert done.returncode == 0, done.stderr
+    return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
+
+
+def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
+    (tmp_path / "model.gguf").touch()
+    words = ("--quick", str(tmp_path / "model.gguf"), "--check")
+    commands = printed(SMOLLM2.stem, world, tmp_path / "out", *words)
+    assert [command[0] for command in commands] == ["gen-data", "train"]
+    assert "300" in commands[0]
+    assert commands[1][-1] == "--check"
+    assert (tmp_path / "out" / "model.gguf").is_file()
+
+
 @pytest.mark.parametrize("name", FIELD)
 def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch, capsys):
-    # The script only says what it would run; running that in here spares the imports.
-    told = call(name, world, tmp_path / "out", "printf '%s\\0' \"$@\" && printf '\\n'", "--check")
-    assert told.returncode == 0, told.stderr
-    commands = [line.split("\0")[:-1] for line in told.stdout.splitlines()]
+    # The recipe only prints its commands; running them in this process saves the imports.
+    commands = printed(name, world, tmp_path / "out", "--check")
     assert [command[0] for command in commands] == ["gen-data", "train"]
     assert "--check" in commands[1]
     commands[0] += ["--n", "4000", "--workers", "1"]
@@ -215,13 +228,13 @@ def run(gguf, tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_every_artifact_of_a_real_model_is_whole_and_of_its_kind(run):
-    kinds = {"data": "data", "warm": "model", "eval/comparison": "comparison", "release": "release"}
+    kinds = {"data": "data", "sft": "model", "eval/comparison": "comparison", "release": "release"}
     kinds |= {name: name for name in ("adapter", "merged", "quantized")}
     kinds |= {f"eval/{name}": "eval" for name in ("base", "adapter", "merged", "quantized")}
     for name, kind in kinds.items():
         artifacts.read(run / name, kind)
         assert "../" not in (run / name / artifacts.MANIFEST).read_text()
-    options = artifacts.read(run / "warm", "model").options
+    options = artifacts.read(run / "sft", "model").options
     assert options["model"] == Path(GGUF).name
     assert "hidden_size" not in options
     assert len((run / "train" / "log.csv").read_text().splitlines()) == 1 + 2
@@ -233,7 +246,7 @@ def test_a_real_model_loads_back_at_every_step_without_this_tool(run):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    base = AutoModelForCausalLM.from_pretrained(run / "warm", dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(run / "sft", dtype=torch.float32)
     loaded = {"adapter": peft.PeftModel.from_pretrained(base, run / "adapter")}
     for name in ("merged", "quantized", "release"):
         loaded[name] = AutoModelForCausalLM.from_pretrained(run / name)

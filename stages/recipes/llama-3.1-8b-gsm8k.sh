@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
 # Llama-3.1-8B on GSM8K, from its training split to a 4-bit upload: one GPU of 24 GB or more.
 #
-#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] stages/recipes/llama-3.1-8b-gsm8k.sh OUT [--check | --quick]
+#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] llama-3.1-8b-gsm8k.sh OUT [--check] [--quick]
 #
-# Thinking and answer in blocks whose tags stand on lines of their own. Four rewards: that layout (+1 or -1), no
-# text after the answer (-0.5), a whole number (+1 or -1), the right number (1). FAST=1 takes two completions a
-# prompt, learns from each four times, and pays for short ones. What was wrong and is not wrong here:
-#   - The test split watched the training: here a tenth of the training split is set aside, and the test is
-#     asked once by each of the four models.
-#   - Its answers were compared as text: 1,000 and $1000 and 1000.0 are one number here.
-#   - What went up in 4 bits was never asked anything: here the 4-bit weights have their own row in the table.
-#   - It padded a tokenizer without a pad token by hand, in the training alone: every stage does it here.
+# Reasoning and answer in blocks whose tags stand on lines of their own. Four rewards: that layout (+1 or -1), no
+# text after the answer (-0.5), an integer (+1 or -1), the correct number (1). FAST=1 samples two completions per
+# prompt, trains on each four times, and rewards short ones. Faults of the original that are corrected:
+#   - It monitored training on the test split: here a tenth of the training split is held out, and the test split is
+#     used once for each of the four models.
+#   - It compared answers as text: here 1,000 and $1000 and 1000.0 are the same number.
+#   - It uploaded 4-bit weights without an evaluation: here they have their own row in the table.
+#   - It added a pad token by hand, in training only: here every stage does.
 #
-# MODEL is a Hub id or a local checkpoint (the base model, meta-llama/Llama-3.1-8B, has no chat template, and is
-# asked in plain text); FROM is a file of problems in place of the Hub's. With --check nothing is trained:
-# options, model, data, prompts and memory are looked at. --quick takes a few steps on a few problems.
+# MODEL is a Hub id or a local checkpoint (the base model, meta-llama/Llama-3.1-8B, has no chat template and gets
+# plain text); FROM is a file of problems instead of the Hub data set.
 set -euo pipefail
-usage="usage: [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] $0 OUT [--check | --quick]"
-out=${1:?$usage}
+arguments=1
+. "$(dirname "$0")/common.bash"
 model=${MODEL:-meta-llama/Llama-3.1-8B-Instruct}
 
 data=(--task gsm8k --style lines --n 8792)
@@ -29,31 +28,23 @@ train=(
   --reward strict-format/-1=1 --reward no-trailing=1 --reward integer=1 --reward correct=1
 )
 eval=(--max-new-tokens 256)
-if [ -n "${FAST-}" ]; then
+if [ "${FAST-}" ]; then
   train+=(--num-generations 2 --num-iterations 4 --max-completion-length 128 --reward length:100=1)
 fi
-case ${2-} in
-  "" | --check) ;;
-  --quick)
-    data+=(--n 300)
-    train+=(--max-steps 2 --prompts 2 --max-completion-length 16)
-    eval+=(--limit 4 --max-new-tokens 16)
-    ;;
-  *) echo "$usage" >&2; exit 2 ;;
-esac
-if [ -n "${FROM-}" ]; then from=$(realpath "$FROM") && data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
-
-# From here on every path is inside OUT, so that no manifest says where on this machine anything lies.
-mkdir -p "$out"
-if [ -e "$model" ]; then ln -sfn "$(realpath "$model")" "$out/base" && model=base; fi
-# The licence of Llama 3.1 wants its text beside the weights; without it the release is built and not uploaded.
+if [ "$quick" ]; then
+  data+=(--n 300)
+  train+=(--max-steps 2 --prompts 2 --max-completion-length 16)
+  eval+=(--limit 4 --max-new-tokens 16)
+fi
+if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
+# The licence of Llama 3.1 requires its text beside the weights; without it the release is built but not uploaded.
 publish=(--trained-on openai/gsm8k)
-if [ -n "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE") && publish+=(--license-file "$text"); fi
-cd "$out"
+if [ "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE"); publish+=(--license-file "$text"); fi
+enter "$1"
 
 countdown-rl gen-data --out data "${data[@]}"
 train+=(--model "$model" --data data --out adapter --log train/log.csv --checkpoints checkpoints)
-if [ "${2-}" = --check ]; then exec countdown-rl train "${train[@]}" --check; fi
+if [ "$check" ]; then exec countdown-rl train "${train[@]}" --check; fi
 
 countdown-rl eval --model "$model" --precision nf4 --data data/test.jsonl --out eval/base "${eval[@]}"
 countdown-rl train "${train[@]}"
@@ -68,4 +59,4 @@ countdown-rl publish --model quantized --eval eval/quantized --comparison eval/c
   --name Llama-3.1-8B-gsm8k-nf4 --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
   --measured-on openai/gsm8k "${publish[@]}" ${PUSH:+--push --repo-id "$PUSH"}
 
-echo "Done: $out/release is what \`countdown-rl publish --push\` uploads." >&2
+echo "Done: \`countdown-rl publish --push\` uploads $1/release." >&2
