@@ -21,8 +21,9 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-PLACES = ["GET .*whoami", "POST .*create", "GET .*/tree/", "GET .*/refs", "GET .*resolve", "POST .*preupload"]
-PLACES += ["POST .*batch", "PUT /.store", "POST .*verify", "POST .*/commit/", "POST .*/tag/", "POST .*validate", ".*"]
+PLACES = ["GET /api/[^/]+/[^/]+/[^/]+$", "POST .*create", "GET .*/tree/", "GET .*/refs", "GET .*resolve"]
+PLACES += ["POST .*preupload", "POST .*batch", "PUT /.store", "POST .*verify", "POST .*/commit/", "POST .*/tag/"]
+PLACES += ["POST .*validate", ".*"]
 FAULTS = [{"status": status} for status in (401, 403, 408, 500, 502, 503)]
 FAULTS += [{"status": 429, "headers": {"Retry-After": str(wait)}} for wait in (1, 3600)]
 FAULTS += [{"cut": cut} for cut in ("before", "after", "body")]
@@ -56,7 +57,7 @@ def main() -> None:
     from benchmarks import bench
     from countdown_rl.errors import HubError
     from countdown_rl.hub import upload
-    from tests.hub import running
+    from tests.support.hub import running
 
     time.sleep = lambda seconds: None
     constants.HF_HUB_DISABLE_XET = True
@@ -78,13 +79,13 @@ def main() -> None:
                     hub.fail(chance.choice(PLACES), times=chance.choice([1, 1, 2, 9]), **chance.choice(FAULTS))
                 with redirect_stdout(said), redirect_stderr(said):
                     try:
-                        upload.push(folder, repo_id, tell=print)
+                        upload.push(folder, repo_id, log=print)
                         count["first_try"] += 1
                     except HubError as error:
                         print(error)
                         hub.faults.clear()
                         try:
-                            upload.push(folder, repo_id, tell=print)
+                            upload.push(folder, repo_id, log=print)
                             count["second_try"] += 1
                         except HubError as again:
                             print(again)

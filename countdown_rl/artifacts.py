@@ -35,7 +35,7 @@ MADE_BY = {
     "merged": "countdown-rl merge",
     "quantized": "countdown-rl quantize",
     "release": "countdown-rl publish",
-    "data-release": "countdown-rl publish --dataset",
+    "data-release": "countdown-rl publish-data",
 }
 
 
@@ -247,6 +247,15 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
         if target.stat().st_size != entry["size"] or (verify and file_sha256(target) != entry["sha256"]):
             raise ArtifactError(f"{target} is damaged; make {path} again with `{MADE_BY[manifest.kind]}`.")
     return manifest
+
+
+def digest(path: Path) -> str | None:
+    """Return the digest by which a manifest names the artifact or file at *path*, None if there is neither. The
+    files of an artifact are not read."""
+    try:
+        return Manifest(**json.loads((path / MANIFEST).read_bytes())).digest
+    except (OSError, ValueError, TypeError):
+        return file_sha256(path) if path.is_file() else None
 
 
 def peek(path: Path) -> str | None:

@@ -1,6 +1,6 @@
-"""Text for people: Markdown tables, figures, options as flags, and model text that is safe to show."""
+"""Text for people: figures, options as flags, and model text that is safe to show."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -12,12 +12,6 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
     )
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()) -> str:
-    """Return a Markdown table; the columns whose indices are in *right* are aligned to the right."""
-    rule = ["---:" if column in right else "---" for column in range(len(heads))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, rule, *rows))
 
 
 def percent(share: float) -> str:
@@ -62,26 +56,9 @@ def value(option: Any) -> str:
     return f"{option:g}" if isinstance(option, float) else str(option)
 
 
-def options_table(options: Mapping[str, Any]) -> str:
-    """Return a folded table of all options that are set."""
-    rows = [(flag(key), value(option)) for key, option in sorted(options.items()) if option is not None]
-    return f"<details><summary>All options</summary>\n\n{table(('option', 'value'), rows)}\n\n</details>"
-
-
-def checksums(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a table of the files of a manifest."""
-    rows = [(name, f"{entry['size']:,}", f"`{entry['sha256']}`") for name, entry in sorted(files.items())]
-    return table(("file", "bytes", "sha256"), rows, right=(1,))
-
-
 def below(page: str) -> str:
     """Return a Markdown page as part of a section: without its title, other headings two levels deeper."""
     lines = page.strip().splitlines()
     if lines and lines[0].startswith("# "):
         lines = lines[1:]
     return "\n".join(f"##{line}" if line.startswith("#") else line for line in lines).strip()
-
-
-def literal(content: str) -> str:
-    """Return *content* as a Python string literal in double quotes."""
-    return '"' + content.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

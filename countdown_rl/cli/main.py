@@ -23,10 +23,11 @@ COMMANDS = {
         "eval": "Evaluate a model on held-out puzzles.",
         "merge": "Merge a LoRA adapter into its base, as ordinary safetensors.",
         "quantize": "Write a model's weights in fewer bits.",
-        "publish": "Build the release folder, and upload it with --push.",
+        "publish": "Build the release folder of a model, and upload it with --push.",
     },
     "Other commands": {
         "compare": "Compare evaluations on the same puzzles.",
+        "publish-data": "Build the release folder of a data set, and upload it with --push.",
         "report": "Write one self-contained HTML page about a run.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",
         "samples": "Show completions with their grades.",

@@ -20,27 +20,37 @@ TrustRemoteCode = Annotated[bool, typer.Option(help="Run code that comes with a 
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter ``options`` of *command* by one flag per field of the dataclass it is annotated with.
+    """Replace each parameter of *command* that is annotated with an options dataclass by one flag per field.
 
     The command is called with one, checked instance of that dataclass.
     """
     own = inspect.signature(command, eval_str=True).parameters
-    options_type: type[Options] = own["options"].annotation
-    hints = field_hints(options_type)
-    flags = [_parameter(field.name, hints[field.name], field.default) for field in fields(options_type)]
-    parameters = [
-        parameter for name, declared in own.items() for parameter in (flags if name == "options" else [declared])
-    ]
+    groups = {name: declared.annotation for name, declared in own.items() if _is_options(declared.annotation)}
+    parameters: list[inspect.Parameter] = []
+    for name, declared in own.items():
+        parameters += _flags(groups[name]) if name in groups else [declared]
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        given = {name: values.pop(name) for name in hints}
-        options = options_type(**{name: tuple(map(str, v)) if isinstance(v, list) else v for name, v in given.items()})
-        command(options=options, **values)
+        for name, options_type in groups.items():
+            given = {field.name: values.pop(field.name) for field in fields(options_type)}
+            values[name] = options_type(
+                **{key: tuple(map(str, v)) if isinstance(v, list) else v for key, v in given.items()}
+            )
+        command(**values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
+
+
+def _is_options(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Options)
+
+
+def _flags(options_type: type[Options]) -> list[inspect.Parameter]:
+    hints = field_hints(options_type)
+    return [_parameter(field.name, hints[field.name], field.default) for field in fields(options_type)]
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:

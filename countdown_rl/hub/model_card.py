@@ -1,164 +1,179 @@
-"""The model card: what a release is, how it was measured, how it came to be, and how to run it.
+"""Model card of a release: metadata, and the values of ``model_card.md.jinja``.
 
-Everything in it is read from manifests and measurements; nothing is written by hand for one model.
+Everything on it is read from manifests and evaluations. ``model-index`` in the metadata takes any data set. The
+newer ``.eval_results/`` (https://huggingface.co/docs/hub/eval-results) needs a data set on the Hub, so it is written
+where the options name one.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from countdown_rl.artifacts import MADE_BY, origin
-from countdown_rl.formatting import below, checksums, flag, flags, interval, options_table, percent, short, table, value
-from countdown_rl.hub import frontmatter, licenses, usage
-from countdown_rl.hub.results import Measured
-from countdown_rl.hub.story import Part, Story
+from countdown_rl.artifacts import MADE_BY, Draft, Link, origin
+from countdown_rl.formatting import below, flag, flags, interval, percent, short, value
+from countdown_rl.hub import licenses
+from countdown_rl.hub.formats import Weights
+from countdown_rl.hub.licenses import License
+from countdown_rl.hub.results import Evaluation
 
-_FOR = {
-    "countdown": "the Countdown numbers puzzle (reach a target from given numbers with + − × ÷)",
-    "gsm8k": "word problems of grade-school arithmetic (GSM8K)",
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+CARD, CURVES = "README.md", "curves.png"
+
+_TITLES = {"countdown": "Countdown numbers puzzle, held-out puzzles", "gsm8k": "GSM8K"}
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "countdown": {"nums": [19, 36, 55, 7], "target": 65},
+    "gsm8k": {"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
 }
 
 
-def text(story: Story) -> str:
-    """The whole card: YAML front matter by huggingface_hub's own classes, then the page."""
-    sections = [
-        _opening(story),
-        _purpose(story),
-        _results(story),
-        usage.section(story),
-        _training(story),
-        licenses.section(story.terms, story.base_model, story.files),
-        _origin(story),
-        "## Checksums\n\n" + checksums(story.files),
-    ]
-    page = "\n\n".join(section.strip() for section in sections)
-    return f"---\n{frontmatter.metadata(story)}\n---\n\n{page}\n"
+@dataclass(frozen=True)
+class Release:
+    """Everything that a model release is made from, found and checked.
+
+    The card is about the first of ``weights``; ``chain`` runs from the data to all of them; ``inputs`` are the
+    entries of the release's manifest.
+    """
+
+    name: str
+    weights: Sequence[Weights]
+    chain: Sequence[Link]
+    inputs: dict[str, Any]
+    comparison: Path | None
+    log: Path | None
+    base_model: str | None
+    base_relation: str
+    license: License
+    datasets: Sequence[str]
+    measured_on: str | None
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        return self.weights[0].evaluation
+
+    @property
+    def task(self) -> str:
+        return self.evaluation.task if self.evaluation else "countdown"
+
+    def link(self, kind: str) -> Link | None:
+        """Return the first artifact of that kind in the chain."""
+        return next((link for link in self.chain if link.kind == kind), None)
 
 
-def _opening(story: Story) -> str:
-    link = f"[{story.base_model}](https://huggingface.co/{story.base_model})"
-    base = link if story.base_model else f"`{origin(story.chain).name}`"
-    if story.find("adapter"):
-        made = f"post-trained from {base} with GRPO, which rewards answers that an exact checker finds right"
-    else:
-        made = f"from {base}, trained on worked solutions of puzzles"
-    said = (
-        f"# {story.name}\n\nA language model for {_FOR[story.task]}, {made}. It was made and measured by "
-        "`countdown-rl`, which wrote this page too."
+def write(draft: Draft, release: Release) -> None:
+    """Write the card of *release*, whose other files are in *draft*, and the file of scores if it has one."""
+    from huggingface_hub import ModelCard
+
+    if release.evaluation and release.measured_on:
+        _write_scores(draft.path, release.evaluation, release.measured_on)
+    # The checksums are computed once: draft keeps those of the copied files for the manifest.
+    card = ModelCard.from_template(
+        _metadata(release),
+        template_path=str(Path(__file__).with_name("model_card.md.jinja")),
+        release=release,
+        evaluation=release.evaluation,
+        origin=origin(release.chain),
+        curves=CURVES if release.log else None,
+        comparison=below((release.comparison / "comparison.md").read_text("utf-8")) if release.comparison else None,
+        agreement=_agreement(release),
+        reproduction=_reproduction(release),
+        requirements=licenses.requirements(release.license.id),
+        files=draft.files(),
+        made_by=MADE_BY,
+        **_prompt(release.task),
+        max_new_tokens=release.evaluation.decoding["max_new_tokens"] if release.evaluation else 256,
+        flag=flag, flags=flags, interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
+    )  # fmt: skip
+    (draft.path / CARD).write_text(f"{str(card).strip()}\n", "utf-8")
+
+
+def _metadata(release: Release) -> Any:
+    from huggingface_hub import ModelCardData
+
+    tags = ["countdown-rl", "reasoning", release.task]
+    if release.link("adapter"):
+        tags += ["grpo", "reinforcement-learning", "lora"]
+    return ModelCardData(
+        base_model=release.base_model,
+        base_model_relation=release.base_relation if release.base_model else None,
+        datasets=list(release.datasets) or None,
+        language="en",
+        library_name=release.weights[0].format.library,
+        metrics=["accuracy"] if release.evaluation else None,
+        model_name=release.name,
+        pipeline_tag="text-generation",
+        tags=[*tags, *(tag for weights in release.weights for tag in weights.format.tags)],
+        eval_results=_eval_results(release.evaluation, release.measured_on) if release.evaluation else None,
+        **release.license.metadata,  # type: ignore[arg-type]
     )
-    if len(story.parts) == 1:
-        return f"{said} This repository holds {story.form.title}."
-    rows = [(part.form.title, f"`{part.path}`", *_scored(part)) for part in story.parts]
-    return f"{said}\n\n{table(('what it holds', 'where', 'solved', '95% interval', 'n'), rows, right=(2, 3, 4))}"
 
 
-def _scored(part: Part) -> tuple[str, str, str]:
-    measured = part.measured
-    if measured is None:
-        return "not measured", "", ""
-    return percent(measured.accuracy), interval(measured.interval), f"{measured.n:,}"
+def _eval_results(evaluation: Evaluation, dataset: str | None) -> list["EvalResult"]:
+    from huggingface_hub import EvalResult
 
-
-def _purpose(story: Story) -> str:
-    return """## What it is for, and what it is not
-
-For studying reinforcement learning with checkable rewards, and for solving puzzles of the kind it was measured on.
-It is no general assistant and no calculator: it may be wrong with confidence, its reasoning need not be how it
-found the answer, and outside puzzles like those below nothing was measured. Check every answer."""
-
-
-def _results(story: Story) -> str:
-    measured = story.measured
-    if measured is None:
-        return "## Results\n\nThese weights have not been measured."
-    rows = [
-        (title, percent(share), interval(ends), f"{n:,}")
-        for title, share, n, ends in [
-            ("all puzzles", measured.accuracy, measured.n, measured.interval),
-            *measured.groups,
-        ]
-    ]
-    parts = [
-        "## Results",
-        "Share of puzzles solved at the first try, on puzzles that training never saw.",
-        table(("puzzles", "solved", "95% interval", "n"), rows, right=(1, 2, 3)),
-        f"{_decoding(measured.decoding)} {percent(measured.format)} of the completions keep the format. An answer "
-        f"counts only when it keeps the rules and equals the target in exact arithmetic. Puzzles: "
-        f"`{measured.data['file']}`, sha256 `{short(measured.data['digest'])}`.",
-        _again(story, measured),
-    ]
-    if story.comparison:
-        parts.append("### What each step did\n\n" + below(story.comparison))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _again(story: Story, measured: Measured) -> str:
-    """The commands that measure it again, where the chain says how its puzzles were made."""
-    for link in story.chain:
-        split = next((name for name, file in link.files.items() if file["sha256"] == measured.data["digest"]), None)
-        if link.kind == "data" and split:
-            settings = {"limit": measured.n} | {key: what for key, what in measured.decoding.items() if key != "greedy"}
-            return (
-                f"To measure it again:\n\n```shell\n{MADE_BY['data']} --out data {flags(link.options)}\n"
-                f"{MADE_BY['eval']} --model . --data data/{split} {flags(settings)}\n```"
-            )
-    return ""
-
-
-def _decoding(settings: Mapping[str, Any]) -> str:
-    if settings.get("greedy"):
-        return f"Decoding is greedy, at most {settings['max_new_tokens']} tokens."
-    return f"Decoding: {', '.join(f'{flag(key)} {value(what)}' for key, what in settings.items())}."
-
-
-def _training(story: Story) -> str:
-    parts = ["## How it was trained"]
-    for link in story.chain:
-        if link.kind not in ("model", "adapter") or not link.options:
-            continue
-        what = "GRPO with LoRA" if link.kind == "adapter" else "Supervised warm-up on search traces"
-        parts.append(f"### {what} (`{MADE_BY[link.kind]}`)")
-        parts.append(_course(link.facts))
-        if link.kind == "adapter" and story.curves:
-            parts.append(f"![Reward, share solved, length and entropy by training step]({story.curves})")
-        parts.append(options_table(link.options))
-        versions = ", ".join(f"{name} {version}" for name, version in sorted(link.versions.items()))
-        if versions:
-            parts.append(f"With {versions}.")
-    if len(parts) == 1:
-        parts.append("Its manifest chain does not say.")
-    merged = story.find("merged")
-    agreement = merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None
-    if agreement:
-        parts.append(
-            "Merging was checked against the policy as trained, on puzzles of its own: KL "
-            f"{agreement['kl']:.2g}, and the same likeliest token at {percent(agreement['greedy'])} of "
-            f"{agreement['positions']:,.0f} places."
+    groups = [(None, evaluation.accuracy, evaluation.n, evaluation.interval), *evaluation.groups]
+    return [
+        EvalResult(
+            task_type="text-generation",
+            task_name="Text generation",
+            dataset_type=dataset or evaluation.task,
+            dataset_name=f"{_TITLES[evaluation.task]}{f', {title}' if title else ''}",
+            dataset_config=title,
+            dataset_split="test",
+            metric_type="accuracy",
+            metric_name="Accuracy (pass@1)",
+            metric_value=round(accuracy, 4),
+            metric_args={"n": n, "interval_95": [round(end, 4) for end in ends], **evaluation.decoding},
         )
-    return "\n\n".join(part for part in parts if part)
-
-
-def _course(facts: Mapping[str, Any]) -> str:
-    """One sentence on how training went, as far as its manifest says."""
-    if not {"correct_last_tenth", "trainable_parameters", "total_parameters", "steps"} <= facts.keys():
-        return ""
-    return (
-        f"{facts['steps']:,} steps on {facts['trainable_parameters']:,} of {facts['total_parameters']:,} parameters; "
-        f"over the last tenth of them {percent(facts['correct_last_tenth'])} of the sampled answers were right."
-    )
-
-
-def _origin(story: Story) -> str:
-    rows = [
-        (
-            str(number),
-            link.name,
-            f"`{MADE_BY[link.kind]}`" if link.kind in MADE_BY else link.kind,
-            f"`{short(link.digest)}`",
-        )
-        for number, link in enumerate(story.chain, 1)
+        for title, accuracy, n, ends in groups
     ]
-    steps = table(("", "what", "made by", "digest"), rows, right=(0,))
-    return (
-        "## Where it comes from\n\nEach step's manifest, with all its options and the digest of what it was made "
-        f"from, is in [manifest.json](manifest.json).\n\n{steps}"
+
+
+def _write_scores(folder: Path, evaluation: Evaluation, dataset: str) -> None:
+    from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
+    from huggingface_hub.utils import yaml_dump
+
+    low, high = evaluation.interval
+    decoding = evaluation.decoding
+    sampling = "greedy" if decoding.get("greedy") else f"temperature {decoding.get('temperature'):g}"
+    entry = EvalResultEntry(
+        dataset_id=dataset,
+        task_id=evaluation.task,
+        value=round(100 * evaluation.accuracy, 2),
+        notes=f"% solved at the first try, {sampling}, at most {decoding['max_new_tokens']} tokens, n {evaluation.n}, "
+        f"95% interval {100 * low:.1f} to {100 * high:.1f}",
     )
+    path = folder / constants.EVAL_RESULTS_FOLDER / f"{evaluation.task}.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml_dump(eval_result_entries_to_yaml([entry])), "utf-8")
+
+
+def _agreement(release: Release) -> Mapping[str, Any] | None:
+    merged = release.link("merged")
+    return merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None
+
+
+def _reproduction(release: Release) -> dict[str, Any] | None:
+    """Return the options of gen-data, the split and the options of eval, where the chain has the puzzles' data."""
+    evaluation = release.evaluation
+    for link in release.chain:
+        for name, file in link.files.items():
+            if evaluation and link.kind == "data" and file["sha256"] == evaluation.data["digest"]:
+                decoding = {key: setting for key, setting in evaluation.decoding.items() if key != "greedy"}
+                return {"data": link.options, "split": name, "eval": {"limit": evaluation.n} | decoding}
+    return None
+
+
+def _prompt(task_name: str) -> dict[str, Any]:
+    """Return the messages of an example prompt, as text and as Python literals, and the begun answer."""
+    from countdown_rl.tasks.task import parse_row
+
+    messages = [dict(message) for message in parse_row({"task": task_name} | _EXAMPLES[task_name]).messages()]
+    begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+    literals = {text: json.dumps(text, ensure_ascii=False) for text in (begun, *(m["content"] for m in messages))}
+    texts = {message["role"]: message["content"] for message in messages}
+    return {"messages": messages, "begun": begun, "literals": literals, "texts": texts}

@@ -1,4 +1,4 @@
-"""What must not leave this machine with a release: its paths, and tokens; and what a page must not promise in vain."""
+"""Scan of a release for tokens of the Hub, and of its metadata for local paths."""
 
 import json
 import re
@@ -7,117 +7,70 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import MANIFEST
 from countdown_rl.errors import ArtifactError
-from countdown_rl.hub.client import TOKEN
 
-#: Files that are text for people or programs, small enough to be read whole.
-_TEXT = (".json", ".md", ".jinja", ".txt", ".yaml", ".jsonl")
-_NAMED_TEXT = ("LICENSE", "NOTICE", "Modelfile")
+#: Format of every token of the Hub.
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 
-_ABSOLUTE = re.compile(r"(?<![\w:/.~<-])(?:~|file://)?/(?:[\w.@+-]+/)+[\w.@+-]+")
-_SPACED = re.compile(r"(?:~|file://)?/(?:[\w.@+ -]+/)+[\w.@+ -]+")
-_WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:[\\/]+[\w.-]+[\\/].*")
-_UPWARDS = re.compile(r"(?:^|.*[\\/])\.\.(?:[\\/].*|$)", re.DOTALL)
-_LINK = re.compile(r"\]\((?!https?://|#)([^)\s]+)\)|\bsrc=\"(?!https?://)([^\"]+)\"")
-#: What a Modelfile of Ollama's is made from: a file beside it, or a name that Ollama knows.
-_FROM = re.compile(r"^(?:FROM|ADAPTER)\s+(.+?)\s*$", re.MULTILINE)
+_BINARY = (".safetensors", ".gguf", ".png")
 
 
-def check(folder: Path, page: str, inputs: Mapping[str, Any]) -> None:
-    """Refuse a release at *folder* with the card *page* and the manifest *inputs* that tells too much, or
-    promises what is not there.
+def check(folder: Path, inputs: Mapping[str, Any]) -> None:
+    """Check the release at *folder*, whose manifest will hold *inputs*.
 
     Raises:
-        ArtifactError: the text names the first thing found, and where.
+        ArtifactError: it contains a token, a local path, or a Modelfile of weights that are not there.
     """
-    for place, text in _told(folder, inputs):
-        if is_path(text):
-            raise ArtifactError(
-                f"{place} names {text}, a path of this machine; make {place} again with paths inside the working "
-                "directory before publishing."
-            )
-        if TOKEN.search(text):
-            raise ArtifactError(f"{place} holds what looks like a token for the Hub; take it out first.")
-    for found in _paths_in(page):
-        raise ArtifactError(f"the card names {found}, a path of this machine; take it out of what it came from.")
-    for name in promised(folder, page):
-        if name != MANIFEST and not (folder / name).exists():  # the manifest is written last
-            raise ArtifactError(
-                f"the card names {name}, which is not in the release; take it out of what it came from."
-            )
-    for file in texts(folder):
-        if TOKEN.search(file.read_text("utf-8", errors="replace")):
-            raise ArtifactError(f"{file.name} holds what looks like a token for the Hub; take it out first.")
+    for name, text in _metadata(folder):
+        if artifacts.is_local(text):
+            raise ArtifactError(f"{name} contains the local path {text}; make it again with a relative path.")
+        _check_token(name, text)
+    for file in folder.rglob("Modelfile"):
+        for line in file.read_text("utf-8").splitlines():
+            weights = line.partition(" ")[2]
+            if line.startswith("FROM ./") and not (file.parent / weights).is_file():
+                raise ArtifactError(f"Modelfile names {weights}, which is not in the release; quantize again.")
+    _check_token("the manifest", json.dumps(inputs))
+    check_texts(folder)
 
 
-def promised(folder: Path, page: str) -> list[str]:
-    """The files of the release that *page*, or a Modelfile in *folder*, names as being there."""
-    names = [one or other for one, other in _LINK.findall(page)]
-    for file in sorted(folder.rglob("Modelfile")):
-        at = file.parent.relative_to(folder)
-        names += [(at / name).as_posix() for name in _FROM.findall(file.read_text("utf-8")) if name.startswith("./")]
-    return names
+def check_texts(folder: Path, token: str | None = None) -> None:
+    """Check that no text file in *folder* contains *token*, or anything in the format of a token.
+
+    Raises:
+        ArtifactError: one of them does.
+    """
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in _BINARY):
+        _check_token(file.name, file.read_text("utf-8", errors="replace"), token)
 
 
-def is_path(text: str) -> bool:
-    """Whether *text* as a whole is a path of this machine: absolute, of the home directory, or one that
-    leads out of the working directory."""
-    if "\n" in text or len(text) > 4096:
-        return False
-    return any(shape.fullmatch(text) for shape in (_SPACED, _WINDOWS, _UPWARDS))
+def _check_token(name: str, text: str, token: str | None = None) -> None:
+    if TOKEN.search(text) or (token and token in text):
+        raise ArtifactError(f"{name} contains what looks like a token for the Hub; remove it before publishing.")
 
 
-def texts(folder: Path) -> list[Path]:
-    """The text files under *folder*."""
-    return sorted(
-        path for path in folder.rglob("*") if path.is_file() and (path.suffix in _TEXT or path.name in _NAMED_TEXT)
-    )
-
-
-def _paths_in(page: str) -> Iterator[str]:
-    yield from _ABSOLUTE.findall(page)
-    yield from (word for word in re.split(r"[\s`\"'|()<>]+", page) if is_path(word))
-
-
-def _told(folder: Path, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(place, text) for each string that goes out in a manifest, a config or the head of a file of weights."""
-    for entry in inputs.values():
-        if isinstance(entry, Mapping) and "digest" in entry:
-            for link in artifacts.chain(entry):
-                yield from ((link.name, text) for text in _strings(link.options))
-    yield from (("the manifest", text) for text in _strings(inputs))
-    for file in sorted(folder.rglob("*.json")):
+def _metadata(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield (file name, text) for each string in a config, a Modelfile or the header of a file of weights."""
+    for file in sorted(folder.rglob("*")):
         if file.name.endswith("config.json"):
             yield from ((file.name, text) for text in _strings(json.loads(file.read_bytes())))
-    for file in sorted(folder.rglob("Modelfile")):
-        yield from ((file.name, text) for text in _FROM.findall(file.read_text("utf-8")))
-    for file in sorted(folder.rglob("*.safetensors")):
-        yield from ((file.name, text) for text in _strings(_safetensors_metadata(file)))
-    for file in sorted(folder.rglob("*.gguf")):
-        yield from ((file.name, text) for text in _gguf_strings(file))
+        elif file.name == "Modelfile":
+            yield from ((file.name, line.partition(" ")[2]) for line in file.read_text("utf-8").splitlines())
+        elif file.suffix == ".safetensors":
+            with file.open("rb") as stream:
+                header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            yield from ((file.name, text) for text in _strings(header.get("__metadata__", {})))
+        elif file.suffix == ".gguf":
+            from gguf import GGUFReader, GGUFValueType
 
-
-def _safetensors_metadata(file: Path) -> Any:
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        return json.loads(stream.read(size)).get("__metadata__", {})
-
-
-def _gguf_strings(file: Path) -> Iterator[str]:
-    from gguf import GGUFReader, GGUFValueType
-
-    for field in GGUFReader(file).fields.values():
-        if list(field.types) == [GGUFValueType.STRING]:
-            yield str(field.contents())
+            for field in GGUFReader(file).fields.values():
+                if list(field.types) == [GGUFValueType.STRING]:
+                    yield file.name, str(field.contents())
 
 
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _strings(inner)

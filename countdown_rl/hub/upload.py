@@ -1,31 +1,60 @@
-"""A release folder to a repository on the Hub: in one commit, tagged, and checked where it lies.
+"""Upload of a release folder to the Hub: one tagged commit, every file compared there by size and hash.
 
-The upload is one atomic commit (``upload_folder`` makes several when it goes through Xet, and a reader in
-between would see half a model). Every step may be taken again: content that is already stored is not
-sent twice, a commit whose answer was lost is found and not repeated. The token is read where
-huggingface_hub reads it, and no sentence made here can hold it.
+``upload_folder`` may make several commits, and a reader in between would see half a model, so the commit is made
+here. huggingface_hub retries transfers and listings itself; :func:`_retried` does so for the calls it does not
+retry, above all the commit. Every step can be repeated: stored content is not sent again, and a commit whose
+response was lost is recognized. The token is read by huggingface_hub; no message contains it.
 """
 
+import functools
+import hashlib
+import json
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from countdown_rl import __version__, artifacts
-from countdown_rl.artifacts import MANIFEST
-from countdown_rl.errors import ArtifactError, HubError, UsageError
+from countdown_rl.artifacts import MANIFEST, Manifest
+from countdown_rl.errors import HubError, UsageError
 from countdown_rl.hub import secret_scan
-from countdown_rl.hub.client import PATIENCE, TOKEN, T, Tell, calm, in_one_sentence, patiently
-from countdown_rl.hub.repository import ATTRIBUTES, TYPES, Local, Repository, Seen, local_files, removals
 
-#: Bytes from which an upload takes long enough for a bar.
-_WORTH_A_BAR = 50_000_000
-_CARD = "README.md"
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CARD = "README.md"
+#: Created by the Hub in each repository; lists the files in large file storage.
+ATTRIBUTES = ".gitattributes"
+#: Type of the repository for each kind of artifact that can be uploaded.
+REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
+#: Seconds before each new attempt of a call.
+PAUSES = (2.0, 8.0)
+#: Bytes from which an upload takes long enough for a progress bar.
+_BAR_SIZE = 50_000_000
+
+_AGAIN = "run the same command again, only what is missing is uploaded."
+#: Message by HTTP status.
+_REFUSALS = {
+    401: "the Hub does not accept the token (expired or revoked); run `hf auth login`, or set HF_TOKEN.",
+    403: "the token may not write to {repo_id}; use one that may, or a --repo-id under your own name.",
+    404: "{repo_id} is not on the Hub any more, or the token may not see it; check both, then " + _AGAIN,
+    409: "{repo_id} was changed by someone else meanwhile; " + _AGAIN,
+    412: "{repo_id} was changed by someone else meanwhile; " + _AGAIN,
+    429: "the Hub asks to wait{wait} (too many requests); then " + _AGAIN,
+}
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What an upload came to. ``uploaded`` and ``removed`` name files; ``verified`` counts those compared."""
+    """Result of an upload. ``uploaded`` and ``removed`` are names of files; ``verified`` counts files compared."""
 
     repo_id: str
     url: str
@@ -38,6 +67,46 @@ class Upload:
     verified: int
 
 
+@dataclass(frozen=True)
+class LocalFile:
+    """A file of the release, as its manifest lists it."""
+
+    path: Path
+    size: int
+    sha256: str
+
+    def matches(self, entry: Any) -> bool:
+        """Return True if *entry* of a Hub listing (None: absent) has the same size and hash."""
+        if entry is None or entry.size != self.size:
+            return False
+        if entry.lfs:
+            return bool(entry.lfs.sha256 == self.sha256)
+        data = self.path.read_bytes()  # only small files are outside of large file storage
+        return bool(entry.blob_id == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest())
+
+
+Files = Mapping[str, LocalFile]
+
+
+@dataclass(frozen=True)
+class State:
+    """A repository at one commit; ``manifest`` is that of the release in it, if there is one."""
+
+    commit: str
+    private: bool
+    entries: Mapping[str, Any]
+    manifest: Manifest | None
+
+    def outdated(self, files: Files) -> list[str]:
+        """Return the names of *files* that the repository lacks or has with other content."""
+        return [name for name, file in files.items() if not file.matches(self.entries.get(name))]
+
+    def surplus(self, files: Files) -> list[str]:
+        """Return what an earlier release put there and *files* lack; all else (after --force) without a release."""
+        owned = self.entries.keys() if self.manifest is None else self.manifest.files.keys() & self.entries.keys()
+        return sorted(owned - files.keys() - {ATTRIBUTES})
+
+
 def push(
     folder: Path,
     repo_id: str,
@@ -45,75 +114,57 @@ def push(
     public: bool = False,
     force: bool = False,
     tag: str | None = None,
-    tell: Tell = lambda text: None,
+    manifest: Manifest | None = None,
+    log: Callable[[str], None] = lambda text: None,
     bars: bool = False,
-    patience: Sequence[float] = PATIENCE,
 ) -> Upload:
-    """Make *repo_id* hold exactly the release at *folder*; what lies there already is not sent again.
+    """Make *repo_id* hold exactly the release at *folder*; files that are there already are not sent again.
 
-    The repository, of models or of data sets as the release is, is made when it is not there, private unless
-    *public*. *tag* None takes the next free v1, v2, ... Files that an earlier release of this tool put there
-    and this one lacks are removed; what a person added stays. With *force* a repository that this tool did
-    not make is replaced as well.
+    The repository, of models or of data sets, is created if it does not exist, private unless *public*. *tag* None
+    takes the next free v1, v2, ... Files that an earlier release put there and this one lacks are removed; files
+    that a person added stay. *force* replaces the contents of a repository that this tool did not make. *manifest*
+    is that of a folder whose files were just checked; None checks them.
 
     Raises:
-        HubError: no token, no right to write, no network, a repository in the way.
-        ArtifactError: *folder* is no whole release, or holds something that looks like a token.
-        UsageError: *repo_id* is no NAME/MODEL.
+        HubError: no token, no right to write, no network, or a repository that this tool did not make.
+        ArtifactError: *folder* is not a complete release, or contains a token.
+        UsageError: *repo_id* is not NAME/MODEL.
     """
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi
 
     _check_name(repo_id)
-    manifest = artifacts.read(folder, TYPES)
-    token = get_token()
-    if token is None:
-        raise HubError("there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
-    if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise HubError("the token for the Hub holds characters that no token has; log in again with `hf auth login`.")
-    local = local_files(Path(folder), manifest)
-    _check_secrets(Path(folder), token)
+    manifest = manifest or artifacts.read(folder, REPO_TYPES)
+    files = _local_files(Path(folder), manifest)
+    token = _token()
+    secret_scan.check_texts(Path(folder), token)
     api = HfApi(token=token, library_name="countdown-rl", library_version=__version__)
-    there = Repository(api, repo_id, manifest.kind)
-    with in_one_sentence(repo_id), calm(bars and sum(file.size for file in local.values()) > _WORTH_A_BAR):
-
-        def step(act: Callable[[], T], *, network: bool = True) -> T:
-            return patiently(act, patience, tell, network=network)
-
-        step(api.whoami, network=False)
-        if _CARD in local:
-            step(lambda: _validate(local[_CARD].path, there.type))
-        seen = step(there.look)
-        if seen is None:
-            tell(f"making {repo_id} ({'public' if public else 'private'})")
-            step(lambda: there.make(private=not public))
-            seen = step(there.look)
-        if seen is None:
-            raise HubError(f"{repo_id} was made, and cannot be seen; does the token allow reading it?")
-        _check_rights(repo_id, seen, public=public, force=force)
-        chosen = step(lambda: there.free_tag(tag, local[MANIFEST]))
-
-        uploaded = [name for name, file in local.items() if not file.lies_at(seen.tree.get(name))]
-        removed = removals(seen, local)
-        _announce(uploaded, local, tell)
-        commit = step(lambda: there.commit(local, seen, f"Release {manifest.digest[:12]}"))
-        tree = step(lambda: there.tree(commit))
-        for name, file in local.items():
-            if not file.lies_at(tree.get(name)):
-                raise HubError(f"{name} in {repo_id} is not what was sent; run the same command again.")
-        step(lambda: there.put(chosen, commit))
-        if public and seen.private:
-            step(there.publish)
-        return Upload(
-            repo_id=repo_id,
-            url=there.url,
-            commit=commit,
-            tag=chosen.name,
-            private=not public,
-            uploaded=uploaded,
-            removed=removed,
-            unchanged=len(local) - len(uploaded),
-            verified=len(local),
-        )
+    repository = Repository(api, repo_id, manifest.kind, log)
+    with _errors_as_sentences(repo_id), _quiet(bars and sum(file.size for file in files.values()) > _BAR_SIZE):
+        before = repository.state() or repository.create(files, private=not public)
+        _check_permitted(repo_id, before, public=public, force=force)
+        tag, exists = repository.choose_tag(tag, files[MANIFEST])
+        uploaded = before.outdated(files)
+        if uploaded:
+            size = sum(files[name].size for name in uploaded) / 1e6
+            names = f": {', '.join(uploaded)}" if len(uploaded) < len(files) else ""
+            log(f"uploading {len(uploaded)} of {len(files)} files ({size:,.1f} MB){names}")
+        commit = repository.commit(files, before, f"Release {manifest.digest[:12]}")
+        repository.verify(files, commit)
+        if not exists:
+            repository.create_tag(tag, commit)
+        if public and before.private:
+            repository.make_public()
+    return Upload(
+        repo_id=repo_id,
+        url=repository.url,
+        commit=commit,
+        tag=tag,
+        private=not public,
+        uploaded=uploaded,
+        removed=before.surplus(files),
+        unchanged=len(files) - len(uploaded),
+        verified=len(files),
+    )
 
 
 def _check_name(repo_id: str) -> None:
@@ -122,39 +173,248 @@ def _check_name(repo_id: str) -> None:
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise UsageError(f"--repo-id {repo_id} is no name for a repository; give NAME/MODEL.") from error
+        raise UsageError(f"--repo-id {repo_id} is not a valid name of a repository; give NAME/MODEL.") from error
     if repo_id.count("/") != 1:
-        raise UsageError(f"--repo-id {repo_id} does not say whose it is; give NAME/MODEL, NAME being you or a team.")
+        raise UsageError(f"--repo-id {repo_id} has no owner; give NAME/MODEL, NAME being you or an organization.")
 
 
-def _check_secrets(folder: Path, token: str) -> None:
-    for path in secret_scan.texts(folder):
-        text = path.read_text("utf-8", errors="replace")
-        if token in text or TOKEN.search(text):
-            raise ArtifactError(
-                f"{path.name} holds what looks like a token for the Hub; take it out before publishing."
-            )
+def _local_files(folder: Path, manifest: Manifest) -> dict[str, LocalFile]:
+    files = {name: LocalFile(folder / name, entry["size"], entry["sha256"]) for name, entry in manifest.files.items()}
+    path = folder / MANIFEST
+    return files | {MANIFEST: LocalFile(path, path.stat().st_size, artifacts.file_sha256(path))}
 
 
-def _validate(card: Path, repo_type: str) -> None:
-    """Have the Hub say whether it can read the card, before anything is made or sent."""
-    from huggingface_hub import RepoCard
+def _token() -> str:
+    from huggingface_hub import get_token
 
-    RepoCard(card.read_text("utf-8")).validate(repo_type)
-
-
-def _announce(uploaded: Sequence[str], local: Mapping[str, Local], tell: Tell) -> None:
-    if uploaded:
-        size = sum(local[name].size for name in uploaded)
-        named = f": {', '.join(uploaded)}" if len(uploaded) < len(local) else ""
-        tell(f"uploading {len(uploaded)} of {len(local)} files ({size / 1e6:,.1f} MB){named}")
+    token = get_token()
+    if token is None:
+        raise HubError("there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise HubError("the token for the Hub contains invalid characters; log in again with `hf auth login`.")
+    return token
 
 
-def _check_rights(repo_id: str, seen: Seen, *, public: bool, force: bool) -> None:
-    if seen.manifest is None and seen.tree.keys() - {ATTRIBUTES} and not force:
+def _check_permitted(repo_id: str, state: State, *, public: bool, force: bool) -> None:
+    if state.manifest is None and state.entries.keys() - {ATTRIBUTES} and not force:
         raise HubError(
             f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id, or give --force to "
-            "replace what is in it."
+            "replace its contents."
         )
-    if not seen.private and not public:
+    if not state.private and not public:
         raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
+
+
+def _retried(method: Callable[Concatenate["Repository", P], T]) -> Callable[Concatenate["Repository", P], T]:
+    """Repeat a method of :class:`Repository` after an error that may be temporary."""
+
+    @functools.wraps(method)
+    def call(self: "Repository", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        for pause in PAUSES:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                reason = _temporary(error)
+                if reason is None:
+                    raise
+                self.log(f"{reason}; trying again in {pause:.0f} s")
+                time.sleep(pause)
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Repository *id* on the Hub, for releases of *kind*. Each method may be called again after a failure."""
+
+    api: "HfApi"
+    id: str
+    kind: str
+    log: Callable[[str], None]
+
+    @property
+    def type(self) -> Literal["model", "dataset"]:
+        return REPO_TYPES[self.kind]
+
+    @property
+    def url(self) -> str:
+        return f"{self.api.endpoint}/{'datasets/' if self.type == 'dataset' else ''}{self.id}"
+
+    @_retried
+    def state(self) -> State | None:
+        """Return the repository's state, None where there is no such repository."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            info = self.api.repo_info(self.id, repo_type=self.type)
+        except RepositoryNotFoundError:
+            return None
+        commit = str(info.sha)
+        entries = self._entries(commit)
+        return State(commit, bool(info.private), entries, self._manifest(commit) if MANIFEST in entries else None)
+
+    @_retried
+    def create(self, files: Files, *, private: bool) -> State:
+        """Create the repository, after the Hub has accepted the metadata of the card."""
+        from huggingface_hub import RepoCard
+
+        if CARD in files:
+            RepoCard(files[CARD].path.read_text("utf-8")).validate(self.type)
+        self.log(f"creating {self.id} ({'private' if private else 'public'})")
+        self.api.create_repo(self.id, repo_type=self.type, private=private, exist_ok=True)
+        state = self.state()
+        if state is None:
+            raise HubError(f"{self.id} was created, and the token does not allow reading it; use one that does.")
+        return state
+
+    @_retried
+    def choose_tag(self, tag: str | None, manifest: LocalFile) -> tuple[str, bool]:
+        """Return the tag for the release with that *manifest*, and whether it is on this release already.
+
+        Raises:
+            HubError: *tag* is on other files.
+        """
+        tags = [ref.name for ref in self.api.list_repo_refs(self.id, repo_type=self.type).tags]
+        newest = max((int(match[1]) for name in tags if (match := re.fullmatch(r"v(\d+)", name))), default=0)
+        name = tag or f"v{newest or 1}"
+        if name not in tags:
+            return name, False
+        entries = self.api.get_paths_info(self.id, [MANIFEST], revision=name, repo_type=self.type)
+        if entries and manifest.matches(entries[0]):
+            return name, True
+        if tag:
+            raise HubError(f"{self.id} has a tag {tag} already, on other files; give --tag another name.")
+        return f"v{newest + 1}", False
+
+    @_retried
+    def commit(self, files: Files, before: State, message: str) -> str:
+        """Return the commit that holds exactly *files*, made unless an attempt whose response was lost made it."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+        head = str(self.api.repo_info(self.id, repo_type=self.type).sha)
+        now = before if head == before.commit else State(head, before.private, self._entries(head), before.manifest)
+        outdated, surplus = now.outdated(files), now.surplus(files)
+        if not outdated and not surplus:
+            return head
+        if head != before.commit:
+            raise HubError(_REFUSALS[412].format(repo_id=self.id))
+        operations: list[Any] = [CommitOperationDelete(path_in_repo=name, is_folder=False) for name in surplus]
+        for name in outdated:
+            addition = CommitOperationAdd(path_in_repo=name, path_or_fileobj=files[name].path)
+            addition.upload_info.sha256 = bytes.fromhex(files[name].sha256)  # known, so the file is not hashed again
+            operations.append(addition)
+        return self.api.create_commit(
+            self.id, operations, commit_message=message, parent_commit=head, repo_type=self.type
+        ).oid
+
+    @_retried
+    def verify(self, files: Files, commit: str) -> None:
+        """Compare every file at *commit* with the local one, by size and hash.
+
+        Raises:
+            HubError: one of them differs.
+        """
+        for name in State(commit, False, self._entries(commit), None).outdated(files):
+            raise HubError(f"{name} in {self.id} is not what was sent; {_AGAIN}")
+
+    @_retried
+    def create_tag(self, name: str, commit: str) -> None:
+        self.api.create_tag(self.id, tag=name, revision=commit, exist_ok=True, repo_type=self.type)
+
+    @_retried
+    def make_public(self) -> None:
+        self.api.update_repo_settings(self.id, repo_type=self.type, visibility="public")
+
+    def _entries(self, revision: str) -> dict[str, Any]:
+        listing = self.api.list_repo_tree(self.id, recursive=True, revision=revision, repo_type=self.type)
+        return {entry.path: entry for entry in listing if hasattr(entry, "size")}
+
+    def _manifest(self, revision: str) -> Manifest | None:
+        """Return the manifest of the release at *revision*, None if the file of that name is something else."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+        url = hf_hub_url(self.id, MANIFEST, revision=revision, endpoint=self.api.endpoint, repo_type=self.type)
+        response = http_backoff("GET", url, headers=build_hf_headers(token=self.api.token), follow_redirects=True)
+        hf_raise_for_status(response)
+        try:
+            manifest = Manifest(**json.loads(response.content))
+        except (ValueError, TypeError):
+            return None
+        return manifest if manifest.kind == self.kind and isinstance(manifest.files, dict) else None
+
+
+def _temporary(error: BaseException) -> str | None:
+    """Return what went wrong if a new attempt may succeed, else None."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+
+    error = _cause(error)
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        return f"the Hub answered {status}" if status in (408, 429) or status >= 500 else None
+    if isinstance(error, json.JSONDecodeError):  # the HTML page of a gateway, or half of a response
+        return "the Hub's response was cut short"
+    return "the connection broke" if isinstance(error, HTTPError) else None
+
+
+def _cause(error: BaseException) -> BaseException:
+    # huggingface_hub wraps an error of an upload thread in a RuntimeError.
+    while isinstance(error, RuntimeError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+@contextmanager
+def _errors_as_sentences(repo_id: str) -> Iterator[None]:
+    """Turn errors of huggingface_hub into a :class:`HubError`."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError, HTTPError) as wrapped:
+        error = _cause(wrapped)
+        if isinstance(error, OfflineModeIsEnabled):
+            raise HubError("HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it.") from error
+        if isinstance(error, HfHubHTTPError):
+            raise HubError(_refusal(repo_id, error)) from error
+        if isinstance(error, HTTPError | json.JSONDecodeError):
+            raise HubError(
+                f"the Hub cannot be reached, or the connection broke; check the network, then {_AGAIN}"
+            ) from error
+        if isinstance(error, ValueError):
+            raise HubError(f"the Hub does not accept {repo_id}: {_one_line(str(error))}") from error
+        raise
+
+
+def _refusal(repo_id: str, error: Any) -> str:
+    status = error.response.status_code
+    if status in _REFUSALS:
+        seconds = error.response.headers.get("Retry-After", "")
+        return _REFUSALS[status].format(repo_id=repo_id, wait=f" {seconds} s" if seconds.isdigit() else "")
+    if status >= 500:
+        return f"the Hub answered {status} repeatedly; later {_AGAIN}"
+    return f"the Hub refused ({status}): {_one_line(error.server_message or 'no reason given')}"
+
+
+def _one_line(text: str) -> str:
+    return secret_scan.TOKEN.sub("hf_***", " ".join(text.split())).rstrip(".") + "."
+
+
+@contextmanager
+def _quiet(show_bars: bool) -> Iterator[None]:
+    """Silence the warnings of huggingface_hub, and its progress bars unless *show_bars*."""
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    if not show_bars:
+        disable_progress_bars()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+        if not show_bars:
+            enable_progress_bars()

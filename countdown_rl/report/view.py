@@ -87,7 +87,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "transcripts": {name: transcripts.leading(main[name].result, puzzles) for name in names},
         "changed": transcripts.changed(first.result, last.result) if len(names) > 1 else None,
         "chain": [(link, _told(link)) for link in last.chain],
-        "other_log": training is not None and not results.of_run(training, last.chain),
+        "other_log": training is not None and not results.is_log_of(training, last.chain),
         "broken": artifacts.altered(last.manifest.inputs["model"]),
         "made_by": MADE_BY,
         "versions": last.manifest.versions,

@@ -1,243 +1,263 @@
-"""A release says what it is, of what it was made, and how good it is; or it is not built."""
+"""The release folder: its inputs are found and checked, and it is built whole, the same way each time, or not."""
 
 import dataclasses
 import json
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 
 from countdown_rl import artifacts
-from countdown_rl.errors import ArtifactError, HubError, ModelError, UsageError
+from countdown_rl.errors import ArtifactError, HubError, InputError, UsageError
 from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
-from countdown_rl.hub.sources import Sources
+from countdown_rl.hub.upload import push
 from countdown_rl.models import reference
+from countdown_rl.runlog import plots
 from tests.support import release_chain, tiny_llama
 
-ROOT = Path(__file__).parents[2]
-NONE = PublishOptions()
+OUT = Path("release")
+MERGED = PublishOptions(model="merged")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    return release_chain.chain(tmp_path_factory.mktemp("chain"))
+def build(**options) -> artifacts.Manifest:
+    return release.build(dataclasses.replace(MERGED, **options), OUT)
 
 
-@pytest.fixture
-def root(made, tmp_path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "root"))
+def up_to_date(**options) -> artifacts.Manifest | None:
+    return release.up_to_date(OUT, "release", dataclasses.replace(MERGED, **options))
 
 
-def build(root: Path, options: PublishOptions = NONE, model: str = "merged", **given) -> artifacts.Manifest:
-    given = {"measured": (root / "eval" / model,), "comparison": root / "eval" / "comparison"} | given
-    return release.build(Sources(str(root / model), **given), root / "release", options)
+def page() -> str:
+    return ModelCard.load(OUT / "README.md").text
 
 
-def card(root: Path) -> ModelCard:
-    return ModelCard.load(root / "release" / "README.md")
-
-
-def test_the_release_holds_the_weights_and_the_whole_chain(root):
-    manifest = build(root)
-    merged = artifacts.read(root / "merged", "merged")
+def test_the_release_holds_the_weights_and_the_chain(root):
+    manifest = build()
+    merged = artifacts.read(Path("merged"), "merged")
     assert merged.files.items() <= manifest.files.items()
     assert manifest.files.keys() - merged.files.keys() == {"README.md", "LICENSE"}
     kinds = [link.kind for link in artifacts.chain(manifest.inputs["model"])]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert manifest.facts["accuracy"] == 0.62
-    assert reference.resolve(str(root / "release")).manifest == manifest
+    assert {"eval", "comparison"} <= manifest.inputs.keys()
+    assert reference.resolve("release").manifest == manifest
 
 
 def test_the_same_artifacts_give_the_same_bytes(root):
-    first = build(root)
-    page = (root / "release" / "README.md").read_bytes()
-    assert build(root).digest == first.digest
-    assert (root / "release" / "README.md").read_bytes() == page
+    release_chain.log_of(Path())
+    first = build(also=("gguf",))
+    files = {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()}
+    assert build(also=("gguf",)).digest == first.digest
+    assert {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()} == files
 
 
-def test_the_card_is_metadata_that_the_hub_reads(root):
-    build(root, PublishOptions(base_model="some/base", license="mit", trained_on=("some/data",)))
-    data = card(root).data
-    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "text-generation", "mit")
-    assert (data.base_model, data.base_model_relation) == ("some/base", "finetune")
-    assert data.datasets == ["some/data"]
-    assert {"countdown-rl", "grpo", "lora"} <= set(data.tags)
-    whole, *groups = data.eval_results
-    assert (whole.metric_type, whole.metric_value, whole.dataset_split) == ("accuracy", 0.62, "test")
-    assert (whole.metric_args["n"], whole.metric_args["interval_95"]) == (100, [0.52, 0.72])
-    assert len(groups) == 3
+def test_weights_are_hashed_only_while_they_are_copied(hub, root, monkeypatch):
+    hashed = []
+    original = artifacts.file_sha256
+    monkeypatch.setattr(artifacts, "file_sha256", lambda path: hashed.append(path.name) or original(path))
+    push(OUT, "me/tiny", manifest=build())
+    assert "README.md" in hashed
+    assert "model.safetensors" not in hashed
 
 
-def test_the_card_shows_results_options_checksums_and_the_comparison(root):
-    manifest = build(root)
-    page = card(root).text
-    assert "| all puzzles | 62.0% | 52.0% to 72.0% | 100 |" in page
-    assert "| base | 50.0% |" in page
-    assert "| learning-rate | 0.0002 |" in page
-    for name, entry in manifest.files.items():
-        assert name == "README.md" or entry["sha256"] in page
-    for link in artifacts.chain(manifest.inputs["model"]):
-        assert link.digest[:12] in page
-    assert re.search(r"countdown-rl gen-data --out data .*--n 10 .*--seed 42", page)
-    assert "countdown-rl eval --model . --data data/test.jsonl --limit 100 --temperature 0.0" in page
-    assert str(root) not in page
+def test_the_release_has_a_folder_for_each_further_format(root):
+    manifest = build(also=("gguf",))
+    assert manifest.facts["formats"] == {".": "full", "./gguf": "gguf"}
+    for name, entry in artifacts.read(Path("gguf"), "quantized").files.items():
+        assert manifest.files[f"gguf/{name}"] == entry
+    assert {"eval", "gguf-eval"} <= manifest.inputs.keys()
 
 
-def test_the_example_on_the_card_runs_as_it_stands(root):
-    build(root)
-    code = re.search(r"```python\n(.*?)```", card(root).text, re.DOTALL)[1].replace("=256", "=4")
-    done = subprocess.run([sys.executable, "-c", code], cwd=root / "release", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_a_gguf_alone_is_a_release(root):
+    manifest = build(model="gguf")
+    assert "model-q8_0.gguf" in manifest.files
+    assert manifest.facts["name"] == "base-countdown-grpo-gguf"
+    assert manifest.facts["accuracy"] == 0.6
 
 
-def test_the_example_on_the_card_puts_the_prompt_that_training_did(root):
-    from countdown_rl.models import chat_template
-    from countdown_rl.tasks.countdown import CountdownRow
+def test_an_evaluation_of_the_gguf_file_is_one_of_its_artifact(root):
+    data = artifacts.file_input(Path("data/test.jsonl"))
+    file = artifacts.file_input(Path("gguf/model-q8_0.gguf"))
+    with artifacts.writing(Path("eval/file"), "eval", options={}, inputs={"model": file, "data": data}) as draft:
+        for path in Path("eval/gguf").glob("*.json*"):
+            if path.name != "manifest.json":
+                shutil.copyfile(path, draft.path / path.name)
+    assert build(model="gguf", evaluations=("eval/file",)).facts["accuracy"] == 0.6
 
-    build(root)
-    code = re.search(r"```python\n(.*?)```", card(root).text, re.DOTALL)[1]
-    tokenizer = tiny_llama.tokenizer()
-    place = {"tokenizer": tokenizer}
-    exec(code[code.index("turns = [") : code.index("inputs = ")], place)
-    row = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
-    assert place["prompt"] == chat_template.render(tokenizer, row.messages())
+
+def test_an_adapter_names_its_base_on_the_hub(root):
+    with pytest.raises(UsageError, match="--base-model"):
+        build(model="adapter")
+    build(model="adapter", base_model="some/base", license="mit")
+    config = json.loads(Path("release/adapter_config.json").read_bytes())
+    assert config["base_model_name_or_path"] == "some/base"
+    data = ModelCard.load(OUT / "README.md").data
+    assert (data.library_name, data.base_model_relation) == ("peft", "adapter")
+
+
+@pytest.mark.parametrize("option", ["base_model", "measured_on"])
+def test_a_name_that_is_not_an_id_on_the_hub_is_wrong_usage(root, option):
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}"):
+        build(license="mit", **{option: "not an id"})
+
+
+def test_formats_that_would_have_the_same_folder_are_wrong_usage(root):
+    with pytest.raises(UsageError, match="same folder"):
+        build(also=("gguf", "./gguf"))
+    shutil.copytree("gguf", "log")
+    with pytest.raises(UsageError, match="rename"):
+        build(also=("log",))
 
 
 def test_an_evaluation_of_other_weights_is_refused(root):
-    release_chain.again(root, "merged", seed=5)
-    with pytest.raises(ArtifactError, match=r"measured other weights .*countdown-rl eval --model"):
-        build(root)
-    with pytest.raises(ArtifactError, match="measured other weights"):
-        build(root, measured=(root / "eval" / "base",))
-    assert not (root / "release").exists()
+    release_chain.again(Path(), "merged", seed=5)
+    with pytest.raises(ArtifactError, match=r"other weights .*countdown-rl eval --model merged"):
+        build()
+    with pytest.raises(ArtifactError, match="other weights"):
+        build(evaluations=("eval/base",))
+    assert not OUT.exists()
 
 
-def test_a_comparison_without_this_evaluation_is_refused(root):
-    release_chain.evaluate(root, "merged", accuracy=0.7)
+def test_a_comparison_without_this_evaluation_is_refused_or_left_out(root):
+    release_chain.evaluate(Path(), "merged", accuracy=0.7)
     with pytest.raises(ArtifactError, match="countdown-rl compare"):
-        build(root)
+        build(comparison="eval/comparison")
+    assert "comparison" not in build().inputs
+
+
+def test_weights_evaluated_on_their_training_puzzles_are_refused(root):
+    data = artifacts.read(Path("data"), "data")
+    shutil.rmtree("data")
+    with artifacts.writing(Path("data"), "data", options=data.options) as draft:
+        (draft.path / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n')
+    data = artifacts.read(Path("data"), "data").as_input()
+    shutil.rmtree("merged")
+    with artifacts.writing(Path("merged"), "model", options={}, inputs={"data": data}) as draft:
+        tiny_llama.checkpoint(draft.path)
+    release_chain.evaluate(Path(), "merged", accuracy=0.99, puzzles=Path("data/train.jsonl"))
+    with pytest.raises(ArtifactError, match="puzzles it was trained on"):
+        build()
 
 
 def test_too_low_an_accuracy_is_refused(root):
     with pytest.raises(ArtifactError, match=r"solves 62\.0%"):
-        build(root, PublishOptions(min_accuracy=0.9))
+        build(min_accuracy=0.9)
+    shutil.rmtree("eval")
     with pytest.raises(UsageError, match="--eval"):
-        build(root, PublishOptions(min_accuracy=0.5), measured=(), comparison=None)
+        build(min_accuracy=0.5)
 
 
-def test_a_release_without_results_says_so_and_is_not_uploaded(root):
-    manifest = build(root, measured=(), comparison=None)
-    assert "have not been measured" in card(root).text
-    assert card(root).data.eval_results is None
+def test_weights_without_an_evaluation_are_not_uploaded(root):
+    with pytest.raises(HubError, match=r"\./adapter .*--unmeasured"):
+        release.check_uploadable(build(also=("gguf", "adapter")), unmeasured=False)
+    release.check_uploadable(build(also=("gguf",)), unmeasured=False)
+    shutil.rmtree("eval")
+    manifest = build()
     with pytest.raises(HubError, match="--unmeasured"):
-        release.check_measured(manifest)
+        release.check_uploadable(manifest, unmeasured=False)
+    release.check_uploadable(manifest, unmeasured=True)
+    assert "have not been evaluated" in page()
+    assert ModelCard.load(OUT / "README.md").data.eval_results is None
+
+
+def test_the_curves_are_drawn_from_the_log_of_this_training(root):
+    release_chain.log_of(Path())
+    build()
+    assert "](curves.png)" in page()
+    assert Path("release/curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_log_of_another_training_is_left_out_or_refused(root):
+    log = release_chain.log_of(Path(), steps=3)
+    assert "curves.png" not in build().files
+    with pytest.raises(ArtifactError, match="not the log of the training"):
+        build(log=str(log))
+
+
+def test_a_file_that_is_not_a_log_is_an_input_error(root):
+    Path("x.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="not a training log"):
+        plots.draw(Path("x.csv"), Path("x.png"))
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error", "sentence"),
+    ("harm", "word"),
     [
-        (lambda root: (root / "merged" / "config.json").write_text("{}"), ArtifactError, "damaged"),
-        (lambda root: (root / "merged" / "model.safetensors").unlink(), ArtifactError, "missing"),
-        (lambda root: (root / "merged" / "manifest.json").unlink(), ArtifactError, "no manifest"),
-        (lambda root: shutil.rmtree(root / "merged"), ModelError, "countdown-rl merge"),
-        (lambda root: (root / "eval" / "merged" / "metrics.json").unlink(), ArtifactError, "missing"),
-        (lambda root: shutil.rmtree(root / "eval" / "merged"), ArtifactError, "countdown-rl eval"),
-        (lambda root: (root / "release").write_text("a file"), ArtifactError, "is a file"),
-        (lambda root: shutil.copytree(root / "base", root / "release"), ArtifactError, "holds a model artifact"),
+        (lambda: Path("merged/config.json").write_text("{}"), "damaged"),
+        (lambda: Path("merged/model.safetensors").write_bytes(bytes(Path("merged/model.safetensors").stat().st_size)), "damaged"),  # noqa: E501
+        (lambda: Path("merged/model.safetensors").unlink(), "missing"),
+        (lambda: Path("merged/manifest.json").unlink(), "manifest"),
+        (lambda: shutil.rmtree("merged"), "countdown-rl merge"),
+        (lambda: Path("eval/merged/metrics.json").unlink(), "missing"),
+        (lambda: Path("release").write_text("a file"), "is a file"),
+        (lambda: shutil.copytree("base", "release"), "holds a model artifact"),
     ],
-)
-def test_a_broken_chain_is_one_sentence(root, spoil, error, sentence):
-    spoil(root)
-    with pytest.raises(error, match=sentence) as raised:
-        build(root)
+)  # fmt: skip
+def test_a_broken_chain_is_one_sentence(root, harm, word):
+    harm()
+    with pytest.raises(ArtifactError, match=word) as raised:
+        build()
     assert "\n" not in str(raised.value)
-
-
-def test_a_token_in_the_options_of_an_input_is_refused(root):
-    manifest = artifacts.read(root / "base", "model")
-    shutil.rmtree(root / "base")
-    with artifacts.writing(root / "base", "model", options={"note": "hf_" + "a" * 30}, inputs=manifest.inputs) as draft:
-        tiny_llama.checkpoint(draft.path)
-    with pytest.raises(ArtifactError, match="a token"):
-        build(root, model="base", measured=(), comparison=None)
-    assert not (root / "release").exists()
+    assert not Path("release/README.md").exists()
 
 
 def test_a_chain_that_was_changed_afterwards_is_refused(root):
-    path = root / "merged" / "manifest.json"
+    path = Path("merged/manifest.json")
     manifest = json.loads(path.read_bytes())
     manifest["inputs"]["adapter"]["manifest"]["options"]["learning_rate"] = 1.0
     path.write_bytes(artifacts.Manifest(**manifest).to_bytes())
-    release_chain.evaluate(root, "merged", accuracy=0.62)
+    release_chain.evaluate(Path(), "merged", accuracy=0.62)
     with pytest.raises(ArtifactError, match="manifest of adapter"):
-        build(root, comparison=None)
+        build()
 
 
-def test_an_adapter_names_its_base_on_the_hub(root, monkeypatch):
-    monkeypatch.chdir(root)  # the base is named by a relative path
-    root = Path()
-    with pytest.raises(UsageError, match="--base-model"):
-        build(root, model="adapter", measured=(), comparison=None)
-    build(root, PublishOptions(base_model="some/base"), model="adapter", measured=(), comparison=None)
-    config = json.loads((root / "release" / "adapter_config.json").read_bytes())
-    assert config["base_model_name_or_path"] == "some/base"
-    data = card(root).data
-    assert (data.library_name, data.base_model_relation) == ("peft", "adapter")
+def test_a_release_is_up_to_date_while_inputs_and_options_are_the_same(root):
+    assert up_to_date() is None
+    manifest = build(license="mit")
+    assert up_to_date() == manifest
+    assert up_to_date(license="mit") == manifest
+    assert up_to_date(model="./merged") == manifest
+    assert up_to_date(license="other") is None
+    assert up_to_date(min_accuracy=0.9) is None
+    assert up_to_date(evaluations=("eval/base",)) is None
+    for other in ("countdown-tiny", "base", "gone"):
+        assert up_to_date(model=other) is None
+    Path("merged").rename("away")
+    assert up_to_date() == manifest
+    Path("away").rename("merged")
+    release_chain.again(Path(), "merged", seed=5)
+    assert up_to_date() is None
 
 
-def test_a_base_that_is_no_id_is_wrong_usage(root):
-    with pytest.raises(UsageError, match="--base-model"):
-        build(root, PublishOptions(base_model="not an id"))
+def test_a_release_is_not_up_to_date_after_a_format_was_added_or_changed(root):
+    manifest = build(also=("gguf",))
+    assert up_to_date(also=("gguf",)) == manifest
+    assert up_to_date(also=("gguf", "adapter")) is None
+    shutil.rmtree("gguf")
+    release_chain.quantized(Path(), "gguf", strings={"general.name": "other"})
+    assert up_to_date(also=("gguf",)) is None
 
 
-def test_what_stands_is_what_was_asked_for(root):
-    asked = Sources(str(root / "merged"))
-
-    def standing(options: PublishOptions = NONE, **sources):
-        return release.standing(root / "release", options, dataclasses.replace(asked, **sources))
-
-    assert standing() is None
-    built = build(root, PublishOptions(license="mit"))
-    assert standing() == built
-    assert standing(PublishOptions(license="mit")) == built
-    assert standing(PublishOptions(license="other")) is None
-    assert standing(PublishOptions(min_accuracy=0.9)) is None
-    assert standing(measured=(root / "eval" / "base",)) is None
-    for other in ("countdown-tiny", str(root / "base"), str(root / "gone")):
-        assert standing(model=other) is None
-    (root / "merged").rename(root / "away")
-    assert standing() == built
-    (root / "away").rename(root / "merged")
-    release_chain.again(root, "merged", seed=5)
-    assert standing() is None
-
-
-def command(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    words = (sys.executable, "-m", "countdown_rl", "publish", "--model", "merged", "--out", "release", *words)
-    return subprocess.run(words, cwd=root, env=env, capture_output=True, text=True)
-
-
-def test_the_command_finds_the_measurements_beside_the_weights(root):
-    done = command(root, "--json")
-    assert done.returncode == 0, done.stderr
+def test_the_command_takes_the_results_beside_the_weights(root, command):
+    done = command("publish", "--model", "merged", "--out", "release", "--json")
+    assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert (result["accuracy"], result["n"], result["built"]) == (0.62, 100, True)
-    assert {"eval", "comparison"} <= artifacts.read(root / "release", "release").inputs.keys()
+    assert {"eval", "comparison"} <= artifacts.read(OUT, "release").inputs.keys()
     assert not done.stderr
 
 
-def test_the_command_refuses_in_a_sentence_and_leaves_what_stood(root):
-    assert command(root).returncode == 0
-    before = artifacts.read(root / "release", "release")
-    release_chain.again(root, "merged", seed=5)
-    done = command(root)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert artifacts.read(root / "release", "release") == before
-    assert command(root, "--public").returncode == 2
+def test_a_failed_command_leaves_the_release_that_was_there(root, command):
+    build()
+    before = artifacts.read(OUT, "release")
+    release_chain.again(Path(), "merged", seed=5)
+    done = command("publish", "--model", "merged", "--out", "release")
+    assert isinstance(done.exception, ArtifactError)
+    assert artifacts.read(OUT, "release") == before
+
+
+@pytest.mark.parametrize("words", [["--public"], ["--repo-id", "me/x"], ["--unmeasured"], ["--push"]])
+def test_options_of_the_upload_go_together(root, command, words):
+    assert isinstance(command("publish", "--model", "merged", *words).exception, UsageError)

@@ -1,7 +1,6 @@
-"""A release goes up whole, once, to the right place, and nothing says the token."""
+"""Uploads: complete, once, to the right repository, and without the token in any message."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -9,13 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard, hf_hub_download
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, HubError, UsageError
-from countdown_rl.hub import release as publishing
-from countdown_rl.hub import upload as uploading
+from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
-from countdown_rl.hub.sources import Sources
+from countdown_rl.hub.upload import push
 from countdown_rl.models import reference
 from tests.support import release_chain
 from tests.support.hub import EXPIRED, READ, STRANGER, WRITE, Blob
@@ -24,29 +23,13 @@ ROOT = Path(__file__).parents[2]
 NAME = "me/tiny"
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
-    root = release_chain.chain(tmp_path_factory.mktemp("chain"))
-    publishing.build(
-        Sources(str(root / "merged"), measured=(root / "eval" / "merged",)), root / "release", PublishOptions()
-    )
-    return root
-
-
-@pytest.fixture
-def release(built, tmp_path) -> Path:
-    return Path(shutil.copytree(built / "release", tmp_path / "release"))
-
-
-def other_release(built: Path, tmp_path: Path) -> Path:
-    root = tmp_path / "other"
-    shutil.copytree(built, root)
-    shutil.rmtree(root / "release")
+@pytest.fixture(scope="session")
+def changed(chain, tmp_path_factory) -> Path:
+    """The release of other merged weights. Do not write to it."""
+    root = Path(shutil.copytree(chain, tmp_path_factory.mktemp("changed") / "root"))
     release_chain.again(root, "merged", seed=9)
     release_chain.evaluate(root, "merged", accuracy=0.7)
-    publishing.build(
-        Sources(str(root / "merged"), measured=(root / "eval" / "merged",)), root / "release", PublishOptions()
-    )
+    release.build(PublishOptions(model=str(root / "merged")), root / "release")
     return root / "release"
 
 
@@ -54,11 +37,11 @@ def sent(hub, line: str) -> list[str]:
     return [entry for entry in hub.log if line in entry]
 
 
-def test_what_goes_up_is_the_folder_and_it_is_private(hub, release):
-    upload = uploading.push(release, NAME)
+def test_what_goes_up_is_the_folder_and_it_is_private(hub, folder):
+    upload = push(folder, NAME)
     there = hub.model(NAME).files
     assert {name: data for name, data in there.items() if name != ".gitattributes"} == {
-        path.relative_to(release).as_posix(): path.read_bytes() for path in release.rglob("*") if path.is_file()
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }
     assert hub.model(NAME).private
     assert upload.private
@@ -68,13 +51,16 @@ def test_what_goes_up_is_the_folder_and_it_is_private(hub, release):
     assert not hub.leaks
 
 
-def test_the_release_loads_back_from_the_hub(hub, release, tmp_path):
-    uploading.push(release, NAME)
+def test_weights_load_back_from_the_hub(hub, folder, root, tmp_path):
+    push(folder, NAME)
+    release.build(PublishOptions(model="gguf", also=("merged",)), Path("release"))
+    push(Path("release"), "me/formats")
     code = (
-        "import sys, torch; from transformers import AutoModelForCausalLM, AutoTokenizer;"
-        f"there = AutoModelForCausalLM.from_pretrained({NAME!r}, revision='v1').state_dict();"
-        f"here = AutoModelForCausalLM.from_pretrained({str(release)!r}).state_dict();"
-        "assert there.keys() == here.keys() and all(torch.equal(there[key], here[key]) for key in here);"
+        "import torch; from transformers import AutoModelForCausalLM as Auto, AutoTokenizer;"
+        "here = Auto.from_pretrained('merged').state_dict()\n"
+        f"for name, place in (({NAME!r}, {{'revision': 'v1'}}), ('me/formats', {{'subfolder': 'merged'}})):\n"
+        "    there = Auto.from_pretrained(name, **place).state_dict();"
+        "    assert there.keys() == here.keys() and all(torch.equal(there[key], here[key]) for key in here)\n"
         f"assert AutoTokenizer.from_pretrained({NAME!r}).chat_template"
     )
     done = subprocess.run([sys.executable, "-c", code], env=hub.env(tmp_path), capture_output=True, text=True)
@@ -82,103 +68,128 @@ def test_the_release_loads_back_from_the_hub(hub, release, tmp_path):
     assert not hub.leaks
 
 
-def test_the_hub_id_is_a_model_reference_at_that_commit(hub, release):
-    upload = uploading.push(release, NAME)
+def test_a_gguf_comes_back_from_the_hub_after_a_cut_connection(hub, root, tmp_path):
+    release.build(PublishOptions(model="merged", also=("gguf",)), Path("release"))
+    push(Path("release"), NAME)
+    hub.fail("GET /.store", cut="body")
+    there = hf_hub_download(NAME, "gguf/model-q8_0.gguf", revision="v1", cache_dir=tmp_path / "cache")
+    assert hub.faults[0].times == 0
+    assert Path(there).read_bytes() == Path("gguf/model-q8_0.gguf").read_bytes()
+    assert not hub.leaks
+
+
+def test_the_hub_id_is_a_model_reference_at_that_commit(hub, folder):
+    upload = push(folder, NAME)
     ref = reference.resolve(NAME)
     assert (ref.kind, ref.revision) == ("hub", upload.commit)
     weights = reference.files(ref) / "model.safetensors"
-    assert weights.read_bytes() == (release / "model.safetensors").read_bytes()
+    assert weights.read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow
-def test_four_bit_weights_load_back_as_four_bit(hub, built, tmp_path):
+def test_every_format_that_quantize_writes_comes_back_from_the_hub(hub, root, tmp_path):
     from countdown_rl.export import quantize
     from countdown_rl.export.config import QuantizeOptions
 
-    merged = reference.resolve(str(built / "merged"))
-    quantize.quantize(merged, tmp_path / "quantized", QuantizeOptions())
-    publishing.build(Sources(str(tmp_path / "quantized")), tmp_path / "release", PublishOptions())
-    uploading.push(tmp_path / "release", NAME)
+    pytest.importorskip("compressed_tensors")
+    for out, format in (("four", "nf4"), ("ggufs", "gguf"), ("w4a16", "w4a16")):
+        quantize.quantize(reference.resolve("merged"), Path(out), QuantizeOptions(format=format))
+    manifest = release.build(PublishOptions(model="merged", also=("four", "ggufs", "w4a16")), Path("release"))
+    assert manifest.facts["formats"] == {".": "full", "./four": "nf4", "./ggufs": "gguf", "./w4a16": "w4a16"}
+    card = ModelCard.load("release/README.md")
+    assert "llama-cli -m ggufs/model-Q8_0.gguf --jinja" in card.text
+    assert "ollama create countdown -f ggufs/Modelfile" in card.text
+    assert "vLLM: `vllm serve ./w4a16`" in card.text
+    assert "vllm serve ./four" not in card.text
+    assert "`pip install transformers accelerate bitsandbytes`" in card.text
+    assert "`pip install transformers accelerate compressed-tensors`" in card.text
+    assert {"compressed-tensors", "bitsandbytes", "gguf"} <= set(card.data.tags)
+
+    push(Path("release"), NAME)
+    there = hf_hub_download(NAME, "ggufs/model-Q8_0.gguf", cache_dir=tmp_path / "cache")
+    assert Path(there).read_bytes() == Path("ggufs/model-Q8_0.gguf").read_bytes()
     code = (
-        "import torch; from transformers import AutoModelForCausalLM;"
-        f"there = AutoModelForCausalLM.from_pretrained({NAME!r}).state_dict();"
-        f"here = AutoModelForCausalLM.from_pretrained({str(tmp_path / 'quantized')!r}).state_dict();"
-        "assert there.keys() == here.keys() and all(torch.equal(there[key], here[key]) for key in here);"
-        "assert any('quant_state' in key for key in there)"
+        "import torch; from transformers import AutoModelForCausalLM as Auto;"
+        "ids = torch.arange(5, 25).view(1, 20)\n"
+        "for name in ('four', 'w4a16'):\n"
+        f"    there = Auto.from_pretrained({NAME!r}, subfolder=name, dtype=torch.bfloat16);"
+        "    here = Auto.from_pretrained(name, dtype=torch.bfloat16);"
+        "    assert torch.equal(there(ids).logits, here(ids).logits), name\n"
+        f"assert any('quant_state' in key for key in Auto.from_pretrained({NAME!r}, subfolder='four').state_dict())"
     )
     done = subprocess.run([sys.executable, "-c", code], env=hub.env(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_second_push_sends_nothing(hub, release):
-    first = uploading.push(release, NAME)
+def test_a_second_push_sends_nothing(hub, folder):
+    first = push(folder, NAME)
     hub.log.clear()
-    second = uploading.push(release, NAME)
+    second = push(folder, NAME)
     assert (second.uploaded, second.removed, second.unchanged) == ([], [], first.verified)
     assert (second.commit, second.tag) == (first.commit, "v1")
     assert not any(sent(hub, line) for line in ("PUT", "/commit/", "/tag/"))
 
 
-def test_a_new_release_sends_what_changed_and_takes_the_next_tag(hub, built, release, tmp_path):
-    first = uploading.push(release, NAME)
-    second = uploading.push(other_release(built, tmp_path), NAME)
+def test_a_new_release_sends_what_changed_and_takes_the_next_tag(hub, changed, folder):
+    first = push(folder, NAME)
+    second = push(changed, NAME)
     assert second.uploaded == ["README.md", "model.safetensors", "manifest.json"]
     assert hub.model(NAME).tags == {"v1": first.commit, "v2": second.commit}
-    assert uploading.push(release, NAME, tag="v1").uploaded == second.uploaded
+    assert push(folder, NAME, tag="v1").uploaded == second.uploaded
 
 
-def test_what_a_person_added_stays_and_what_this_tool_put_there_goes(hub, built, release, tmp_path):
-    uploading.push(release, NAME)
+def test_what_a_person_added_stays_and_what_this_tool_put_there_goes(hub, changed, folder, tmp_path):
+    push(folder, NAME)
     repo = hub.model(NAME)
     tree = dict(repo.trees[repo.branches["main"]])
     repo.commit(tree | {"photo.png": Blob(b"png", True)})
-    other = other_release(built, tmp_path)
+    other = Path(shutil.copytree(changed, tmp_path / "changed"))
     manifest = json.loads((other / "manifest.json").read_bytes())
     del manifest["files"]["generation_config.json"]
     (other / "generation_config.json").unlink()
     (other / "manifest.json").write_bytes(artifacts.Manifest(**manifest).to_bytes())
-    assert uploading.push(other, NAME).removed == ["generation_config.json"]
+    assert push(other, NAME).removed == ["generation_config.json"]
     assert "photo.png" in repo.files
     assert "generation_config.json" not in repo.files
 
 
-def test_a_public_repository_is_made_only_when_asked_for(hub, release):
-    assert not uploading.push(release, NAME, public=True).private
+def test_a_public_repository_is_made_only_when_asked_for(hub, folder):
+    assert not push(folder, NAME, public=True).private
     assert not hub.model(NAME).private
     with pytest.raises(HubError, match="give --public"):
-        uploading.push(release, NAME)
+        push(folder, NAME)
 
 
-def test_a_private_repository_is_opened_once_everything_is_there(hub, release):
-    uploading.push(release, NAME)
-    assert not uploading.push(release, NAME, public=True).private
+def test_a_private_repository_is_opened_once_everything_is_there(hub, folder):
+    push(folder, NAME)
+    assert not push(folder, NAME, public=True).private
     assert not hub.model(NAME).private
 
 
-def test_what_another_tool_made_is_not_overwritten_without_force(hub, release, tmp_path):
+def test_what_another_tool_made_is_not_overwritten_without_force(hub, folder, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "README.md").write_text("# theirs")
     (tmp_path / "theirs" / "manifest.json").write_text('{"kind": "something else"}')
     before = hub.add_model(NAME, tmp_path / "theirs", private=True)
     with pytest.raises(HubError, match="did not make it"):
-        uploading.push(release, NAME)
+        push(folder, NAME)
     assert hub.model(NAME).branches == {"main": before}
-    uploading.push(release, NAME, force=True)
-    assert hub.model(NAME).files["README.md"] == (release / "README.md").read_bytes()
+    push(folder, NAME, force=True)
+    assert hub.model(NAME).files["README.md"] == (folder / "README.md").read_bytes()
 
 
-def test_a_tag_that_is_taken_is_not_moved(hub, built, release, tmp_path):
-    uploading.push(release, NAME, tag="paper")
+def test_a_tag_that_is_taken_is_not_moved(hub, changed, folder):
+    push(folder, NAME, tag="paper")
     with pytest.raises(HubError, match="tag paper"):
-        uploading.push(other_release(built, tmp_path), NAME, tag="paper")
+        push(changed, NAME, tag="paper")
     assert len(hub.model(NAME).tags) == 1
 
 
-def test_large_files_go_up_in_parts(hub, release):
+def test_large_files_go_up_in_parts(hub, folder):
     hub.part_size = 50_000
-    uploading.push(release, NAME)
+    push(folder, NAME)
     assert len(sent(hub, "PUT /.store")) == 4
-    assert hub.model(NAME).files["model.safetensors"] == (release / "model.safetensors").read_bytes()
+    assert hub.model(NAME).files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -187,27 +198,27 @@ def test_large_files_go_up_in_parts(hub, release):
         (EXPIRED, "expired or revoked"),
         (READ, "may not write"),
         (STRANGER, "may not write"),
-        ("hf_tök en", "holds characters"),
+        ("hf_tök en", "invalid characters"),
         (None, "there is no token"),
     ],
 )
-def test_a_token_that_does_not_do_is_one_sentence(hub, release, monkeypatch, token, sentence):
+def test_a_token_that_does_not_do_is_one_sentence(hub, folder, monkeypatch, token, sentence):
     monkeypatch.delenv("HF_TOKEN") if token is None else monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(HubError, match=sentence) as raised:
-        uploading.push(release, NAME)
+        push(folder, NAME)
     assert not hub.repos
     if token:
         assert token not in str(raised.value)
 
 
-def test_a_token_that_expires_half_way_leaves_nothing_half_visible(hub, release):
+def test_a_token_that_expires_half_way_leaves_nothing_half_visible(hub, folder):
     hub.fail("PUT /.store", status=500, times=0)
     hub.fail("POST .*/commit/", status=401)
     with pytest.raises(HubError, match="does not accept the token"):
-        uploading.push(release, NAME)
+        push(folder, NAME)
     assert set(hub.model(NAME).files) == {".gitattributes"}
     hub.log.clear()
-    uploading.push(release, NAME)
+    push(folder, NAME)
     assert not sent(hub, "PUT /.store")  # what was stored is not sent again
 
 
@@ -227,14 +238,15 @@ def test_a_token_that_expires_half_way_leaves_nothing_half_visible(hub, release)
         {"match": "POST .*/tag/", "cut": "after"},
         {"match": "GET .*/tree/", "cut": "body"},
         {"match": "GET .*/refs", "status": 429, "headers": {"Retry-After": "2"}},
-        {"match": "GET .*/whoami", "status": 500},
+        {"match": "GET /api/models/me/tiny$", "status": 500},
+        {"match": "GET /api/models/me/tiny$", "cut": "body"},
         {"match": "POST .*/validate-yaml", "status": 500},
     ],
     ids=lambda fault: " ".join(map(str, fault.values())),
 )
-def test_a_fault_that_passes_loses_nothing(hub, release, fault):
+def test_a_fault_that_passes_loses_nothing(hub, folder, fault):
     hub.fail(**fault)
-    upload = uploading.push(release, NAME)
+    upload = push(folder, NAME)
     assert hub.faults[0].times == 0
     repo = hub.model(NAME)
     assert set(repo.files) == {".gitattributes", *upload.uploaded}
@@ -245,121 +257,129 @@ def test_a_fault_that_passes_loses_nothing(hub, release, fault):
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ({"match": "PUT /.store", "status": 500}, "answered 500 again and again"),
+        ({"match": "PUT /.store", "status": 500}, "answered 500 repeatedly"),
         ({"match": "POST .*/commit/", "cut": "before"}, "connection broke"),
         ({"match": "POST .*/commit/", "status": 412}, "changed by someone else"),
         ({"match": "GET", "status": 429, "headers": {"Retry-After": "3600"}}, "asks to wait 3600 s"),
         ({"match": "GET", "status": 429, "headers": {"Retry-After": "Fri, 01 Jan 2999 00:00:00 GMT"}}, "asks to wait"),
-        ({"match": "GET", "status": 429, "headers": {"RateLimit": '"api";r=0;t=900'}}, "asks to wait 900 s"),
         ({"match": "POST .*/preupload", "status": 403}, "may not write"),
         ({"match": "POST .*/validate-yaml", "status": 400}, "does not accept"),
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
-def test_a_fault_that_stays_is_one_sentence_and_a_second_run_finishes(hub, release, fault, sentence):
+def test_a_fault_that_stays_is_one_sentence_and_a_second_run_finishes(hub, folder, fault, sentence):
     hub.fail(**fault, times=100)
     with pytest.raises(HubError, match=sentence) as raised:
-        uploading.push(release, NAME)
+        push(folder, NAME)
     assert "\n" not in str(raised.value)
     if NAME in {name for _, name in hub.repos}:
         assert set(hub.model(NAME).files) == {".gitattributes"}
     hub.faults.clear()
-    assert uploading.push(release, NAME).verified
+    assert push(folder, NAME).verified
 
 
-def test_no_network_is_one_sentence(hub, release, monkeypatch):
+def test_no_network_is_one_sentence(hub, folder, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(HubError, match="cannot be reached"):
-        uploading.push(release, NAME)
+        push(folder, NAME)
 
 
-def test_offline_mode_is_respected(hub, release, monkeypatch):
+def test_offline_mode_is_respected(hub, folder, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match="HF_HUB_OFFLINE"):
-        uploading.push(release, NAME)
+        push(folder, NAME)
     assert not hub.log
 
 
 @pytest.mark.parametrize("name", ["tiny", "me/ti ny", "a/b/c", "me/..", "https://hf.co/me/tiny"])
-def test_a_name_that_is_none_is_wrong_usage(hub, release, name):
+def test_a_name_that_is_none_is_wrong_usage(hub, folder, name):
     with pytest.raises(UsageError, match="NAME/MODEL"):
-        uploading.push(release, name)
+        push(folder, name)
     assert not hub.log
 
 
-def test_a_damaged_release_or_one_with_a_token_in_it_stays_here(hub, release):
-    manifest = json.loads((release / "manifest.json").read_bytes())
-    (release / "chat_template.jinja").write_text(f"{{# {WRITE} #}}")
+def test_a_damaged_release_or_one_with_a_token_in_it_stays_here(hub, folder):
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    (folder / "chat_template.jinja").write_text(f"{{# {WRITE} #}}")
     with pytest.raises(ArtifactError, match="damaged"):
-        uploading.push(release, NAME)
+        push(folder, NAME)
     manifest["files"]["chat_template.jinja"] = {
-        "sha256": artifacts.file_sha256(release / "chat_template.jinja"),
-        "size": (release / "chat_template.jinja").stat().st_size,
+        "sha256": artifacts.file_sha256(folder / "chat_template.jinja"),
+        "size": (folder / "chat_template.jinja").stat().st_size,
     }
-    (release / "manifest.json").write_bytes(artifacts.Manifest(**manifest).to_bytes())
-    with pytest.raises(ArtifactError, match="looks like a token"):
-        uploading.push(release, NAME)
+    (folder / "manifest.json").write_bytes(artifacts.Manifest(**manifest).to_bytes())
+    with pytest.raises(ArtifactError, match="token"):
+        push(folder, NAME)
     assert not hub.log
 
 
-def command(*words: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = env | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "countdown_rl", "publish", *words], env=env, cwd=cwd, capture_output=True, text=True
-    )
+def test_the_hub_refuses_a_card_before_anything_is_created(hub, folder):
+    hub.fail("POST .*/validate-yaml", status=400, times=100)
+    with pytest.raises(HubError, match="does not accept"):
+        push(folder, NAME)
+    assert not hub.repos
 
 
-def test_the_command_pushes_what_stands_and_never_says_the_token(hub, built, tmp_path):
-    work = Path(shutil.copytree(built, tmp_path / "work"))
-    shutil.rmtree(work / "release")
-    where = ("--model", "merged", "--out", "release")
-    assert command(*where, "--license", "mit", env=os.environ.copy(), cwd=work).returncode == 0
-    before = (work / "release" / "manifest.json").read_bytes()
-    outputs = []
-    for _ in range(2):
-        done = command(*where, "--push", "--repo-id", NAME, "--json", env=hub.env(tmp_path), cwd=work)
-        assert done.returncode == 0, done.stderr
+def test_a_call_that_huggingface_hub_does_not_retry_is_repeated_twice(hub, folder, monkeypatch):
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    hub.fail("POST .*/commit/", status=502, times=2)
+    lines: list[str] = []
+    assert push(folder, NAME, log=lines.append).verified
+    assert pauses == [2, 8]
+    assert sum("answered 502" in line for line in lines) == 2
+
+
+def test_the_command_uploads_a_release_that_is_up_to_date_as_it_is(hub, root, command):
+    words = ("publish", "--model", "merged", "--out", "release")
+    assert command(*words, "--license", "mit").exit_code == 0
+    before = Path("release/manifest.json").read_bytes()
+    output = ""
+    for uploaded in (True, False):
+        done = command(*words, "--push", "--repo-id", NAME, "--json")
+        assert done.exit_code == 0, done.output
         result = json.loads(done.stdout)
-        assert not result["built"]
-        outputs += [done.stdout, done.stderr]
-    assert result["upload"]["uploaded"] == []
-    assert (work / "release" / "manifest.json").read_bytes() == before
-    debug = hub.env(tmp_path, EXPIRED) | {"COUNTDOWN_RL_DEBUG": "1", "HF_DEBUG": "1"}
-    done = command(*where, "--push", "--repo-id", NAME, env=debug, cwd=work)
-    outputs += [done.stdout, done.stderr]
-    assert done.returncode == 1
-    for output in outputs:
-        assert not any(token in output for token in (WRITE, EXPIRED))
+        assert (result["built"], bool(result["upload"]["uploaded"])) == (False, uploaded)
+        output += done.output
+    assert Path("release/manifest.json").read_bytes() == before
+    assert WRITE not in output
 
 
-def test_the_command_says_what_is_missing(hub, built, tmp_path):
-    env = hub.env(tmp_path, None)
-    done = command("--model", "merged", "--out", "release", "--push", env=env, cwd=built)
-    assert done.returncode == 2
-    assert "--repo-id" in done.stderr
-    done = command("--model", "merged", "--out", "release", "--push", "--repo-id", NAME, env=env, cwd=built)
-    assert done.returncode == 1
-    assert done.stderr.count("error:") == 1
-    assert "hf auth login" in done.stderr
+def test_the_command_names_the_files_that_changed(hub, root, command):
+    words = ("publish", "--model", "merged", "--also", "gguf", "--out", "release", "--push", "--repo-id", NAME)
+    first = command(*words)
+    assert first.exit_code == 0, first.output
+    assert f"{hub.url}/{NAME}" in first.stdout
+    assert "nothing to send" in command(*words).stdout
+    shutil.rmtree("gguf")
+    release_chain.quantized(Path(), "gguf", strings={"general.name": "other"})
+    release_chain.evaluate(Path(), "gguf", accuracy=0.61)
+    third = command(*words)
+    assert third.exit_code == 0, third.output
+    assert "gguf/model-q8_0.gguf" in third.stderr
+    assert " model.safetensors" not in third.stderr
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"Retry-After": "7"}, 7),
-        ({"Retry-After": "Thu, 01 Jan 1970 00:00:30 GMT"}, 2),
-        ({"RateLimit": '"api";r=0;t=55'}, 55),
-        ({"RateLimit": '"api";r=3;t=55'}, 2),
-        ({}, 2),
-    ],
-)
-def test_it_waits_as_long_as_the_hub_asks(hub, release, monkeypatch, headers, seconds):
-    waited: list[float] = []
-    monkeypatch.setattr(time, "sleep", waited.append)
-    hub.fail("GET .*/whoami", status=429, headers=headers)
-    uploading.push(release, NAME)
-    assert waited == [seconds]
+def test_no_output_contains_the_token_when_debugging(hub, folder, tmp_path):
+    words = ("publish", "--model", "merged", "--out", str(folder), "--push", "--repo-id", NAME)
+    for token in (WRITE, EXPIRED):
+        env = hub.env(tmp_path, token) | {"PYTHONPATH": str(ROOT), "COUNTDOWN_RL_DEBUG": "1", "HF_DEBUG": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", "countdown_rl", *words], env=env, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == (token == EXPIRED), done.stderr
+        assert token not in done.stdout + done.stderr
+    assert "Traceback" in done.stderr
+
+
+def test_the_command_asks_for_a_repository_and_a_token(hub, root, command, monkeypatch):
+    words = ("publish", "--model", "merged", "--out", "release", "--push")
+    assert isinstance(command(*words).exception, UsageError)
+    monkeypatch.delenv("HF_TOKEN")
+    done = command(*words, "--repo-id", NAME)
+    assert isinstance(done.exception, HubError)
+    assert "hf auth login" in str(done.exception)

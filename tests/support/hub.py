@@ -155,6 +155,14 @@ def git_sha1(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
+def card_data(page: str) -> dict[str, Any]:
+    """The metadata of a card."""
+    import yaml
+
+    match = re.match(r"---\n(.*?)\n---\n", page, re.DOTALL)
+    return yaml.safe_load(match[1]) if match else {}
+
+
 class RefusalError(Exception):
     """A refusal, as the Hub words it."""
 
@@ -296,9 +304,8 @@ class _Handler(BaseHTTPRequestHandler):
     def validate(self) -> Callable[[], None]:
         import yaml
 
-        match = re.match(r"---\n(.*?)\n---\n", self.json()["content"], re.DOTALL)
         try:
-            data = yaml.safe_load(match[1]) if match else {}
+            data = card_data(self.json()["content"])
         except yaml.YAMLError as error:
             return self.reply(400, {"errors": [{"message": str(error)}], "warnings": []})
         errors = [] if isinstance(data.get("tags", []), list) else [{"message": '"tags" must be an array'}]
@@ -407,6 +414,8 @@ class _Handler(BaseHTTPRequestHandler):
         sha = self.revision(repo, rev or "main")
         names = [{"rfilename": path} for path in sorted(repo.trees[sha])]
         found = {"id": id, "modelId": id, "sha": sha, "private": repo.private, "tags": [], "siblings": names}
+        if "README.md" in repo.trees[sha]:
+            found["cardData"] = card_data(repo.trees[sha]["README.md"].data.decode())
         return self.reply(200, found | {"downloads": 0, "likes": 0, "gated": False, "disabled": False})
 
     def tree(self, kind: str, id: str, rev: str, under: str | None) -> Callable[[], None]:

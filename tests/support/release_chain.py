@@ -90,8 +90,8 @@ def log_of(root: Path, *, steps: int = 4) -> Path:
     return root / "train" / "log.csv"
 
 
-def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = None) -> Path:
-    """An eval artifact of the model at *root*/*name*, with that accuracy."""
+def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = None, task: str = "countdown") -> Path:
+    """An eval artifact of the model at *root*/*name*, with that accuracy; *puzzles* None are the test split."""
     manifest = artifacts.read(root / name, reference.LOADABLE)
     data = artifacts.file_input(puzzles or root / "data" / "test.jsonl")
     share = {
@@ -106,7 +106,7 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
         "format": 0.97,
         "truncated": 0.01,
         "mean_tokens": 80.5,
-        "task": "countdown",
+        "task": task,
         "decoding": DECODING,
         "data": data,
     }

@@ -1,0 +1,113 @@
+"""The model card: metadata that the Hub reads, results, and examples that run."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
+
+from countdown_rl import artifacts
+from countdown_rl.hub import release
+from countdown_rl.hub.config import PublishOptions
+from tests.support import release_chain, tiny_llama
+
+OUT = Path("release")
+
+
+def card(**options) -> ModelCard:
+    release.build(PublishOptions(**{"model": "merged"} | options), OUT)
+    return ModelCard.load(OUT / "README.md")
+
+
+def test_the_metadata_is_what_the_hub_reads(root):
+    data = card(base_model="some/base", license="mit", trained_on=("some/data",)).data
+    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "text-generation", "mit")
+    assert (data.base_model, data.base_model_relation) == ("some/base", "finetune")
+    assert data.datasets == ["some/data"]
+    assert {"countdown-rl", "grpo", "lora"} <= set(data.tags)
+    everything, *groups = data.eval_results
+    assert (everything.metric_type, everything.metric_value, everything.dataset_split) == ("accuracy", 0.62, "test")
+    assert (everything.metric_args["n"], everything.metric_args["interval_95"]) == (100, [0.52, 0.72])
+    assert len(groups) == 3
+
+
+def test_a_name_that_is_a_value_in_yaml_reads_back(root):
+    assert card(name="no", license="other").data.model_name == "no"
+
+
+def test_the_card_shows_results_options_checksums_and_the_comparison(root):
+    page = card().text
+    manifest = artifacts.read(OUT, "release")
+    assert "| all puzzles | 62.0% | 52.0% to 72.0% | 100 |" in page
+    assert "| base | 50.0% |" in page
+    assert "| learning-rate | 0.0002 |" in page
+    for name, entry in manifest.files.items():
+        assert name == "README.md" or entry["sha256"] in page
+    for link in artifacts.chain(manifest.inputs["model"]):
+        assert link.digest[:12] in page
+    assert re.search(r"countdown-rl gen-data --out data .*--n 10 .*--seed 42", page)
+    assert "countdown-rl eval --model . --data data/test.jsonl --limit 100 --temperature 0.0" in page
+    assert str(root) not in page
+
+
+@pytest.mark.parametrize("also", [(), ("gguf", "adapter")])
+@pytest.mark.parametrize("log", [True, False])
+def test_every_file_that_the_card_links_to_is_there(root, also, log):
+    if log:
+        release_chain.log_of(Path())
+    page = card(license="llama3.1", also=also).text
+    links = re.findall(r"\]\((?!https?://)([^)]+)\)", page)
+    assert "manifest.json" in links
+    assert [link for link in links if not (OUT / link).is_file()] == []
+    assert "\n\n\n" not in page
+
+
+def test_each_format_has_its_row_and_its_instructions(root):
+    page = card(also=("gguf", "adapter")).text
+    assert re.search(r"^\| GGUF .* \| `\./gguf` \| 60\.0% \| 50\.0% to 70\.0% \| 100 \|$", page, re.MULTILINE)
+    assert re.search(r"^\| LoRA adapter \| `\./adapter` \| not evaluated \|", page, re.MULTILINE)
+    assert "llama-cli -m gguf/model-q8_0.gguf" in page
+    assert "ollama create countdown -f gguf/Modelfile" in page
+    assert "is not on the Hub" in page
+    assert {"gguf", "llama.cpp"} <= set(ModelCard.load(OUT / "README.md").data.tags)
+
+
+def test_an_adapter_is_served_over_its_base(root):
+    page = card(base_model="some/base", license="mit", also=("adapter",)).text
+    assert "vllm serve some/base --enable-lora --lora-modules countdown=./adapter" in page
+
+
+def test_a_gguf_alone_has_paths_from_the_root(root):
+    gguf = card(model="gguf")
+    assert gguf.data.library_name == "gguf"
+    assert "llama-cli -m model-q8_0.gguf" in gguf.text
+
+
+def test_the_scores_are_written_where_the_hub_reads_them(root):
+    data = card(measured_on="me/puzzles").data
+    entries = parse_eval_result_entries(yaml.safe_load(Path("release/.eval_results/countdown.yaml").read_text()))
+    notes = "% solved at the first try, greedy, at most 256 tokens, n 100, 95% interval 52.0 to 72.0"
+    assert entries == [EvalResultEntry(dataset_id="me/puzzles", task_id="countdown", value=62.0, notes=notes)]
+    assert data.eval_results[0].dataset_type == "me/puzzles"
+    assert ".eval_results/countdown.yaml" in artifacts.read(OUT, "release").files
+
+
+def test_the_example_runs_and_its_prompt_is_that_of_training(root, monkeypatch):
+    from countdown_rl.models import chat_template
+    from countdown_rl.tasks.countdown import CountdownRow
+
+    code = re.search(r"```python\n(.*?)```", card().text, re.DOTALL)[1].replace("=256", "=4")
+    monkeypatch.chdir(OUT)
+    variables = {}
+    exec(code, variables)
+    assert variables["output"].shape[1] - variables["inputs"]["input_ids"].shape[1] <= 4
+    row = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
+    assert variables["prompt"] == chat_template.render(tiny_llama.tokenizer(), row.messages())
+
+
+def test_the_example_of_gsm8k_is_a_word_problem(root):
+    shutil.rmtree("eval")
+    release_chain.evaluate(Path(), "merged", accuracy=0.5, task="gsm8k")
+    assert "A shelf holds 3 rows" in card().text
