@@ -22,10 +22,10 @@ from countdown_rl import __version__
 from countdown_rl.errors import ArtifactError
 
 MANIFEST = "manifest.json"
-#: DVC keeps one beside the outputs that it caches, and leaves it there when it removes them.
+#: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
 
-#: Which command makes each kind, for the sentence that says what to run.
+#: The command that makes each kind, for error messages.
 MADE_BY = {
     "data": "countdown-rl gen-data",
     "adapter": "countdown-rl train",
@@ -59,7 +59,7 @@ class Manifest:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def as_input(self) -> dict[str, Any]:
-        """How this artifact is written down in the manifest of one made from it."""
+        """The entry for this artifact among the ``inputs`` of a manifest."""
         return {"digest": self.digest, "manifest": asdict(self)}
 
 
@@ -102,7 +102,7 @@ def file_sha256(path: Path) -> str:
 
 
 def file_input(path: Path) -> dict[str, Any]:
-    """How a single file that is no artifact is written down as an input: its name, digest and size."""
+    """The entry for a single file, not an artifact, among the ``inputs`` of a manifest."""
     return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
 
 
@@ -160,19 +160,18 @@ def writing(
     artifact of the same kind already at *out* stays until that moment.
 
     Raises:
-        ArtifactError: *out* holds something that this tool did not make, or cannot be written.
+        ArtifactError: *out* holds files of other origin, or cannot be written.
     """
     out = Path(out)
     check_writable(out, kind)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        for stale in out.parent.glob(f".{out.name}.partial-*"):  # a killed run left it; nothing else makes these
+        for stale in out.parent.glob(f".{out.name}.partial-*"):  # left by a killed run; nothing else makes these
             shutil.rmtree(stale, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    except (FileNotFoundError, PermissionError) as error:  # as under /proc, whatever the permission bits say
+    except (FileNotFoundError, PermissionError) as error:  # under /proc, for example, despite the permission bits
         raise _refused(out.parent) from error
     try:
-        partial.chmod(0o755)
         draft = Draft(partial, {}, dict(inputs or {}))
         yield draft
         manifest = Manifest(
@@ -184,8 +183,8 @@ def writing(
             versions=versions(libraries),
         )
         (partial / MANIFEST).write_bytes(manifest.to_bytes())
-        _open_to_readers(partial)
         for path in [*partial.rglob("*"), partial]:
+            path.chmod(0o755 if path.is_dir() else 0o644)  # safetensors makes files that only their owner can read
             fsync(path)
         _replace(partial, out)
     finally:
@@ -193,10 +192,10 @@ def writing(
 
 
 def check_writable(out: Path, kind: str) -> None:
-    """Refuse early what :func:`writing` would refuse at the end of a long run.
+    """Check, before a long run, what :func:`writing` requires.
 
     Raises:
-        ArtifactError: *out* is a file, holds something else than *kind*, or cannot be written.
+        ArtifactError: *out* is a file, holds anything but an artifact of *kind*, or cannot be written.
     """
     out = Path(out)
     if out.resolve() in (Path.cwd(), *Path.cwd().parents):
@@ -206,10 +205,10 @@ def check_writable(out: Path, kind: str) -> None:
         if not out.is_dir():
             raise ArtifactError(f"{out} is a file; give --out a directory.")
         if any(path.name != IGNORED for path in out.iterdir()):
-            found = _kind_of(out)
-            if found != kind:
-                what = f"holds {_named(found)}" if found else "holds files that countdown-rl did not write"
-                raise ArtifactError(f"{out} {what}; give --out another directory, or remove it first.")
+            present = _kind_of(out)
+            if present != kind:
+                contents = _with_article(present) if present else "files that countdown-rl did not write"
+                raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
     parent = out.parent
     while not parent.exists():
         parent = parent.parent
@@ -218,11 +217,13 @@ def check_writable(out: Path, kind: str) -> None:
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
-    """The manifest of the artifact at *path*, after checking that every file it lists is there and whole.
+    """Read the manifest of the artifact at *path* and check that all of its files are present and undamaged.
+
+    Args:
+        verify: compare the files' sha256, not just their sizes.
 
     Raises:
-        ArtifactError: nothing is there, it is of another kind, or a file is missing or damaged; the
-            text says which, and which command makes it.
+        ArtifactError: the artifact or one of its files is missing or damaged, or it is of another kind.
     """
     path = Path(path)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
@@ -238,8 +239,8 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     except (ValueError, TypeError) as error:
         raise ArtifactError(f"{file} is damaged; make it again with {make}.") from error
     if manifest.kind not in kinds:
-        wanted = " or ".join(map(_named, kinds))
-        raise ArtifactError(f"{path} is {_named(manifest.kind)}, not {wanted}; {make} makes one.")
+        wanted = " or ".join(map(_with_article, kinds))
+        raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
     for name, entry in manifest.files.items():
         target = path / name
         if not target.is_file():
@@ -259,7 +260,7 @@ def digest(path: Path) -> str | None:
 
 
 def peek(path: Path) -> str | None:
-    """The kind of the artifact at *path*, or None where there is no readable manifest. Reads nothing else."""
+    """The kind of the artifact at *path*, or None where there is no readable manifest; nothing else is checked."""
     _recover(Path(path))
     return _kind_of(Path(path))
 
@@ -350,7 +351,7 @@ def _refused(parent: Path) -> ArtifactError:
     return ArtifactError(f"{parent} cannot be written to; give --out a directory that can.")
 
 
-def _named(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return f"{'an' if kind[0] in 'ae' else 'a'} {kind} artifact"
 
 
@@ -358,30 +359,24 @@ def _entry(path: Path) -> dict[str, Any]:
     return {"sha256": file_sha256(path), "size": path.stat().st_size}
 
 
-def _open_to_readers(root: Path) -> None:
-    # safetensors makes its files readable by their owner alone; a directory is shared as a whole or not.
-    for path in root.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-
-
-def _aside(out: Path) -> Path:
+def _previous(out: Path) -> Path:
     return out.parent / f".{out.name}.previous"
 
 
 def _replace(new: Path, out: Path) -> None:
-    # A directory cannot be renamed over a full one, so the old one steps aside first; _recover puts it
-    # back if the process dies between the two renames.
-    aside = _aside(out)
-    shutil.rmtree(aside, ignore_errors=True)
+    # A directory cannot be renamed over one that is not empty, so the old one is renamed first; _recover undoes that
+    # if the process is killed between the two.
+    previous = _previous(out)
+    shutil.rmtree(previous, ignore_errors=True)
     if (out / IGNORED).is_file():
         shutil.copy2(out / IGNORED, new / IGNORED)
     if out.exists():
-        out.rename(aside)
+        out.rename(previous)
     new.rename(out)
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
 def _recover(out: Path) -> None:
-    aside = _aside(out)
-    if aside.exists() and not out.exists():
-        aside.rename(out)
+    previous = _previous(out)
+    if previous.exists() and not out.exists():
+        previous.rename(out)

@@ -13,14 +13,14 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def make(out: Path, text: str = "rows", kind: str = "data", **about) -> artifacts.Manifest:
-    with artifacts.writing(out, kind, options={"n": 1}, **about) as draft:
+def make(out: Path, text: str = "rows", kind: str = "data", **inputs) -> artifacts.Manifest:
+    with artifacts.writing(out, kind, options={"n": 1}, **inputs) as draft:
         (draft.path / "rows.jsonl").write_text(text)
         draft.facts["rows"] = 1
     return artifacts.read(out, kind)
 
 
-def test_what_is_written_is_read_back_with_its_files_and_facts():
+def test_an_artifact_is_read_back_with_its_files_and_facts():
     manifest = make(Path("data"))
     assert (manifest.kind, manifest.options, manifest.facts) == ("data", {"n": 1}, {"rows": 1})
     assert manifest.files["rows.jsonl"]["size"] == 4
@@ -28,19 +28,19 @@ def test_what_is_written_is_read_back_with_its_files_and_facts():
 
 
 def test_the_same_inputs_and_options_give_the_same_bytes():
-    make(Path("one"))
-    make(Path("deep/two"))
-    assert Path("one/manifest.json").read_bytes() == Path("deep/two/manifest.json").read_bytes()
+    make(Path("first"))
+    make(Path("deep/second"))
+    assert Path("first/manifest.json").read_bytes() == Path("deep/second/manifest.json").read_bytes()
 
 
-def test_a_manifest_names_its_inputs_whole():
+def test_a_manifest_contains_the_manifests_of_its_inputs():
     data = make(Path("data"))
-    made = make(Path("eval"), kind="eval", inputs={"data": data.as_input()})
-    assert made.inputs["data"]["digest"] == data.digest
-    assert artifacts.Manifest(**made.inputs["data"]["manifest"]).digest == data.digest
+    manifest = make(Path("eval"), kind="eval", inputs={"data": data.as_input()})
+    assert manifest.inputs["data"]["digest"] == data.digest
+    assert artifacts.Manifest(**manifest.inputs["data"]["manifest"]).digest == data.digest
 
 
-def test_a_failed_run_leaves_the_artifact_that_was_there_and_nothing_else():
+def test_a_failed_run_keeps_the_previous_artifact_and_leaves_no_other_files():
     make(Path("data"), "old")
     with pytest.raises(TypeError):
         make(Path("data"), text=b"not text")
@@ -48,14 +48,14 @@ def test_a_failed_run_leaves_the_artifact_that_was_there_and_nothing_else():
     assert os.listdir() == ["data"]
 
 
-def test_what_a_killed_run_left_is_swept_away_by_the_next():
+def test_the_partial_directory_of_a_killed_run_is_removed_by_the_next():
     Path(".data.partial-dead").mkdir()
     Path(".data.partial-dead/rows.jsonl").write_text("half")
     make(Path("data"))
     assert os.listdir() == ["data"]
 
 
-def test_a_run_killed_between_its_two_renames_is_put_right():
+def test_a_run_killed_between_its_two_renames_is_recovered():
     make(Path("data"), "old")
     Path("data").rename(".data.previous")
     assert artifacts.read(Path("data"), "data").files["rows.jsonl"]["size"] == 3
@@ -63,7 +63,7 @@ def test_a_run_killed_between_its_two_renames_is_put_right():
 
 
 @pytest.mark.parametrize(
-    ("harm", "sentence"),
+    ("damage", "message"),
     [
         (lambda: Path("data/rows.jsonl").unlink(), "data/rows.jsonl is missing; make data again"),
         (lambda: Path("data/rows.jsonl").write_text("ROWS"), "data/rows.jsonl is damaged; make data again"),
@@ -74,21 +74,21 @@ def test_a_run_killed_between_its_two_renames_is_put_right():
         (lambda: Path("data").rename("gone"), "data does not exist; `countdown-rl gen-data` makes it"),
     ],
 )
-def test_damage_is_named_with_the_command_that_makes_it_again(harm, sentence):
+def test_damage_is_reported_with_the_command_that_makes_the_artifact(damage, message):
     make(Path("data"))
-    harm()
-    with pytest.raises(ArtifactError, match=sentence) as caught:
+    damage()
+    with pytest.raises(ArtifactError, match=message) as caught:
         artifacts.read(Path("data"), "data")
     assert "gen-data" in str(caught.value)
 
 
-def test_another_kind_is_refused_by_name():
+def test_an_artifact_of_another_kind_is_refused():
     make(Path("data"))
     with pytest.raises(ArtifactError, match="data is a data artifact, not an eval artifact; `countdown-rl eval`"):
         artifacts.read(Path("data"), "eval")
 
 
-def test_what_git_is_to_ignore_stays_where_an_artifact_is_made_and_made_again():
+def test_a_gitignore_file_survives_writing_the_artifact():
     ignored = Path("data/.gitignore")
     ignored.parent.mkdir()
     ignored.write_text("/a.txt\n")
@@ -98,13 +98,13 @@ def test_what_git_is_to_ignore_stays_where_an_artifact_is_made_and_made_again():
     assert ".gitignore" not in artifacts.read(Path("data"), "data").files
 
 
-def test_nothing_that_this_tool_did_not_write_is_overwritten():
+def test_files_of_other_origin_are_not_overwritten():
     make(Path("data"))
     Path("file").write_text("mine")
     Path("folder").mkdir()
     Path("folder/thesis.txt").write_text("mine")
     Path("here").mkdir()
-    for out, kind, sentence in (
+    for out, kind, message in (
         ("data", "eval", "data holds a data artifact"),
         ("file", "data", "file is a file"),
         ("folder", "data", "folder holds files that countdown-rl did not write"),
@@ -112,7 +112,7 @@ def test_nothing_that_this_tool_did_not_write_is_overwritten():
         ("..", "data", "is the directory you are in"),
         ("file/data", "data", "file cannot be written to"),
     ):
-        with pytest.raises(ArtifactError, match=sentence):
+        with pytest.raises(ArtifactError, match=message):
             make(Path(out), kind=kind)
     assert Path("folder/thesis.txt").read_text() == "mine"
     assert Path("file").read_text() == "mine"

@@ -31,7 +31,7 @@ def fields() -> dict:
 
 @pytest.mark.parametrize(("kind", "closeness"), [("f16", 1e-3), ("q8_0", 0.05), ("q4_0", 0.5)])
 @pytest.mark.parametrize("tied", [True, False])
-def test_transformers_reads_the_same_model_back(kind, closeness, tied):
+def test_transformers_reads_back_the_same_model(kind, closeness, tied):
     from transformers import AutoModelForCausalLM
 
     facts = written(kind, tie_word_embeddings=tied).facts
@@ -44,17 +44,17 @@ def test_transformers_reads_the_same_model_back(kind, closeness, tied):
 
 def test_tokenizer_special_tokens_and_chat_template_are_in_the_file():
     written("f16")
-    held = fields()
+    metadata = fields()
     tokenizer = tiny_llama.tokenizer()
-    assert held["tokenizer.chat_template"] == tokenizer.chat_template
-    assert (held["tokenizer.ggml.eos_token_id"], held["tokenizer.ggml.padding_token_id"]) == (1, 0)
-    assert held["tokenizer.ggml.tokens"][:3] == ["<|pad|>", "<|end|>", "<|system|>"]
-    assert held["tokenizer.ggml.token_type"][3] == 3
-    assert held["tokenizer.ggml.add_bos_token"] is False
-    assert held["llama.context_length"] == 512
+    assert metadata["tokenizer.chat_template"] == tokenizer.chat_template
+    assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.padding_token_id"]) == (1, 0)
+    assert metadata["tokenizer.ggml.tokens"][:3] == ["<|pad|>", "<|end|>", "<|system|>"]
+    assert metadata["tokenizer.ggml.token_type"][3] == 3
+    assert metadata["tokenizer.ggml.add_bos_token"] is False
+    assert metadata["llama.context_length"] == 512
 
 
-def test_the_modelfile_says_the_chat_template_in_ollama_s_language():
+def test_the_modelfile_holds_the_chat_template_in_ollamas_language():
     written("q8_0")
     text = Path("quantized/Modelfile").read_text()
     assert "FROM ./model-Q8_0.gguf\n" in text
@@ -63,7 +63,7 @@ def test_the_modelfile_says_the_chat_template_in_ollama_s_language():
     assert 'PARAMETER stop "<|end|>"' in text
 
 
-def test_this_tool_runs_the_artifact_with_the_tokenizer_it_had():
+def test_load_gives_the_original_tokenizer():
     written("f16")
     loaded = load.load(resolve("quantized"), precision="fp32")
     assert resolve("quantized").manifest.kind == "quantized"
@@ -72,13 +72,13 @@ def test_this_tool_runs_the_artifact_with_the_tokenizer_it_had():
     assert loaded.tokenizer.chat_template == tiny_llama.tokenizer().chat_template
 
 
-def test_k_quants_take_llama_cpp_s_types_and_fallbacks():
+def test_k_quants_have_llama_cpps_types_and_fallbacks():
     pytest.importorskip("libggml")
     assert written("q4_k_m", hidden_size=256, intermediate_size=512).facts["tensors"].keys() == {"F32", "Q4_K", "Q6_K"}
     assert written("q4_k_m").facts["tensors"].keys() == {"F32", "Q5_0", "Q8_0"}
 
 
-def test_without_ggml_a_k_quant_is_refused_in_one_sentence(monkeypatch):
+def test_a_k_quant_without_ggml_is_refused(monkeypatch):
     import sys
 
     from countdown_rl.export import gguf
@@ -90,7 +90,7 @@ def test_without_ggml_a_k_quant_is_refused_in_one_sentence(monkeypatch):
     assert not Path("quantized").exists()
 
 
-def test_llama_cpp_reads_the_tokens_and_the_chat_that_were_written(capfd):
+def test_llama_cpp_reads_back_the_same_tokens_and_chat(capfd):
     load.silence_libraries()
     pytest.importorskip("xllamacpp")
     manifest = written("q8_0")
@@ -99,7 +99,7 @@ def test_llama_cpp_reads_the_tokens_and_the_chat_that_were_written(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_file_that_llama_cpp_reads_otherwise_is_not_written(monkeypatch):
+def test_a_file_that_llama_cpp_tokenizes_differently_is_not_written(monkeypatch):
     pytest.importorskip("xllamacpp")
     from countdown_rl.export import gguf_tokenizer
 
@@ -109,7 +109,7 @@ def test_a_file_that_llama_cpp_reads_otherwise_is_not_written(monkeypatch):
     assert not Path("quantized").exists()
 
 
-def test_a_chat_that_llama_cpp_writes_otherwise_is_found_out():
+def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     pytest.importorskip("xllamacpp")
     from countdown_rl.export import gguf_check
 
@@ -120,7 +120,7 @@ def test_a_chat_that_llama_cpp_writes_otherwise_is_found_out():
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_it_is_scored_by_a_program_that_did_not_write_it_where_there_is_one(monkeypatch, there):
+def test_the_result_is_scored_by_llama_cpp_if_installed(monkeypatch, there):
     from countdown_rl.data import jsonl
     from countdown_rl.inference import engines
     from countdown_rl.tasks import probe
@@ -138,7 +138,7 @@ def test_it_is_scored_by_a_program_that_did_not_write_it_where_there_is_one(monk
     assert ("xllamacpp" in manifest.versions) == ("llama_cpp" in manifest.facts) == there
 
 
-def test_an_architecture_without_a_place_is_refused_by_name():
+def test_an_unsupported_architecture_is_refused_by_name():
     tiny_llama.checkpoint(Path("full"))
     config = json.loads(Path("full/config.json").read_text())
     Path("full/config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
@@ -146,13 +146,13 @@ def test_an_architecture_without_a_place_is_refused_by_name():
         quantize(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf"))
 
 
-def test_a_limit_needs_puzzles():
+def test_a_limit_to_the_loss_needs_puzzles():
     tiny_llama.checkpoint(Path("full"))
     with pytest.raises(UsageError, match="--data"):
         quantize(resolve("full"), Path("quantized"), QuantizeOptions(max_drop=1.0))
 
 
-def test_what_lost_too_much_is_not_written(monkeypatch):
+def test_a_result_that_lost_too_much_accuracy_is_not_written(monkeypatch):
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.results import Result
 
@@ -162,7 +162,9 @@ def test_what_lost_too_much_is_not_written(monkeypatch):
     monkeypatch.setattr(
         evaluate,
         "evaluate",
-        lambda *_, **__: Result(metrics, [{"id": str(n), "correct": one} for n, one in enumerate(next(answers))]),
+        lambda *_, **__: Result(
+            metrics, [{"id": str(n), "correct": correct} for n, correct in enumerate(next(answers))]
+        ),
     )
     tiny_llama.checkpoint(Path("full"))
     Path("data.jsonl").write_text("{}\n")

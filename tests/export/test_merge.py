@@ -28,7 +28,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
-    """An adapter artifact over *base*, as `train` writes one."""
+    """An adapter artifact over *base*, as ``train`` writes it."""
     peft = tiny_llama.adapter(Path("peft"), base, reference=str(base), **config)
     options = {"precision": precision}
     with artifacts.writing(
@@ -61,7 +61,7 @@ PLAIN = {
 
 @pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize("shards", ["5GB", "60KB"])
-def test_it_is_peft_s_merge_in_fp32_rounded_once(kind, shards):
+def test_the_merge_equals_pefts_merge_in_fp32_rounded_once(kind, shards):
     base = tiny_llama.checkpoint(Path("base"), shard=shards)
     assert (base / "model.safetensors").exists() == (shards == "5GB")
     adapter = trained(base, **PLAIN[kind])
@@ -75,7 +75,7 @@ def test_it_is_peft_s_merge_in_fp32_rounded_once(kind, shards):
             assert torch.equal(ours[name], value.bfloat16().float()), name
 
 
-def test_the_dequantized_base_gives_back_the_policy_as_trained():
+def test_a_merge_into_the_dequantized_base_is_the_policy_as_trained():
     base = tiny_llama.checkpoint(Path("base"))
     adapter = trained(base)
     manifest, ours = merged(adapter, base="dequantized")
@@ -86,7 +86,7 @@ def test_the_dequantized_base_gives_back_the_policy_as_trained():
     assert agreement["with_policy_as_trained"]["kl"] < 1e-2
 
 
-def test_the_manifest_tells_how_well_it_agrees():
+def test_the_manifest_records_the_agreement():
     manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
     facts = manifest.facts
     assert (facts["base"], facts["trained_over"], facts["adapted_modules"]) == ("original", "nf4", 14)
@@ -98,7 +98,7 @@ def test_the_manifest_tells_how_well_it_agrees():
     assert "/tmp" not in manifest.to_bytes().decode()
 
 
-def test_fp32_weights_agree_to_the_last_digits():
+def test_a_merge_in_fp32_agrees_to_rounding():
     manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))), dtype="fp32")
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
     assert json.loads(Path("merged/config.json").read_text())["dtype"] == "float32"
@@ -135,7 +135,7 @@ def test_the_same_inputs_give_the_same_bytes():
     ids=lambda config: str(config),
 )
 @pytest.mark.parametrize("tied", [True, False])
-def test_heads_and_embeddings_are_what_the_adapted_model_runs_with(config, tied):
+def test_heads_and_embeddings_are_merged_tied_and_untied(config, tied):
     base = tiny_llama.checkpoint(Path("base"), tie_word_embeddings=tied)
     manifest, ours = merged(trained(base, **config), dtype="fp32")  # the check itself is against PEFT's model
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
@@ -144,20 +144,20 @@ def test_heads_and_embeddings_are_what_the_adapted_model_runs_with(config, tied)
     assert untied == ((touched and not config.get("ensure_weight_tying")) or not tied)
 
 
-@pytest.mark.parametrize(("dtype", "wanted"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
-def test_the_sum_is_rounded_once_to_the_type_that_was_asked_for(dtype, wanted):
+@pytest.mark.parametrize(("dtype", "expected"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
+def test_weights_are_rounded_once_to_the_requested_dtype(dtype, expected):
     from transformers import AutoModelForCausalLM
 
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     merged(adapter, dtype=dtype)
     ours = AutoModelForCausalLM.from_pretrained("merged", dtype="auto")
-    assert str(ours.dtype) == f"torch.{wanted}"
+    assert str(ours.dtype) == f"torch.{expected}"
     for name, value in by_peft(adapter).items():
         assert torch.equal(ours.state_dict()[name], value.to(ours.dtype)), name
 
 
 @pytest.mark.parametrize(("verify", "prompts"), [("none", None), ("sample", 3), ("full", 5)])
-def test_as_many_real_prompts_are_looked_at_as_asked(monkeypatch, verify, prompts):
+def test_verify_selects_the_number_of_prompts(monkeypatch, verify, prompts):
     from countdown_rl.export import agreement
 
     monkeypatch.setattr(agreement, "PROMPTS", {"sample": 3, "full": 5})
@@ -165,20 +165,20 @@ def test_as_many_real_prompts_are_looked_at_as_asked(monkeypatch, verify, prompt
     facts = merge(resolve(str(adapter)), Path("merged"), MergeOptions(verify=verify)).facts
     assert ("agreement" in facts) == (prompts is not None)
     if prompts is not None:
-        for one in ("with_definition", "with_policy_as_trained"):
-            assert facts["agreement"][one]["positions"] == prompts * agreement.TOKENS
-            assert 0 < facts["agreement"][one]["greedy"] <= 1
+        for name in ("with_definition", "with_policy_as_trained"):
+            assert facts["agreement"][name]["positions"] == prompts * agreement.TOKENS
+            assert 0 < facts["agreement"][name]["greedy"] <= 1
 
 
-def test_large_weights_come_in_shards_that_any_program_reads(monkeypatch):
+def test_transformers_reads_a_sharded_merge(monkeypatch):
     from transformers import AutoModelForCausalLM
 
     from countdown_rl.models import checkpoint
 
-    whole, write = trained(tiny_llama.checkpoint(Path("base"))), checkpoint.write
-    _, expected = merged(whole)
-    monkeypatch.setattr(checkpoint, "write", lambda *given: write(*given, max_shard_size=60_000))
-    manifest, ours = merged(whole)
+    adapter, write = trained(tiny_llama.checkpoint(Path("base"))), checkpoint.write
+    _, expected = merged(adapter)
+    monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, max_shard_size=60_000))
+    manifest, ours = merged(adapter)
     shards = sorted(path.name for path in Path("merged").glob("*.safetensors"))
     assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
     assert len(shards) > 2
@@ -188,7 +188,7 @@ def test_large_weights_come_in_shards_that_any_program_reads(monkeypatch):
     assert all(torch.equal(theirs[name], value) for name, value in expected.items())
 
 
-def test_what_the_write_leaves_out_or_twice_is_an_error(tmp_path):
+def test_tensors_that_do_not_match_the_specs_are_an_error(tmp_path):
     from countdown_rl.models import checkpoint
 
     slots = {name: checkpoint.TensorSpec(torch.float32, (4,)) for name in "ab"}
@@ -208,7 +208,7 @@ def test_what_the_write_leaves_out_or_twice_is_an_error(tmp_path):
         ({"something_new": 7}, "something_new"),
     ],
 )
-def test_what_cannot_be_merged_is_refused_by_name(changes, names):
+def test_an_unsupported_adapter_is_refused_by_name(changes, names):
     base = tiny_llama.checkpoint(Path("base"))
     peft = tiny_llama.adapter(Path("peft"), base, reference="base")
     config = json.loads((peft / "adapter_config.json").read_text())
@@ -218,7 +218,7 @@ def test_what_cannot_be_merged_is_refused_by_name(changes, names):
     assert not Path("merged").exists()
 
 
-def test_every_key_of_the_adapter_must_have_its_place():
+def test_every_key_of_the_adapter_must_exist_in_the_base():
     from safetensors.torch import load_file, save_file
 
     peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
@@ -229,7 +229,7 @@ def test_every_key_of_the_adapter_must_have_its_place():
         merge(resolve("peft"), Path("merged"), MergeOptions(verify="none"), CHATS)
 
 
-def test_a_merge_that_disagrees_with_its_definition_is_not_written(monkeypatch):
+def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch):
     from countdown_rl.models.lora import Adapter
 
     adapter = trained(tiny_llama.checkpoint(Path("base")))
@@ -239,7 +239,7 @@ def test_a_merge_that_disagrees_with_its_definition_is_not_written(monkeypatch):
     assert {path.name for path in Path().iterdir()} == {"base", "peft", "adapter"}
 
 
-def test_weights_that_are_no_numbers_are_not_written():
+def test_weights_with_nan_are_not_written():
     from safetensors.torch import load_file, save_file
 
     peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
@@ -250,19 +250,19 @@ def test_weights_that_are_no_numbers_are_not_written():
         merge(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
 
 
-def test_there_is_nothing_to_dequantize_under_a_bf16_adapter():
+def test_a_bf16_adapter_has_no_dequantized_base():
     adapter = trained(tiny_llama.checkpoint(Path("base")), precision="bf16")
     with pytest.raises(UsageError, match="nothing to de-quantize"):
         merge(resolve(str(adapter)), Path("merged"), MergeOptions(base="dequantized"), CHATS)
 
 
-def test_a_model_is_no_adapter():
+def test_a_model_that_is_not_an_adapter_is_refused():
     tiny_llama.checkpoint(Path("base"))
     with pytest.raises(ModelError, match="not an adapter"):
         merge(resolve("base"), Path("merged"), MergeOptions(), CHATS)
 
 
-def test_files_of_others_are_not_overwritten():
+def test_files_of_other_origin_are_not_overwritten():
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     Path("merged").mkdir()
     Path("merged/thesis.txt").write_text("mine")
@@ -271,7 +271,7 @@ def test_files_of_others_are_not_overwritten():
     assert Path("merged/thesis.txt").read_text() == "mine"
 
 
-def test_a_biased_and_transposed_architecture_merges_too():
+def test_gpt2_with_biases_and_transposed_weights_is_merged():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -293,13 +293,13 @@ def test_a_biased_and_transposed_architecture_merges_too():
         assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
 
 
-def test_a_4_bit_base_is_merged_as_the_values_it_holds():
+def test_a_4_bit_base_is_merged_by_its_dequantized_values():
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     tiny_llama.checkpoint(Path("full"))
-    recipe = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
     four = AutoModelForCausalLM.from_pretrained(
-        "full", quantization_config=recipe, dtype=torch.bfloat16, device_map={"": "cpu"}
+        "full", quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
     )
     four.save_pretrained("base")
     tiny_llama.tokenizer().save_pretrained("base")

@@ -37,7 +37,7 @@ def four_bit_layers(model) -> dict:
 
 
 @pytest.mark.parametrize("avx512", [True, False])
-def test_from_pretrained_holds_the_values_of_quantizing_directly(avx512):
+def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
     from bitsandbytes.functional import dequantize_4bit
     from transformers import AutoModelForCausalLM
 
@@ -60,7 +60,7 @@ def test_from_pretrained_holds_the_values_of_quantizing_directly(avx512):
     assert (a - b).norm() / b.norm() < 0.05
 
 
-def test_this_tool_loads_it_to_the_same_function_as_nf4_of_the_merged_weights():
+def test_load_gives_the_same_function_as_nf4_of_the_merged_weights():
     quantized()
     loaded = load(resolve("quantized"))
     assert (loaded.storage, loaded.precision) == ("dequantized-nf4", "nf4")
@@ -71,14 +71,14 @@ def test_this_tool_loads_it_to_the_same_function_as_nf4_of_the_merged_weights():
     assert not four_bit_layers(loaded.model)
 
 
-def test_it_is_what_transformers_would_have_saved():
+def test_the_files_equal_those_that_transformers_saves():
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     quantized()
-    recipe = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
     AutoModelForCausalLM.from_pretrained(
-        "merged", quantization_config=recipe, dtype=torch.bfloat16, device_map={"": "cpu"}
+        "merged", quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
     ).save_pretrained("theirs")
     ours, theirs = load_file("quantized/model.safetensors"), load_file("theirs/model.safetensors")
     assert ours.keys() == theirs.keys()
@@ -99,8 +99,8 @@ def test_sizes_are_in_the_manifest():
     assert facts["parameters_in_4_bits"] == 2 * (64 * 64 * 2 + 64 * 32 * 2 + 64 * 128 * 3)
     assert 4 < facts["bits_per_parameter"] < 16
     assert facts["bytes"] < facts["bytes_before"]
-    whole = Path("quantized/model.safetensors").stat().st_size
-    assert facts["bytes"] < whole < facts["bytes"] + 50_000
+    size = Path("quantized/model.safetensors").stat().st_size
+    assert facts["bytes"] < size < facts["bytes"] + 50_000
 
 
 def test_the_output_is_complete():
@@ -122,7 +122,7 @@ def test_a_merge_into_dequantized_weights_is_refused():
     assert not Path("quantized").exists()
 
 
-def test_what_is_4_bit_already_is_refused():
+def test_a_4_bit_checkpoint_is_refused():
     quantized()
     with pytest.raises(ModelError, match="quantized already"):
         quantize(resolve("quantized"), Path("again"), QuantizeOptions())
@@ -150,12 +150,12 @@ def test_a_sharded_source_and_a_sharded_output(monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
-def test_a_large_weight_is_quantized_in_pieces_to_the_same_bytes(monkeypatch, rows):
+def test_a_large_weight_is_quantized_in_chunks_to_the_same_bytes(monkeypatch, rows):
     torch.manual_seed(0)
     weight = torch.randn(rows, 640) * torch.rand(rows, 1)
-    whole, values = nf4.pack("w", weight), nf4.fake_quantize(weight)
+    tensors, values = nf4.pack("w", weight), nf4.fake_quantize(weight)
     monkeypatch.setattr(nf4, "_CHUNK", 1024)
     pieces = nf4.pack("w", weight)
-    assert whole.keys() == pieces.keys()
-    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+    assert tensors.keys() == pieces.keys()
+    assert all(torch.equal(tensors[name], pieces[name]) for name in tensors)
     assert torch.equal(nf4.fake_quantize(weight), values)

@@ -1,4 +1,4 @@
-"""One puzzle put to a model: the pieces are the whole, the grade is an evaluation's, the solver stands beside it."""
+"""``ask``: streaming, agreement with an evaluation, and the printed verdict."""
 
 import json
 import sys
@@ -34,32 +34,32 @@ SHORT = AskOptions(max_new_tokens=40)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("ask")
     tiny_llama.checkpoint(path / "model", tie_word_embeddings=False, initializer_range=0.2)
     return path
 
 
 @pytest.fixture(scope="module")
-def loaded(place):
-    return load.load(reference.resolve(str(place / "model")))
+def loaded(folder):
+    return load.load(reference.resolve(str(folder / "model")))
 
 
 @pytest.fixture
-def saying(monkeypatch):
-    """Makes every model write a given text."""
+def complete_with(monkeypatch):
+    """Let every model complete with the same text."""
 
-    def as_said(text, ended=True):
+    def set_completion(text, ended=True):
         def complete(self, prompts, number=0, *, on_token=None):
             return [Completion(text, 7, ended)]
 
         monkeypatch.setattr(generate.Generator, "complete", complete)
 
-    return as_said
+    return set_completion
 
 
-def command(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", "ask", *words])
+def command(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", "ask", *arguments])
     with pytest.raises(SystemExit) as done:
         main.main()
     return done.value.code or 0
@@ -67,7 +67,7 @@ def command(monkeypatch, *words: str) -> int:
 
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_pieces_come_one_by_one_and_are_the_completion(loaded, monkeypatch, fast, temperature):
+def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypatch, fast, temperature):
     if not fast:
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     options, pieces = replace(SHORT, temperature=temperature), []
@@ -76,38 +76,38 @@ def test_the_pieces_come_one_by_one_and_are_the_completion(loaded, monkeypatch, 
     assert 1 < len(pieces) <= reply.completion.tokens
 
 
-def test_a_character_of_several_tokens_is_told_when_it_is_whole():
+def test_a_character_of_several_tokens_is_streamed_when_complete():
     tokenizer, pieces = tiny_llama.tokenizer(), []
     text = "7 × 3 → 21 🧮."
-    told = ask._TextStream(tokenizer, pieces.append)
+    stream = ask._TextStream(tokenizer, pieces.append)
     for token in tokenizer.encode(text, add_special_tokens=False):
-        told.add(token)
+        stream.add(token)
     assert "".join(pieces) == text
     assert "🧮" in pieces
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-def test_a_cut_off_character_is_told_at_the_end():
+def test_a_truncated_character_is_streamed_at_the_end():
     tokenizer, pieces = tiny_llama.tokenizer(), []
-    told = ask._TextStream(tokenizer, pieces.append)
+    stream = ask._TextStream(tokenizer, pieces.append)
     ids = tokenizer.encode("9🧮", add_special_tokens=False)[:-1]
     for token in ids:
-        told.add(token)
+        stream.add(token)
     assert pieces == ["9"]
-    told.write(tokenizer.decode(ids))
+    stream.write(tokenizer.decode(ids))
     assert "".join(pieces) == tokenizer.decode(ids)
 
 
-def test_it_says_what_an_evaluation_says(place, loaded):
-    (place / "one.jsonl").write_text(json.dumps({"nums": [3, 7, 50], "target": 46}) + "\n")
+def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
+    (folder / "puzzle.jsonl").write_text(json.dumps({"nums": [3, 7, 50], "target": 46}) + "\n")
     options = EvalOptions(max_new_tokens=40)
-    whole = evaluate.evaluate(
-        options, model=str(place / "model"), data=place / "one.jsonl", out=place / "eval"
+    sample = evaluate.evaluate(
+        options, model=str(folder / "model"), data=folder / "puzzle.jsonl", out=folder / "eval"
     ).samples[0]
-    assert ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7, 50], 46), SHORT).sample() == whole
+    assert ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7, 50], 46), SHORT).sample() == sample
 
 
-def test_a_model_without_room_for_the_puzzle_is_refused_and_one_with_little_is_cut(place, loaded, monkeypatch):
+def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_completion(folder, loaded, monkeypatch):
     row = ask.puzzle_row(SHORT, [3, 7], 10)
     monkeypatch.setattr(generate, "context_length", lambda loaded: 12)
     with pytest.raises(ModelError, match="the model reads 12 tokens"):
@@ -118,7 +118,7 @@ def test_a_model_without_room_for_the_puzzle_is_refused_and_one_with_little_is_c
     assert ask.ask(loaded, row, SHORT).completion.tokens <= 5
 
 
-def test_a_row_says_only_what_is_unusual():
+def test_a_row_holds_only_settings_that_are_not_the_default():
     assert ask.puzzle_row(AskOptions(), [3, 4], 7) == {"nums": [3, 4], "target": 7}
     unusual = AskOptions(rule="television", operators="* +", style="own")
     assert ask.puzzle_row(unusual, [3, 4], 7) == {
@@ -135,7 +135,7 @@ def test_a_row_says_only_what_is_unusual():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (" a</think>\n<answer>50 - 7 + 3</answer>", "✓ correct: 50 - 7 + 3 = 46"),
         (" a</think>\n<answer>50 - 7 + 3 = 46</answer>", "✓ correct: 50 - 7 + 3 = 46"),
@@ -146,49 +146,51 @@ def test_a_row_says_only_what_is_unusual():
         (" a", "✗ wrong: no complete <answer> after the thinking"),
     ],
 )
-def test_the_grade_is_told_in_words_beside_the_solver_s_answer(place, monkeypatch, capsys, saying, text, says):
-    saying(text)
-    assert command(monkeypatch, "3", "7", "50", "--target", "46", "--model", str(place / "model")) == 0
+def test_the_grade_is_printed_in_words_beside_the_solvers_solution(
+    folder, monkeypatch, capsys, complete_with, text, message
+):
+    complete_with(text)
+    assert command(monkeypatch, "3", "7", "50", "--target", "46", "--model", str(folder / "model")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("3 7 50 → 46")
     assert lines[1] == "<think> a" + ("</think>" if "</think>" in text else "")
-    assert says in lines
+    assert message in lines
     assert "solver: 50 + 3 - 7 = 46 (1 distinct solution)" in lines
 
 
-def test_what_has_no_way_and_what_ran_out_is_said(place, monkeypatch, capsys, saying):
-    saying("</think>\n<answer>impossible</answer>")
-    assert command(monkeypatch, "2", "2", "--target", "1000", "--model", str(place / "model")) == 0
+def test_impossible_puzzles_and_truncated_completions_are_reported(folder, monkeypatch, capsys, complete_with):
+    complete_with("</think>\n<answer>impossible</answer>")
+    assert command(monkeypatch, "2", "2", "--target", "1000", "--model", str(folder / "model")) == 0
     out = capsys.readouterr().out
     assert "✓ correct: there is no way, and that is proved" in out
     assert "solver: there is no solution; every expression was tried" in out
-    saying("hm", ended=False)
-    assert command(monkeypatch, "2", "2", "--target", "4", "--model", str(place / "model")) == 0
+    complete_with("hm", ended=False)
+    assert command(monkeypatch, "2", "2", "--target", "4", "--model", str(folder / "model")) == 0
     assert "✗ wrong: no answer: it ran out of tokens" in capsys.readouterr().out
 
 
-def test_every_reason_has_words():
+def test_every_reason_has_a_description():
     for reason in REASONS:
         sample = {"target": 5, "answer": "1 + 1", "value": "2", "reason": reason, "correct": False, "truncated": False}
         assert verdict(sample).endswith("1 + 1 = 2, not 5" if reason == "wrong-value" else REASONS[reason])
 
 
-def test_nothing_a_model_writes_reaches_the_terminal_as_an_order(place, monkeypatch, capsys, saying):
-    saying("\x1b[2J[red]x[/red]</think>\n<answer>\x1b]0;t\x07[b]</answer>")
-    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(place / "model")) == 0
+def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, monkeypatch, capsys, complete_with):
+    complete_with("\x1b[2J[red]x[/red]</think>\n<answer>\x1b]0;t\x07[b]</answer>")
+    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(folder / "model")) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
     assert "[red]x[/red]" in out
 
 
-def test_one_json_object_and_nothing_else(place, monkeypatch, capsys, saying):
+def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
     text = " a</think>\n<answer>3 + 4</answer>"
-    saying(text)
-    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(place / "model"), "--json") == 0
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1
-    assert json.loads(said) == {
+    complete_with(text)
+    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(folder / "model"), "--json") == 0
+    output = capsys.readouterr().out
+    assert output.count("\n") == 1
+    assert json.loads(output) == {
         "nums": [3, 4],
         "target": 7,
         "completion": text,
@@ -201,13 +203,13 @@ def test_one_json_object_and_nothing_else(place, monkeypatch, capsys, saying):
         "trailing": False,
         "tokens": 7,
         "truncated": False,
-        "model": {"source": str(place / "model"), "kind": "directory"},
+        "model": {"source": str(folder / "model"), "kind": "directory"},
         "solver": {"solutions": 1, "solution": "4 + 3", "needs": "add-sub"},
     }
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "says"),
+    ("arguments", "status", "message"),
     [
         (["3", "4", "--target", "7", "--model", "artifacts/quantized"], 1, "`countdown-rl quantize` makes it"),
         (["3", "4", "--target", "7", "--model", "no-such-model"], 1, "not a known model"),
@@ -219,18 +221,18 @@ def test_one_json_object_and_nothing_else(place, monkeypatch, capsys, saying):
         (["--target", "7"], 2, "numbers"),
     ],
 )
-def test_bad_input_is_one_sentence(monkeypatch, tmp_path, capsys, words, status, says):
+def test_bad_input_gives_one_sentence(monkeypatch, tmp_path, capsys, arguments, status, message):
     monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, *words) == status
-    said = capsys.readouterr()
-    assert says in " ".join(said.err.split())
-    assert "Traceback" not in said.err
-    assert not said.out
+    assert command(monkeypatch, *arguments) == status
+    output = capsys.readouterr()
+    assert message in " ".join(output.err.split())
+    assert "Traceback" not in output.err
+    assert not output.out
     assert not list(Path().iterdir())
 
 
 def test_the_shipped_model_answers_by_default(monkeypatch, capsys):
     assert command(monkeypatch, "3", "7", "50", "--target", "46", "--json", "--max-new-tokens", "64") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["model"] == {"source": "countdown-tiny", "kind": "shipped"}
-    assert 0 < said["tokens"] <= 64
+    output = json.loads(capsys.readouterr().out)
+    assert output["model"] == {"source": "countdown-tiny", "kind": "shipped"}
+    assert 0 < output["tokens"] <= 64

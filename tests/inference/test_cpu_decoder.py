@@ -1,4 +1,4 @@
-"""Decoding by hand gives what the model itself would give."""
+"""The CPU decoder against the model's own forward pass."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def tokenizer():
 def model(request):
     import peft
 
-    # With tied embeddings a random model says its last token again and again.
+    # With tied embeddings a random model repeats its last token.
     base = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2).float().eval()
     if request.param == "plain":
         return base
@@ -37,69 +37,69 @@ def prompts(tokenizer, *texts):
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
 
 
-def test_greedy_tokens_are_the_models_own_likeliest(model, tokenizer):
+def test_greedy_tokens_have_the_models_largest_logits(model, tokenizer):
     stop = Stop(tokenizer, model, "</answer>")
     assert supports(model)
-    given = prompts(tokenizer, *TEXTS)
-    for prompt, ids in zip(given, Decoder(model).decode(given, max_new_tokens=24, stop=stop), strict=True):
+    encoded = prompts(tokenizer, *TEXTS)
+    for prompt, ids in zip(encoded, Decoder(model).decode(encoded, max_new_tokens=24, stop=stop), strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
         assert len(set(ids)) > 3
         torch.testing.assert_close(logits.gather(1, torch.tensor(ids)[:, None])[:, 0], logits.max(-1).values)
 
 
-def test_what_all_prompts_begin_with_is_read_once_and_long_ones_a_few_at_a_time(model, tokenizer, monkeypatch):
+def test_a_shared_prefix_is_read_once_and_long_prompts_in_chunks(model, tokenizer, monkeypatch):
     stop = Stop(tokenizer, model, "</answer>")
     beginning = "Numbers: 3 7 50 and a long beginning that all of them have. "
-    given = prompts(tokenizer, *(beginning + text for text in TEXTS), beginning)
+    encoded = prompts(tokenizer, *(beginning + text for text in TEXTS), beginning)
     read = []
-    whole = Decoder._forward
+    forward = Decoder._forward
 
     def noting(self, ids, padding, prefix):
         read.append((tuple(ids.shape), bool(prefix)))
-        return whole(self, ids, padding, prefix)
+        return forward(self, ids, padding, prefix)
 
     monkeypatch.setattr(Decoder, "_forward", noting)
     monkeypatch.setattr(cpu_decoder, "_MIN_SHARED_PREFIX", 10**6)
-    plain = Decoder(model).decode(given, max_new_tokens=16, stop=stop)
+    plain = Decoder(model).decode(encoded, max_new_tokens=16, stop=stop)
     assert [rows for (rows, _), _ in read] == [4]  # two of the five are the same
     read.clear()
     monkeypatch.setattr(cpu_decoder, "_MIN_SHARED_PREFIX", 8)
     monkeypatch.setattr(cpu_decoder, "_CHUNK_VALUES", 1)
-    assert Decoder(model).decode(given, max_new_tokens=16, stop=stop) == plain
-    (one, shared), had = read[0]
-    assert (one, had) == (1, False)
+    assert Decoder(model).decode(encoded, max_new_tokens=16, stop=stop) == plain
+    (rows, shared), has_prefix = read[0]
+    assert (rows, has_prefix) == (1, False)
     assert shared >= 20
-    assert [(rows, had) for (rows, _), had in read[1:]] == [(1, True)] * 4
+    assert [(rows, has_prefix) for (rows, _), has_prefix in read[1:]] == [(1, True)] * 4
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it_or_on_when_they_leave(model, tokenizer):
+def test_a_completion_does_not_depend_on_the_other_rows_of_its_batch(model, tokenizer):
     class Early(Stop):
         def __call__(self, ids):
-            return len(ids) == 3 + ids[0] % 9  # rows leave at different times
+            return len(ids) == 3 + ids[0] % 9  # rows end at different steps
 
     stop = Early(tokenizer, model, "</answer>")
     stop.may_end[:] = True
-    given = prompts(tokenizer, *TEXTS)
+    encoded = prompts(tokenizer, *TEXTS)
     decoder = Decoder(model)
-    together = decoder.decode(given, max_new_tokens=16, stop=stop)
-    assert together == [decoder.decode([prompt], max_new_tokens=16, stop=stop)[0] for prompt in given]
+    together = decoder.decode(encoded, max_new_tokens=16, stop=stop)
+    assert together == [decoder.decode([prompt], max_new_tokens=16, stop=stop)[0] for prompt in encoded]
     assert len({len(ids) for ids in together}) > 1
 
 
-def test_sampling_repeats_with_its_seed_and_differs_within_a_group(model, tokenizer):
+def test_sampling_is_reproducible_and_differs_within_a_group(model, tokenizer):
     stop = Stop(tokenizer, model, "</answer>")
-    given = prompts(tokenizer, TEXTS[0]) * 4
+    encoded = prompts(tokenizer, TEXTS[0]) * 4
 
     def draw(seed):
         generator = torch.Generator().manual_seed(seed)
-        return Decoder(model).decode(given, max_new_tokens=8, stop=stop, temperature=1.0, generator=generator)
+        return Decoder(model).decode(encoded, max_new_tokens=8, stop=stop, temperature=1.0, generator=generator)
 
     assert draw(1) == draw(1) != draw(2)
     assert len({tuple(ids) for ids in draw(1)}) > 1
 
 
-def test_it_stops_at_a_text_of_several_tokens_and_at_the_end_token(tokenizer):
+def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
     stop = Stop(tokenizer, tiny_llama.model(), "</answer>")
     text = tokenizer.encode("5 </answer> and more", add_special_tokens=False)
     assert tokenizer.decode(stop.cut(text)).endswith("</answer>")
@@ -109,7 +109,7 @@ def test_it_stops_at_a_text_of_several_tokens_and_at_the_end_token(tokenizer):
     assert not stop([9, 9, 9])
 
 
-def test_top_p_keeps_the_likeliest_part_and_temperature_zero_the_likeliest():
+def test_top_p_keeps_the_nucleus_and_temperature_zero_is_greedy():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(4000, 1)
     generator = torch.Generator().manual_seed(0)
     counts = torch.bincount(_sample(logits, 1.0, 0.7, generator), minlength=4) / 4000
@@ -117,7 +117,7 @@ def test_top_p_keeps_the_likeliest_part_and_temperature_zero_the_likeliest():
     assert set(_sample(logits, 0.0, 1.0, None).tolist()) == {0}
 
 
-def test_another_architecture_is_left_to_transformers():
+def test_another_architecture_is_not_supported():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     small = GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=32)

@@ -1,4 +1,4 @@
-"""Decoding in bf16 gives what the model itself would give, within what bf16 tells apart."""
+"""The bf16 CPU decoder against the model's own forward pass, within bf16 rounding."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def tokenizer():
 def model(request):
     import peft
 
-    # With tied embeddings a random model says its last token again and again.
+    # With tied embeddings a random model repeats its last token.
     base = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2).eval()
     if request.param == "plain":
         return base
@@ -35,13 +35,13 @@ def model(request):
     return peft.get_peft_model(base, config, autocast_adapter_dtype=True).eval()
 
 
-def given(tokenizer):
+def encode(tokenizer):
     return [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
 
 
-def test_greedy_tokens_are_the_models_own_likeliest_or_as_good_as_that(model, tokenizer):
+def test_greedy_tokens_have_nearly_the_models_largest_logits(model, tokenizer):
     stop = Stop(tokenizer, model, "</answer>")
-    prompts = given(tokenizer)
+    prompts = encode(tokenizer)
     for prompt, ids in zip(prompts, Bf16Decoder(model).decode(prompts, max_new_tokens=24, stop=stop), strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
@@ -51,10 +51,10 @@ def test_greedy_tokens_are_the_models_own_likeliest_or_as_good_as_that(model, to
 
 
 @torch.inference_mode()
-def test_a_step_gives_what_fp32_attention_gives_over_a_padded_cache(model, tokenizer):
+def test_a_step_over_a_padded_cache_equals_fp32_attention_within_rounding(model, tokenizer):
     hidden = []
     for decoder in (Decoder(model, torch.bfloat16), Bf16Decoder(model)):
-        keys, values, _, lengths, padding = decoder._prefill(given(tokenizer), 4)
+        keys, values, _, lengths, padding = decoder._prefill(encode(tokenizer), 4)
         assert padding.any()
         start = padding.size(1)
         for step, token in enumerate((7, 11, 13)):
@@ -74,24 +74,24 @@ def test_more_threads_give_the_same_bytes(model, tokenizer):
             torch.set_num_threads(threads)
             decoder = Bf16Decoder(model)
             assert (decoder._threads is None) == (threads == 1)
-            written.append(decoder.decode(given(tokenizer), max_new_tokens=16, stop=stop))
+            written.append(decoder.decode(encode(tokenizer), max_new_tokens=16, stop=stop))
     finally:
         torch.set_num_threads(before)
     assert written[0] == written[1]
 
 
-def test_a_cache_of_half_the_size_lets_more_rows_in(tokenizer):
+def test_a_bf16_cache_allows_larger_batches(tokenizer):
     def rows(model):
-        held = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
-        return generate.max_rows(held, 8_192)
+        loaded = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
+        return generate.max_rows(loaded, 8_192)
 
     assert rows(tiny_llama.model()) > rows(tiny_llama.model().float())
 
 
-def test_evaluation_takes_it_for_a_model_in_bf16_and_for_no_other(tokenizer):
+def test_the_bf16_decoder_is_used_for_bf16_models_only(tokenizer):
     def decoder(model):
-        held = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
-        return type(generate.Generator(held, generate.Decoding(4))._decoder)
+        loaded = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
+        return type(generate.Generator(loaded, generate.Decoding(4))._decoder)
 
     assert decoder(tiny_llama.model()) is Bf16Decoder
     assert decoder(tiny_llama.model().float()) is Decoder

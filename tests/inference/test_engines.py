@@ -1,7 +1,7 @@
-"""Engines: one interface, greedy answers held against transformers, and batches that give way to the memory.
+"""Engines: agreement with transformers on greedy answers, and batches that do not fit in memory.
 
-vLLM is a stand-in here that keeps to its documented calls and computes with the same random model, so that what
-goes in and out of it is checked without a GPU; llama.cpp is itself.
+vLLM is replaced by a stand-in with its documented calls that computes with the same random model, so that what goes
+in and out is checked without a GPU; llama.cpp is the real one.
 """
 
 import json
@@ -35,16 +35,16 @@ SMALL = EvalOptions(max_new_tokens=12, threads=1, agreement=3)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("engines")
     tiny_llama.checkpoint(path / "model", max_position_embeddings=1024, tie_word_embeddings=False)
     (path / "puzzles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return path
 
 
-def run(place, out, options=SMALL, **changes):
-    given = {"model": str(place / "model"), "data": place / "puzzles.jsonl", "out": out} | changes
-    return evaluate.evaluate(options, **given)
+def run(folder, out, options=SMALL, **changes):
+    arguments = {"model": str(folder / "model"), "data": folder / "puzzles.jsonl", "out": out} | changes
+    return evaluate.evaluate(options, **arguments)
 
 
 def logits(model, ids):
@@ -53,10 +53,10 @@ def logits(model, ids):
 
 
 @pytest.fixture
-def model(place):
+def model(folder):
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def gguf(tmp_path_factory):
 def vllm(monkeypatch, model):
     """``vllm`` with ``LLM`` and ``SamplingParams`` of the documented shape."""
     module = ModuleType("vllm")
-    module.made = []
+    module.loaded = []
 
     class SamplingParams(SimpleNamespace):
         def __init__(self, *, temperature, top_p, max_tokens, seed, stop, include_stop_str_in_output):
@@ -83,20 +83,20 @@ def vllm(monkeypatch, model):
         def __init__(self, model, *, dtype, max_model_len, seed, enable_prefix_caching, trust_remote_code):
             if max_model_len > 1024:
                 raise ValueError(f"User-specified max_model_len ({max_model_len}) is greater than 1024.\nMore.")
-            module.made.append((model, dtype, max_model_len))
+            module.loaded.append((model, dtype, max_model_len))
 
         def generate(self, prompts, params, *, use_tqdm):
             assert not use_tqdm
             results = []
-            for prompt, how in zip(prompts, params, strict=True):
+            for prompt, sampling in zip(prompts, params, strict=True):
                 ids = list(prompt["prompt_token_ids"])
-                draw = torch.Generator().manual_seed(how.seed)
-                for _ in range(how.max_tokens):
+                draw = torch.Generator().manual_seed(sampling.seed)
+                for _ in range(sampling.max_tokens):
                     scores = logits(model, ids)
-                    if how.temperature:
+                    if sampling.temperature:
                         scores = scores + torch.rand(scores.shape, generator=draw) * 50
                     ids.append(int(scores.argmax()))
-                results.append(SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(ids[-how.max_tokens :]))]))
+                results.append(SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(ids[-sampling.max_tokens :]))]))
             return results
 
     module.LLM, module.SamplingParams = LLM, SamplingParams
@@ -105,12 +105,12 @@ def vllm(monkeypatch, model):
     return module
 
 
-def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, tmp_path, gguf, capfd):
+def test_llama_cpp_agrees_with_transformers_on_greedy_answers(folder, tmp_path, gguf, capfd):
     load.silence_libraries()
     pytest.importorskip("xllamacpp")
     jsonl.write_rows(tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(probe.rows(40))])
     options = EvalOptions(engine="llama-cpp", threads=1, agreement=40, max_new_tokens=32)
-    result = run(place, tmp_path / "eval", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
+    result = run(folder, tmp_path / "eval", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
     assert (result.metrics["engine"], result.metrics["precision"]) == ("llama-cpp", "f16")
     manifest = artifacts.read(tmp_path / "eval", "eval")
     agreed = manifest.facts["agreement"]
@@ -118,7 +118,7 @@ def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, t
     assert agreed["same_verdict"] >= 38
     assert agreed["same_text"] >= 36
     expected = run(
-        place,
+        folder,
         tmp_path / "plain",
         replace(options, engine="auto", precision="fp32"),
         model="countdown-tiny",
@@ -134,22 +134,22 @@ def test_llama_cpp_gives_the_greedy_answers_of_transformers_and_says_so(place, t
     assert capfd.readouterr() == ("", "")
 
 
-def test_llama_cpp_draws_each_completion_from_a_seed_of_its_own(place, tmp_path, gguf):
+def test_llama_cpp_seeds_each_completion(folder, tmp_path, gguf):
     pytest.importorskip("xllamacpp")
     hot = EvalOptions(engine="llama-cpp", temperature=1.0, samples=2, agreement=0, seed=7, max_new_tokens=32, threads=1)
 
     def texts(name, **changes):
-        samples = run(place, tmp_path / name, replace(hot, **changes), model=str(gguf)).samples
-        return [one["completion"] for one in samples]
+        samples = run(folder, tmp_path / name, replace(hot, **changes), model=str(gguf)).samples
+        return [sample["completion"] for sample in samples]
 
     first = texts("a")
-    assert sum(one != two for one, two in zip(first[::2], first[1::2], strict=True)) >= 3
+    assert sum(a != b for a, b in zip(first[::2], first[1::2], strict=True)) >= 3
     assert texts("b") == first
     assert texts("c", seed=8) != first
     assert texts("d", top_p=0.01)[::2] == texts("e", top_p=0.01)[1::2] == texts("f", temperature=0.0, samples=1)
 
 
-def test_llama_cpp_ends_where_the_model_says_so(gguf):
+def test_llama_cpp_ends_completions_at_the_answer(gguf):
     pytest.importorskip("xllamacpp")
     engine = engines.load("llama-cpp", reference.resolve(str(gguf)), generation.Decoding(256), threads=1)
     text = chat_template.render(engine.tokenizer, [{"role": "user", "content": "a"}]) + "<answer>1"
@@ -162,7 +162,7 @@ def test_llama_cpp_ends_where_the_model_says_so(gguf):
     engine.close()
 
 
-def test_a_file_that_llama_cpp_cannot_load_is_refused_in_a_sentence(gguf, tmp_path, capfd):
+def test_a_damaged_gguf_file_or_a_missing_gpu_is_refused(gguf, tmp_path, capfd):
     load.silence_libraries()
     pytest.importorskip("xllamacpp")
     shutil.copytree(gguf, tmp_path / "copy")
@@ -177,23 +177,23 @@ def test_a_file_that_llama_cpp_cannot_load_is_refused_in_a_sentence(gguf, tmp_pa
     assert capfd.readouterr() == ("", "")
 
 
-def test_vllm_gives_the_greedy_answers_of_transformers_and_says_so(place, tmp_path, vllm):
+def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm):
     options = replace(SMALL, engine="vllm", precision="fp32")
-    expected = run(place, tmp_path / "plain", replace(options, engine="transformers")).samples
-    result = run(place, tmp_path / "eval", options)
+    expected = run(folder, tmp_path / "plain", replace(options, engine="transformers")).samples
+    result = run(folder, tmp_path / "eval", options)
     assert result.samples == expected
-    assert vllm.made[0][:2] == (str(place / "model"), "float32")
+    assert vllm.loaded[0][:2] == (str(folder / "model"), "float32")
     agreed = artifacts.read(tmp_path / "eval", "eval").facts["agreement"]
     assert (agreed["puzzles"], agreed["same_text"], agreed["same_verdict"]) == (3, 3, 3)
     hot = replace(options, temperature=1.0, samples=3, agreement=0)
-    texts = [one["completion"] for one in run(place, tmp_path / "hot", hot).samples]
+    texts = [sample["completion"] for sample in run(folder, tmp_path / "hot", hot).samples]
     assert len(set(texts[:3])) > 1
     assert artifacts.read(tmp_path / "hot", "eval").facts == {}
     with pytest.raises(ModelError, match=r"vLLM cannot load the model: User-specified max_model_len.*1024\.$"):
-        run(place, tmp_path / "no", replace(options, max_new_tokens=1020))
+        run(folder, tmp_path / "no", replace(options, max_new_tokens=1020))
 
 
-def test_another_engine_that_writes_something_else_is_found_out(place):
+def test_agreement_counts_equal_texts_answers_and_verdicts(folder):
     class Reference:
         name = "reference"
 
@@ -201,28 +201,28 @@ def test_another_engine_that_writes_something_else_is_found_out(place):
             return [Completion("</think>\n<answer>1</answer>", 3, True)] * len(prompts)
 
     texts = ("</think>\n<answer>1</answer>", "</think><answer>1</answer>", "<think>")
-    found = engines.agreement(texts, Reference(), [[1]] * 3, [parse_row(row) for row in ROWS[:3]])
-    assert found == {"against": "reference", "puzzles": 3, "same_text": 1, "same_answer": 2, "same_verdict": 3}
+    counts = engines.agreement(texts, Reference(), [[1]] * 3, [parse_row(row) for row in ROWS[:3]])
+    assert counts == {"against": "reference", "puzzles": 3, "same_text": 1, "same_answer": 2, "same_verdict": 3}
 
 
-def test_auto_is_transformers_unless_vllm_and_a_gpu_are_there_and_the_weights_are_plain(monkeypatch, place):
-    plain, gguf = ModelRef("m", "directory", place / "model"), ModelRef("m.gguf", "gguf", place / "x.gguf")
+def test_auto_is_vllm_only_with_a_gpu_and_plain_weights(monkeypatch, folder):
+    plain, gguf = ModelRef("m", "directory", folder / "model"), ModelRef("m.gguf", "gguf", folder / "x.gguf")
 
-    def settled(ref, **how):
-        return engines.resolve("auto", ref, **({"precision": "auto", "device": "auto"} | how))
+    def resolved(ref, **options):
+        return engines.resolve("auto", ref, **({"precision": "auto", "device": "auto"} | options))
 
-    assert settled(plain) == "transformers"
+    assert resolved(plain) == "transformers"
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     monkeypatch.setattr(engines, "_has_gpu", lambda: False)
-    assert settled(plain) == "transformers"
+    assert resolved(plain) == "transformers"
     monkeypatch.setattr(engines, "_has_gpu", lambda: True)
-    assert settled(plain) == "vllm"
-    for ref, how in ((gguf, {}), (plain, {"precision": "nf4"}), (plain, {"device": "cpu"})):
-        assert settled(ref, **how) == "transformers"
+    assert resolved(plain) == "vllm"
+    for ref, options in ((gguf, {}), (plain, {"precision": "nf4"}), (plain, {"device": "cpu"})):
+        assert resolved(ref, **options) == "transformers"
 
 
 @pytest.mark.parametrize(
-    ("engine", "changes", "error", "says"),
+    ("engine", "changes", "error", "message"),
     [
         ("vllm", {}, ModelError, "--engine vllm needs vllm: `pip install"),
         ("vllm", {"precision": "nf4"}, UsageError, "NF4"),
@@ -230,16 +230,16 @@ def test_auto_is_transformers_unless_vllm_and_a_gpu_are_there_and_the_weights_ar
         ("llama-cpp", {}, UsageError, "GGUF"),
     ],
 )
-def test_an_engine_that_is_not_there_or_does_not_fit_is_refused_in_a_sentence(
-    place, tmp_path, monkeypatch, engine, changes, error, says
+def test_an_engine_that_is_not_installed_or_unsuitable_is_refused(
+    folder, tmp_path, monkeypatch, engine, changes, error, message
 ):
     monkeypatch.setattr(engines, "installed", lambda name: False)
-    with pytest.raises(error, match=says):
-        run(place, tmp_path / "eval", replace(SMALL, engine=engine, **changes))
+    with pytest.raises(error, match=message):
+        run(folder, tmp_path / "eval", replace(SMALL, engine=engine, **changes))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gguf_file_keeps_its_precision_and_needs_its_package(monkeypatch):
+def test_llama_cpp_refuses_another_precision_and_needs_its_package(monkeypatch):
     gguf = ModelRef("m.gguf", "gguf", Path("m.gguf"))
     with pytest.raises(UsageError, match="has its own precision"):
         engines.resolve("llama-cpp", gguf, precision="bf16", device="auto")
@@ -253,8 +253,10 @@ def test_a_gguf_file_keeps_its_precision_and_needs_its_package(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), "torch's own"])
-def test_a_batch_that_does_not_fit_is_halved_and_the_greedy_result_is_the_same(place, tmp_path, monkeypatch, error):
-    expected = run(place, tmp_path / "whole").samples
+def test_a_batch_that_does_not_fit_in_memory_is_halved_with_the_same_greedy_result(
+    folder, tmp_path, monkeypatch, error
+):
+    expected = run(folder, tmp_path / "whole").samples
     complete, sizes = generation.Generator.complete, []
 
     def tight(self, prompts, number=0):
@@ -266,11 +268,11 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_greedy_result_is_the_same(p
         return complete(self, prompts, number)
 
     monkeypatch.setattr(generation.Generator, "complete", tight)
-    assert run(place, tmp_path / "tight").samples == expected
+    assert run(folder, tmp_path / "tight").samples == expected
     assert sizes == [11, 6, 3, 3, 5, 3, 2]
 
 
-def test_halves_draw_from_random_numbers_of_their_own():
+def test_halves_of_a_batch_have_their_own_random_numbers():
     numbers = []
 
     class Tight:
@@ -280,13 +282,15 @@ def test_halves_draw_from_random_numbers_of_their_own():
             numbers.append(number)
             return [Completion(str(prompts[0]), 1, True)]
 
-    assert [one.text for one in engines.complete(Tight(), [[k] for k in range(5)], 9)] == [f"[{k}]" for k in range(5)]
+    assert [completion.text for completion in engines.complete(Tight(), [[k] for k in range(5)], 9)] == [
+        f"[{k}]" for k in range(5)
+    ]
     assert len(set(numbers)) == 5
     # Engines that seed each row draw as if the batch had never been halved.
     assert [generation.row_seed(3, number, 0) for number in numbers] == [generation.row_seed(3, 9, k) for k in range(5)]
 
 
-def test_one_row_too_many_is_said_in_a_sentence_and_other_errors_are_not_taken_for_it():
+def test_one_row_that_does_not_fit_is_reported_and_other_errors_are_raised():
     class Full:
         def complete(self, prompts, number=0):
             raise MemoryError
@@ -302,16 +306,16 @@ def test_one_row_too_many_is_said_in_a_sentence_and_other_errors_are_not_taken_f
         engines.complete(Broken(), [[1], [2]])
 
 
-def test_a_small_machine_takes_smaller_batches_and_a_large_one_no_larger_than_pays(monkeypatch):
+def test_batches_grow_with_the_memory_up_to_a_limit(monkeypatch):
     tokenizer = tiny_llama.tokenizer()
-    held = load.Loaded(tiny_llama.model(), tokenizer, ModelRef("x", "directory", None), "fp32", "cpu", "plain")
+    loaded = load.Loaded(tiny_llama.model(), tokenizer, ModelRef("x", "directory", None), "fp32", "cpu", "plain")
     rows = []
     for size in (64 << 20, 512 << 20, 4 << 30, 16 << 30, 256 << 30):
         monkeypatch.setattr(generation, "_main_memory", lambda size=size: size)
-        rows.append(generation.max_rows(held, 8_192))
+        rows.append(generation.max_rows(loaded, 8_192))
     assert rows == sorted(rows)
     assert 1 <= rows[0] < rows[2] <= rows[3] == rows[4]
 
 
-def test_the_main_memory_is_what_this_process_may_use():
+def test_the_main_memory_of_this_process_is_plausible():
     assert 64 << 20 < generation._main_memory() < 1 << 50

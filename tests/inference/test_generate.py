@@ -1,4 +1,4 @@
-"""Completions in batches: the same from the fast decoder and from transformers, and over where they are over."""
+"""Batched completions: the CPU decoder against transformers, stopping, and batch sizes."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from tests.support import tiny_llama
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
 
 
-def held(model) -> Loaded:
+def as_loaded(model) -> Loaded:
     tokenizer = tiny_llama.tokenizer()
     tokenizer.padding_side = "left"
     return Loaded(model.float().eval(), tokenizer, ModelRef("x", "directory", None), "fp32", "cpu", "plain")
@@ -32,8 +32,8 @@ def other(name: str):
     torch.manual_seed(0)
     if name == "gpt2":
         config = GPT2Config(vocab_size=320, n_embd=64, n_layer=2, n_head=2, n_positions=128, initializer_range=0.2)
-        return held(GPT2LMHeadModel(config))
-    return held(
+        return as_loaded(GPT2LMHeadModel(config))
+    return as_loaded(
         Qwen2ForCausalLM(
             Qwen2Config(
                 vocab_size=320,
@@ -53,7 +53,7 @@ def other(name: str):
 
 @pytest.fixture
 def llama():
-    return held(tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2))
+    return as_loaded(tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2))
 
 
 @pytest.fixture
@@ -65,25 +65,25 @@ def prompts(loaded):
     return [loaded.tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
 
 
-def test_both_ways_write_the_same_greedy_tokens(llama, monkeypatch):
+def test_the_decoder_and_transformers_give_the_same_greedy_tokens(llama, monkeypatch):
     fast = Generator(llama, Decoding(24)).complete(prompts(llama))
     monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     assert Generator(llama, Decoding(24)).complete(prompts(llama)) == fast
-    assert len({one.text for one in fast}) == 3  # two of the four prompts are the same
+    assert len({completion.text for completion in fast}) == 3  # two of the four prompts are the same
     assert len(set(fast[1].text)) > 5
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen2"])
-def test_another_architecture_writes_too_and_padding_changes_nothing(name):
+def test_padding_does_not_change_completions_of_other_architectures(name):
     loaded = other(name)
     generator = Generator(loaded, Decoding(16))
     together = generator.complete(prompts(loaded))
     assert together == [generator.complete([prompt])[0] for prompt in prompts(loaded)]
-    assert all(1 <= one.tokens <= 16 for one in together)
+    assert all(1 <= completion.tokens <= 16 for completion in together)
 
 
 @pytest.mark.parametrize("path", ["fast", "transformers"])
-def test_sampling_repeats_with_its_seed_and_its_batch_number(llama, path, monkeypatch):
+def test_sampling_is_reproducible_by_seed_and_batch_number(llama, path, monkeypatch):
     if path == "transformers":
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
 
@@ -99,38 +99,38 @@ def test_sampling_repeats_with_its_seed_and_its_batch_number(llama, path, monkey
 
 
 def scripted(loaded, *texts):
-    """*loaded*, made to write each of *texts* and then something else for ever."""
+    """*loaded*, patched to generate each of *texts* and then one token for ever."""
     scripts = [loaded.tokenizer.encode(text, add_special_tokens=False) for text in texts]
     forward = loaded.model.forward
-    said: list[int] = []
+    steps: list[int] = []
 
-    def say(input_ids=None, attention_mask=None, **kwargs):  # by these names generate knows what to pass
+    def forward_script(input_ids=None, attention_mask=None, **kwargs):  # by these names generate knows what to pass
         out = forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        at = len(said)
-        said.append(at)
+        step = len(steps)
+        steps.append(step)
         for row, script in enumerate(scripts):
-            token = script[at] if at < len(script) else 40
+            token = script[step] if step < len(script) else 40
             out.logits[row, -1] = torch.nn.functional.one_hot(torch.tensor(token), 320) * 100.0
         return out
 
-    loaded.model.forward = say
+    loaded.model.forward = forward_script
     return loaded
 
 
-def test_it_stops_behind_an_answer_of_several_tokens(llama, by_transformers):
+def test_generation_stops_after_an_answer_of_several_tokens(llama, by_transformers):
     answers = ("1 + 2</think>\n<answer>3 * 4</answer>", "<answer>5</answer>\nand", "no answer at all, for long")
     loaded = scripted(llama, *answers)
-    room = max(len(loaded.tokenizer.encode(text)) for text in answers) + 4
-    written = Generator(loaded, Decoding(room)).complete([[9, 9], [9, 9, 9, 9], [9]])
+    limit = max(len(loaded.tokenizer.encode(text)) for text in answers) + 4
+    written = Generator(loaded, Decoding(limit)).complete([[9, 9], [9, 9, 9, 9], [9]])
     assert written[0].text == answers[0]
     assert written[1].text.startswith("<answer>5</answer>")
     assert len(written[1].text) <= len("<answer>5</answer>\n")
-    assert [one.ended for one in written] == [True, True, False]
-    assert [one.tokens for one in written][2] == room
+    assert [completion.ended for completion in written] == [True, True, False]
+    assert [completion.tokens for completion in written][2] == limit
     assert written[0].tokens == len(loaded.tokenizer.encode(answers[0]))
 
 
-def test_a_stop_in_the_prompt_is_not_the_completions(llama, by_transformers):
+def test_a_stop_text_in_the_prompt_does_not_end_the_completion(llama, by_transformers):
     prompt = llama.tokenizer.encode("<answer>1</answer>", add_special_tokens=False)
     loaded = scripted(llama, "and more")
     written = Generator(loaded, Decoding(6)).complete([prompt])
@@ -138,33 +138,35 @@ def test_a_stop_in_the_prompt_is_not_the_completions(llama, by_transformers):
     assert not written[0].ended
 
 
-def test_what_a_checkpoint_would_add_to_sampling_is_left_out(by_transformers):
+def test_sampling_settings_of_the_checkpoint_are_ignored(by_transformers):
     plain, opinionated = other("qwen2"), other("qwen2")
     own = opinionated.model.generation_config
     own.do_sample, own.temperature, own.top_k, own.min_p = True, 0.3, 3, 0.2
     own.num_beams, own.repetition_penalty, own.no_repeat_ngram_size = 2, 1.5, 2
-    for how in (Decoding(12), Decoding(12, temperature=1.0, seed=3)):
-        assert Generator(opinionated, how).complete(prompts(plain)) == Generator(plain, how).complete(prompts(plain))
+    for decoding in (Decoding(12), Decoding(12, temperature=1.0, seed=3)):
+        assert Generator(opinionated, decoding).complete(prompts(plain)) == Generator(plain, decoding).complete(
+            prompts(plain)
+        )
 
 
-def test_a_second_generator_knows_the_same_ends():
+def test_a_second_generator_has_the_same_end_tokens():
     loaded = other("qwen2")
     loaded.model.generation_config.eos_token_id = [1, 77]
     first, second = (Generator(loaded, Decoding(4)) for _ in range(2))
     assert first._stop.ids == second._stop.ids == {0, 1, 77}
 
 
-def test_batches_hold_every_row_once_with_rows_like_it():
+def test_batches_hold_every_row_once_with_rows_of_similar_length():
     lengths = [5, 1, 9, 1, 7, 3, 3]
-    found = list(batches(lengths, lambda length: 3))
-    assert found == [[1, 3, 5], [6, 0, 4], [2]]
-    assert sorted(row for batch in found for row in batch) == list(range(7))
+    result = list(batches(lengths, lambda length: 3))
+    assert result == [[1, 3, 5], [6, 0, 4], [2]]
+    assert sorted(row for batch in result for row in batch) == list(range(7))
     # A batch ends before the row whose length would not let so many in.
     assert list(batches(lengths, lambda length: max(1, 12 // length))) == [[1, 3, 5, 6], [0], [4], [2]]
     assert list(batches([], lambda length: 3)) == []
 
 
-def test_fewer_rows_fit_the_longer_they_are_and_one_always_does(llama):
+def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
     rows = [max_rows(llama, length) for length in (16, 4_096, 65_536, 10**9)]
     assert rows[0] == generate.MAX_ROWS
     assert rows == sorted(rows, reverse=True)

@@ -1,4 +1,4 @@
-"""Prompts through templates written the way the well-known families write theirs."""
+"""Prompts through chat templates in the style of well-known model families."""
 
 import pytest
 
@@ -35,7 +35,7 @@ DROPS_SYSTEM = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.cont
 
 
 @pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, OPENS, NO_SYSTEM, DROPS_SYSTEM, None])
-def test_a_begun_turn_ends_the_prompt_exactly_as_written(template):
+def test_a_prefill_ends_the_prompt_exactly_as_written(template):
     text = render(tiny_llama.tokenizer(template), BEGUN_CHAT)
     assert text.endswith(BEGUN)
     assert text.count("<think>") == 1
@@ -43,20 +43,20 @@ def test_a_begun_turn_ends_the_prompt_exactly_as_written(template):
     assert text.index(SYSTEM) < text.index(USER) < text.index(BEGUN)
 
 
-def test_on_an_ordinary_template_it_is_continue_final_message():
+def test_a_prefill_equals_continue_final_message_on_an_ordinary_template():
     tokenizer = tiny_llama.tokenizer(CHATML)
     expected = tokenizer.apply_chat_template(BEGUN_CHAT, tokenize=False, continue_final_message=True)
     assert render(tokenizer, BEGUN_CHAT) == expected
 
 
-def test_without_a_begun_turn_the_template_asks_for_one():
+def test_without_a_prefill_the_prompt_ends_in_the_generation_prompt():
     assert render(tiny_llama.tokenizer(CHATML), CHAT).endswith("<|im_start|>assistant\n")
     assert render(tiny_llama.tokenizer(OPENS), CHAT).endswith("<think>\n")
 
 
-def test_a_system_text_that_the_template_refuses_opens_the_user_turn():
+def test_a_system_turn_that_the_template_rejects_opens_the_user_turn():
     assert f"<turn>user\n{SYSTEM}\n\n{USER}<end>" in render(tiny_llama.tokenizer(NO_SYSTEM), CHAT)
 
 
-def test_the_prompt_does_not_depend_on_the_day():
+def test_the_prompt_does_not_depend_on_the_date():
     assert "Today: 26 Jul 2024" in render(tiny_llama.tokenizer(TRIMS), CHAT)

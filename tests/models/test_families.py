@@ -1,4 +1,4 @@
-"""Prompts for the families that people train: begun where they should be, padded where they should be, ended once."""
+"""Prompts, padding and end tokens of the model families that the recipes train."""
 
 from dataclasses import replace
 
@@ -29,9 +29,9 @@ def family(request, tmp_path_factory):
     path = tmp_path_factory.mktemp(name)
     if name == "smollm2":  # Qwen's special tokens, the same end and pad token, a template of its own
         standins.checkpoint(path, "qwen2.5")
-        words = standins.tokenizer(replace(standins.FAMILIES["qwen2.5"], pad="<|im_end|>"))
-        words.chat_template = SMOLLM2
-        words.save_pretrained(path)
+        other_tokenizer = standins.tokenizer(replace(standins.FAMILIES["qwen2.5"], pad="<|im_end|>"))
+        other_tokenizer.chat_template = SMOLLM2
+        other_tokenizer.save_pretrained(path)
     else:
         standins.checkpoint(path, name)
     loaded = load.load(reference.resolve(str(path)), precision="fp32", device="cpu")
@@ -44,16 +44,16 @@ def ids(tokenizer, text):
 
 @pytest.mark.parametrize("system", [True, False])
 @pytest.mark.parametrize("style", ["begun", "own"])
-def test_a_prompt_ends_in_the_assistants_turn(family, system, style):
+def test_a_prompt_ends_in_the_assistant_turn(family, system, style):
     name, tokenizer, _ = family
     turns = parse_row(ROW | {"style": style}).messages()
-    asked = turns if system else turns[1:]
-    text = chat_template.render(tokenizer, asked)
+    turns_to_render = turns if system else turns[1:]
+    text = chat_template.render(tokenizer, turns_to_render)
     begun = BEGUN if style == "begun" else ""
     assert text.endswith(OPENED[name] + begun)
     assert "Numbers: 3 7 50" in text
     assert (turns[0]["content"] in text) == system
-    # What the template made is what the model reads: nothing is put in front of it, and nothing said twice.
+    # Encoding adds no tokens to the text of the template, and no turn is opened twice.
     assert tokenizer.decode(ids(tokenizer, text)) == text
     assert text.count(OPENED[name]) == 1
     assert ids(tokenizer, text).count(tokenizer.bos_token_id) == (tokenizer.bos_token is not None)
@@ -71,20 +71,20 @@ def test_shorter_prompts_are_padded_on_the_left(family):
     assert padded["input_ids"][0, 0] == tokenizer.pad_token_id
 
 
-def test_the_pad_token_is_the_familys_own_and_the_end_where_it_has_none(family):
+def test_the_pad_token_is_the_familys_own_or_else_its_end_token(family):
     name, tokenizer, _ = family
     pads = {"llama-3.1": "<|eot_id|>", "smollm2": "<|im_end|>"}
     assert tokenizer.pad_token == pads.get(name, "<|endoftext|>")
 
 
-def test_a_completion_is_over_with_any_end_of_the_family_and_with_its_answer(family):
+def test_a_completion_ends_with_any_end_token_of_the_family_and_with_its_answer(family):
     name, tokenizer, model = family
     stop = Stop(tokenizer, model, "</answer>")
     ends = standins.FAMILIES["qwen2.5" if name == "smollm2" else name].end
-    said = ids(tokenizer, " Let me work")
+    text_ids = ids(tokenizer, " Let me work")
     for end in ends:
         token = tokenizer.convert_tokens_to_ids(end)
-        assert stop.cut([*said, token, *said]) == [*said, token]
+        assert stop.cut([*text_ids, token, *text_ids]) == [*text_ids, token]
     answered = ids(tokenizer, "<answer> 3 + 7 </answer>")
-    assert stop.cut([*answered, *said]) == answered
-    assert not stop(said)
+    assert stop.cut([*answered, *text_ids]) == answered
+    assert not stop(text_ids)

@@ -24,27 +24,27 @@ def logits(loaded):
         return loaded.model(ids).logits.float()
 
 
-def as_artifact(out: Path, kind: str, source: Path, **about):
-    with artifacts.writing(out, kind, options=about.pop("options", {}), inputs=about.pop("inputs", {})) as draft:
+def as_artifact(out: Path, kind: str, source: Path, **manifest):
+    with artifacts.writing(out, kind, options=manifest.pop("options", {}), inputs=manifest.pop("inputs", {})) as draft:
         shutil.copytree(source, draft.path, dirs_exist_ok=True)
     return out
 
 
 def test_an_unknown_name_is_refused_without_the_network(monkeypatch):
-    monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("asked the network"))
+    monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("used the network"))
     with pytest.raises(ModelError, match="not a known model"):
         resolve("no-such-model")
 
 
 @pytest.mark.parametrize("source", ["artifacts/adapter", "./a/b", "/nowhere/model", "some/model.gguf"])
-def test_a_missing_path_is_no_hub_id(source, monkeypatch, tmp_path):
+def test_a_missing_path_is_not_taken_for_a_hub_id(source, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("asked the network"))
+    monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("used the network"))
     with pytest.raises(ModelError, match="does not exist"):
         resolve(source)
 
 
-def test_a_hub_id_that_cannot_be_reached_says_so(monkeypatch, tmp_path):
+def test_an_unreachable_hub_is_reported(monkeypatch, tmp_path):
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
 
@@ -56,12 +56,12 @@ def test_a_hub_id_that_cannot_be_reached_says_so(monkeypatch, tmp_path):
         resolve("somebody/some-model-that-is-not-cached")
 
 
-def test_a_revision_is_for_the_hub_only(base):
+def test_a_revision_is_refused_for_local_models(base):
     with pytest.raises(UsageError, match="--revision"):
         resolve(str(base), revision="main")
 
 
-def test_sampleled_weights_are_refused(base, tmp_path):
+def test_pickled_weights_are_refused(base, tmp_path):
     shutil.copy(base / "config.json", tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(ModelError, match="pickled"):
@@ -88,7 +88,7 @@ def test_a_damaged_model_artifact_is_refused(base, tmp_path):
         resolve(str(out))
 
 
-def test_the_shipped_model_goes_by_its_name(base, tmp_path, monkeypatch):
+def test_the_shipped_model_is_found_by_name(base, tmp_path, monkeypatch):
     out = as_artifact(tmp_path / "tiny", "model", base, options={"seed": 1})
     monkeypatch.setitem(reference.SHIPPED, "countdown-tiny", out)
     ref = resolve("countdown-tiny")
@@ -98,13 +98,13 @@ def test_the_shipped_model_goes_by_its_name(base, tmp_path, monkeypatch):
     assert load(ref).precision == "fp32"
 
 
-def test_an_absolute_path_is_not_written_down(base, monkeypatch):
+def test_an_absolute_path_is_not_recorded(base, monkeypatch):
     monkeypatch.chdir(base.parent)
     assert resolve(str(base)).as_input()["source"] == "base"
     assert resolve("./base").as_input()["source"] == "./base"
 
 
-def test_of_a_path_from_elsewhere_only_the_name_is_written_down(base, tmp_path, monkeypatch):
+def test_a_path_outside_the_working_directory_is_recorded_by_its_last_name(base, tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     shutil.copytree(base, tmp_path / "base")
@@ -142,27 +142,27 @@ def test_a_checkpoint_with_a_tensor_missing_is_refused(base, tmp_path):
         load(resolve(str(tmp_path)))
 
 
-def test_a_cut_off_checkpoint_is_refused(base, tmp_path):
+def test_a_truncated_checkpoint_is_refused(base, tmp_path):
     shutil.copytree(base, tmp_path, dirs_exist_ok=True)
-    whole = (base / "model.safetensors").read_bytes()
-    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    contents = (base / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(contents[: len(contents) // 2])
     with pytest.raises(ModelError, match="cannot be loaded"):
         load(resolve(str(tmp_path)))
 
 
-def test_nf4_on_the_cpu_is_the_function_of_bitsandbytes_own_layers(base):
+def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     ours = load(resolve(str(base)), precision="nf4", device="cpu")
     assert ours.storage == "dequantized-nf4"
-    recipe = BitsAndBytesConfig(
+    config = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
     theirs = AutoModelForCausalLM.from_pretrained(
-        base, quantization_config=recipe, dtype=torch.bfloat16, device_map={"": "cpu"}
+        base, quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
     )
     four_bit = {name for name, module in theirs.named_modules() if type(module).__name__ == "Linear4bit"}
     plain = {name for name, module in ours.model.named_modules() if type(module) is torch.nn.Linear}
@@ -174,7 +174,7 @@ def test_nf4_on_the_cpu_is_the_function_of_bitsandbytes_own_layers(base):
         assert torch.equal(layer(eye).T.float(), ours.model.get_submodule(name).weight)
 
 
-def test_gradients_reach_what_comes_before_an_nf4_layer(base):
+def test_gradients_flow_through_nf4_layers(base):
     model = load(resolve(str(base)), precision="nf4", device="cpu").model
     ids = torch.arange(1, 9).view(1, 8)
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_gradients_reach_what_comes_before_an_nf4_layer(base):
     assert (inputs.grad * step).sum().item() == pytest.approx(((up - down) / 2e-2).item(), rel=0.05)
 
 
-def test_an_adapter_brings_its_base_and_its_precision(base, tmp_path, monkeypatch):
+def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(base, "base")
     peft = tiny_llama.adapter(tmp_path / "peft", Path("base"), reference="base")
@@ -214,13 +214,13 @@ def test_an_adapter_brings_its_base_and_its_precision(base, tmp_path, monkeypatc
         resolve(str(out))
 
 
-def test_a_plain_peft_adapter_loads_too(base, tmp_path):
+def test_a_peft_adapter_without_a_manifest_loads(base, tmp_path):
     ref = resolve(str(tiny_llama.adapter(tmp_path / "peft", base)))
     assert ref.as_input()["base"]["digest"] == ref.base.digest
     assert load(ref).storage == "plain"
 
 
-def test_a_tokenizer_pads_on_the_left_and_always_can(tmp_path):
+def test_a_tokenizer_pads_on_the_left_and_has_a_pad_token(tmp_path):
     tiny_llama.model().save_pretrained(tmp_path)
     tiny_llama.tokenizer(pad=None).save_pretrained(tmp_path)
     tokenizer = load_tokenizer(resolve(str(tmp_path)))
@@ -228,6 +228,6 @@ def test_a_tokenizer_pads_on_the_left_and_always_can(tmp_path):
     assert tokenizer.padding_side == "left"
 
 
-def test_a_tokenizer_saved_again_does_not_say_how_it_was_loaded(base, tmp_path):
+def test_a_saved_tokenizer_does_not_record_how_it_was_loaded(base, tmp_path):
     load_tokenizer(resolve(str(base))).save_pretrained(tmp_path / "again")
     assert "local" not in (tmp_path / "again" / "tokenizer_config.json").read_text()

@@ -34,7 +34,7 @@ def rounded(weight: torch.Tensor, group: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("changes", "group"), [({"hidden_size": 256, "intermediate_size": 384}, 128), ({}, 64)])
-def test_transformers_holds_the_weights_rounded_to_the_nearest_of_sixteen(changes, group):
+def test_transformers_reads_weights_rounded_to_the_nearest_of_sixteen_values(changes, group):
     from transformers import AutoModelForCausalLM
 
     facts = written(**changes).facts
@@ -51,7 +51,7 @@ def test_transformers_holds_the_weights_rounded_to_the_nearest_of_sixteen(change
     assert torch.equal(theirs.get_input_embeddings().weight, untouched)
 
 
-def test_this_tool_loads_it_as_plain_weights_and_says_how_it_holds_them(capfd):
+def test_load_gives_dequantized_plain_weights(capfd):
     load.silence_libraries()
     from transformers import AutoModelForCausalLM
 
@@ -69,7 +69,7 @@ def test_this_tool_loads_it_as_plain_weights_and_says_how_it_holds_them(capfd):
         load.load(resolve("quantized"), precision="nf4")
 
 
-def test_rows_that_no_group_fits_stay_in_sixteen_bits_and_are_named():
+def test_rows_that_no_group_size_divides_stay_in_16_bits_and_are_listed():
     from transformers import AutoModelForCausalLM
 
     facts = written(intermediate_size=144).facts
@@ -79,11 +79,11 @@ def test_rows_that_no_group_fits_stay_in_sixteen_bits_and_are_named():
     ignored = json.loads(Path("quantized/config.json").read_text())["quantization_config"]["ignore"]
     assert set(ignored) == {"lm_head", *down}
     theirs = AutoModelForCausalLM.from_pretrained("quantized", dtype=torch.float32).model
-    whole = load.load(resolve("full"), precision="fp32").model.model
-    assert torch.equal(theirs.layers[0].mlp.down_proj.weight, whole.layers[0].mlp.down_proj.weight)
+    original = load.load(resolve("full"), precision="fp32").model.model
+    assert torch.equal(theirs.layers[0].mlp.down_proj.weight, original.layers[0].mlp.down_proj.weight)
 
 
-def test_the_group_is_the_largest_that_fits_every_layer():
+def test_the_group_size_is_the_largest_that_divides_every_width():
     assert w4a16.group_size([256, 512]) == 128
     assert w4a16.group_size([256, 192]) == 64
     assert w4a16.group_size([256, 96, 100]) == 32
@@ -91,7 +91,7 @@ def test_the_group_is_the_largest_that_fits_every_layer():
         w4a16.group_size([100])
 
 
-def test_it_is_scored_and_vllm_takes_it(monkeypatch):
+def test_the_result_is_scored_and_supported_by_vllm(monkeypatch):
     from countdown_rl.data import jsonl
     from countdown_rl.tasks import probe
 
@@ -107,7 +107,7 @@ def test_it_is_scored_and_vllm_takes_it(monkeypatch):
         engines.resolve("vllm", resolve("nf4"), precision="auto", device="auto")
 
 
-def test_nothing_is_merged_into_it():
+def test_w4a16_weights_cannot_be_merged_into_or_quantized_again():
     from countdown_rl.export.merge import merge
 
     written()
@@ -118,7 +118,7 @@ def test_nothing_is_merged_into_it():
         quantize(resolve("quantized"), Path("again"), QuantizeOptions(format="w4a16"))
 
 
-def test_without_its_library_it_is_refused_in_one_sentence(monkeypatch):
+def test_w4a16_without_compressed_tensors_is_refused(monkeypatch):
     monkeypatch.setattr(w4a16, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"countdown-rl\[w4a16\]"):
         written()

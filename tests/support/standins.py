@@ -1,8 +1,8 @@
-"""Two-layer random models of the architectures that the recipes are for, with tokenizers made to their templates.
+"""Two-layer random models of the architectures that the recipes train, with tokenizers that fit their templates.
 
-The chat templates are the real ones, which TRL carries; special tokens, pre-tokenizers, pad and end tokens are
-set as each family sets them. The vocabulary is a few hundred words. Weights are drawn wide enough that a step
-of training changes something.
+The chat templates are the real ones, shipped with TRL; special tokens, pre-tokenizers, pad and end tokens are those of
+each family. The vocabulary has a few hundred tokens. Weights have a variance at which a training step changes the
+output.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-#: How Llama 3 and Qwen cut text before merging it, but for the digits: three at once, or one.
+#: The pre-tokenizer of Llama 3 and Qwen; they differ in the digits they keep together: up to three, or one.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -25,7 +25,7 @@ TEXT = [
 
 @dataclass(frozen=True)
 class Family:
-    """What one family of models sets its own way. ``end`` holds the end tokens of its generation config."""
+    """Settings of one family of models. ``end`` holds the end tokens of its generation config."""
 
     architecture: str
     template: str
@@ -41,7 +41,7 @@ class Family:
 
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 FAMILIES = {
-    # Llama 3.1 has no pad token, begins every text with one of its own, and says end of turn otherwise than end.
+    # Llama 3.1 has no pad token, a begin-of-text token, and different tokens for end of turn and end of text.
     "llama-3.1": Family(
         "Llama",
         "llama3_1",
@@ -125,8 +125,8 @@ def tokenizer(family: Family) -> Any:
     )
 
 
-def config(family: Family, words: Any, **changes: Any) -> Any:
-    """The configuration of a two-layer model of *family* over the tokenizer *words*."""
+def config(family: Family, tokens: Any, **changes: Any) -> Any:
+    """The configuration of a two-layer model of *family* over the tokenizer *tokens*."""
     import transformers
 
     settings = {
@@ -137,23 +137,23 @@ def config(family: Family, words: Any, **changes: Any) -> Any:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "initializer_range": 0.1,
-        "bos_token_id": words.bos_token_id,
-        "eos_token_id": words.eos_token_id,
-        "pad_token_id": words.pad_token_id,
+        "bos_token_id": tokens.bos_token_id,
+        "eos_token_id": tokens.eos_token_id,
+        "pad_token_id": tokens.pad_token_id,
     }
     return getattr(transformers, f"{family.architecture}Config")(**settings | family.config | changes)
 
 
 def checkpoint(path: Path, name: str, *, seed: int = 0, **changes: Any) -> Path:
-    """A whole checkpoint of the family called *name* at *path*, in bf16."""
+    """A complete checkpoint of the family called *name* at *path*, in bf16."""
     import torch
     import transformers
 
     family = FAMILIES[name]
-    words = tokenizer(family)
+    tokens = tokenizer(family)
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{family.architecture}ForCausalLM")(config(family, words, **changes))
-    model.generation_config.eos_token_id = [words.convert_tokens_to_ids(token) for token in family.end]
+    model = getattr(transformers, f"{family.architecture}ForCausalLM")(config(family, tokens, **changes))
+    model.generation_config.eos_token_id = [tokens.convert_tokens_to_ids(token) for token in family.end]
     model.to(torch.bfloat16).save_pretrained(path)
-    words.save_pretrained(path)
+    tokens.save_pretrained(path)
     return path

@@ -1,4 +1,4 @@
-"""Small random checkpoints for tests: a real Llama architecture and a real tokenizer, in no time."""
+"""Small random checkpoints for tests: a two-layer Llama with a real tokenizer, made in milliseconds."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def model(seed: int = 0, **changes: Any) -> Any:
 
 
 def checkpoint(path: Path, *, seed: int = 0, shard: str = "5GB", **changes: Any) -> Path:
-    """A whole checkpoint at *path*: config, safetensors, tokenizer, chat template."""
+    """A complete checkpoint at *path*: config, safetensors, tokenizer, chat template."""
     model(seed, **changes).save_pretrained(path, max_shard_size=shard)
     tokenizer().save_pretrained(path)
     return path
