@@ -188,7 +188,7 @@ def test_two_processes_continue_where_they_were_killed(place, two):
     (place / "dying.py").write_text(
         "import os, signal\n"
         "def reward(grade, row, tokens):\n"
-        "    kept = os.path.exists('killed/kept/checkpoint-2/whole')\n"
+        "    kept = os.path.exists('killed/kept/checkpoint-2/complete')\n"
         "    if kept and not os.path.exists('killed/once'):\n"
         "        open('killed/once', 'w').close()\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"

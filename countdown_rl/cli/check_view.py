@@ -7,7 +7,7 @@ from rich.table import Table
 from countdown_rl.cli import console
 
 if TYPE_CHECKING:
-    from countdown_rl.training.preflight import Checked
+    from countdown_rl.training.preflight import Preflight
 
 _PARTS = {
     "weights": "weights",
@@ -21,7 +21,7 @@ _PARTS = {
 _DEVICES = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "processor"}
 
 
-def show(checked: "Checked", *, as_json: bool) -> None:
+def show(checked: "Preflight", *, as_json: bool) -> None:
     """Say what a run would be; warn where this machine has no room for it."""
     console.note(
         f"{checked.model}: {checked.architecture}, {checked.trainable:,} of {checked.parameters:,} parameters trained; "
@@ -30,13 +30,13 @@ def show(checked: "Checked", *, as_json: bool) -> None:
     here = checked.estimates[0]
     if checked.fits is False:
         console.warn(
-            f"the run needs about {size(here.peak)} and this machine has {size(checked.room or 0)}; lower "
+            f"the run needs about {size(here.peak)} and this machine has {size(checked.device_memory or 0)}; lower "
             "--micro-batch, --prompts or --max-completion-length, or add --gradient-checkpointing."
         )
     console.result(checked.as_dict(), as_json=as_json, view=_table(checked))
 
 
-def _table(checked: "Checked") -> Table:
+def _table(checked: "Preflight") -> Table:
     table = Table("memory", title_justify="left", box=None, pad_edge=False)
     for one in checked.estimates:
         table.add_column(_DEVICES[one.device], justify="right")

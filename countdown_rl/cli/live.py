@@ -48,7 +48,7 @@ def line(rows: list[StepRow], max_steps: int) -> str:
     left = "" if step == max_steps else f", {_time_left(rows, max_steps)} left"
     return (
         f"step {step}/{max_steps}: reward {_recent(rows, 'reward'):.3f}, solved {_recent(rows, 'correct'):.0%}, "
-        f"{_recent(rows, 'length'):.0f} tokens{left}"
+        f"{_recent(rows, 'mean_length'):.0f} tokens{left}"
     )
 
 
@@ -61,9 +61,9 @@ def block(rows: list[StepRow], max_steps: int) -> Table:
     grid.add_row(Text("step", "dim"), f"{step}/{max_steps}", bar, Text(left, "dim"))
     for name, label, figure, detail in (
         (
-            ("reward", "reward", "{:.3f}", f"{rows[-1].dead_groups:.0%} of groups without signal"),
+            ("reward", "reward", "{:.3f}", f"{rows[-1].frac_reward_zero_std:.0%} of groups without signal"),
             ("correct", "solved", "{:.0%}", ""),
-            ("length", "length", "{:.0f} tokens", f"{rows[-1].truncated:.0%} truncated"),
+            ("mean_length", "length", "{:.0f} tokens", f"{rows[-1].truncated:.0%} truncated"),
         )
         if rows
         else ()

@@ -52,7 +52,7 @@ def train(
 
     With --precision nf4 the frozen base is held in 4 bits; on a CPU its values are rounded once and computed with in
     full precision. An interrupted run continues when the same command is run again. Samples of completions (see
-    countdown-rl samples) and a plot of the run are written beside the log.
+    countdown-rl samples) are written beside the log.
 
     Examples:
         countdown-rl train --model countdown-tiny --data artifacts/data

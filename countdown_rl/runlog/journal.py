@@ -1,4 +1,4 @@
-"""What a run remembers beside its weights (rows, warnings, samples, evidence), and shows beside its log."""
+"""Record of one training run: kept whole in its checkpoints, and written beside its log while it grows."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,48 +8,75 @@ from typing import Any
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.runlog import log as trainlog
-from countdown_rl.runlog import plots
 from countdown_rl.runlog.log import StepRow
 
-#: In each checkpoint.
-_ROWS, _REST = "steps.csv", "history.json"
-#: Beside the log: completions as they were while the model learnt, and the run as a picture.
-SAMPLES, PICTURE = "samples.jsonl", "curves.png"
+#: Completions sampled during training, beside the log.
+SAMPLES = "samples.jsonl"
+#: Files of a journal in a checkpoint.
+_ROWS, _REST = "steps.csv", "journal.json"
 
 
 @dataclass
-class History:
-    """The past of one run.
+class Journal:
+    """Everything that a resumed run must know of its past, beside the weights.
 
     Attributes:
-        rows: one a step.
-        warnings: sentences that were said, by a short name.
-        samples: completions as they were while the model learnt, oldest first.
-        evidence: what the curriculum goes by, if there is one.
+        log: the CSV to write, with the samples in a file beside it; None writes neither.
+        every: steps per row of the CSV.
+        max_steps: after this step the CSV is written whatever *every* is.
+        rows: one per step.
+        warnings: sentences that were printed, by a short name.
+        samples: completions, oldest first.
+        evidence: state of the curriculum, if there is one.
     """
 
+    log: Path | None
+    every: int
+    max_steps: int
     rows: list[StepRow] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     evidence: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, checkpoint: Path) -> None:
-        """Write it into the directory *checkpoint*."""
+        """Write the journal into the directory *checkpoint*."""
         trainlog.write(checkpoint / _ROWS, self.rows)
         rest = {"warnings": self.warnings, "samples": self.samples, "evidence": self.evidence}
         (checkpoint / _REST).write_text(json.dumps(rest))
 
+    def load(self, checkpoint: Path) -> None:
+        """Restore what :meth:`save` wrote into *checkpoint*."""
+        self.rows = trainlog.read(checkpoint / _ROWS)
+        for name, value in json.loads((checkpoint / _REST).read_bytes()).items():
+            setattr(self, name, value)
 
-def load(checkpoint: Path) -> History:
-    """The history that :meth:`History.save` wrote there."""
-    return History(trainlog.read(checkpoint / _ROWS), **json.loads((checkpoint / _REST).read_bytes()))
+    def write(self) -> None:
+        """Write log and samples anew, without what an interrupted run added after its last checkpoint."""
+        if self.log:
+            self._write_log(self.log)
+            jsonl.write_rows(self.log.parent / SAMPLES, self.samples)
+
+    def add_row(self, row: StepRow) -> None:
+        """Add *row*, and write the log where a row of it is complete."""
+        self.rows.append(row)
+        if self.log and (row.step % self.every == 0 or row.step == self.max_steps):
+            self._write_log(self.log)
+
+    def add_samples(self, samples: list[dict[str, Any]]) -> None:
+        """Add *samples*, also to their file."""
+        self.samples += samples
+        if self.log:
+            jsonl.append_rows(self.log.parent / SAMPLES, samples)
+
+    def _write_log(self, log: Path) -> None:
+        trainlog.write(log, trainlog.thinned(self.rows, self.every))
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """The samples of a run, as its :class:`Journal` wrote them at *path*; a line cut off at the end is left out.
+    """The samples of a training run at *path*; a line cut off at the end is left out.
 
     Raises:
-        InputError: they are not.
+        InputError: the file holds something else.
     """
     # Bytes, because a text's lines also end at characters that a model may have written.
     lines = path.read_bytes().split(b"\n")[:-1]
@@ -60,42 +87,3 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     except (ValueError, AttributeError):
         pass
     raise InputError(f"{path} holds no samples of a training run.")
-
-
-class Journal:
-    """The files beside the log *log* (none where it is None) that show *past* to a person while it grows.
-
-    Args:
-        steps: of the whole run, after which the log is written whatever *every* says.
-        every: steps a row of the log.
-    """
-
-    def __init__(self, past: History, log: Path | None, *, steps: int, every: int) -> None:
-        self._past, self._log = past, log
-        self._steps, self._every = steps, every
-
-    def begin(self) -> None:
-        """Write what there is so far; whatever a run that was killed had written after it goes."""
-        if self._log:
-            self._write_log(self._log)
-            jsonl.write_rows(self._log.parent / SAMPLES, self._past.samples)
-            (self._log.parent / PICTURE).unlink(missing_ok=True)
-
-    def step(self, row: StepRow) -> None:
-        """Take note of *row*, which is in the past already."""
-        if self._log and (row.step % self._every == 0 or row.step == self._steps):
-            self._write_log(self._log)
-
-    def sample(self, samples: list[dict[str, Any]]) -> None:
-        """Add *samples* to the past and to its file."""
-        self._past.samples += samples
-        if self._log:
-            jsonl.append_rows(self._log.parent / SAMPLES, samples)
-
-    def end(self) -> None:
-        """Draw the finished run."""
-        if self._log:
-            plots.draw(self._log, self._log.parent / PICTURE)
-
-    def _write_log(self, log: Path) -> None:
-        trainlog.write(log, trainlog.thinned(self._past.rows, self._every))

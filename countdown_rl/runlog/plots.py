@@ -42,9 +42,9 @@ def _panels(grid: Any, rows: Sequence[StepRow]) -> None:
     named = {name: _name(name) for name in sorted({name for row in rows for name in row.kinds})}
     _curves(kinds, "Share solved, by kind of puzzle", rows, named or {"correct": "all"})
     kinds.set_ylim(-0.02, 1.02)
-    _curves(length, "Tokens a completion", rows, {"length": "mean"})
+    _curves(length, "Tokens a completion", rows, {"mean_length": "mean"})
     shares = {"entropy": "entropy, nats a token", "kl": "KL to the start, nats a token"}
-    shares |= {"truncated": "share cut short", "dead_groups": "share of groups all alike"}
+    shares |= {"truncated": "share cut short", "frac_reward_zero_std": "share of groups all alike"}
     _curves(signal, "Entropy, and what teaches nothing", rows, shares)
     for axes in (length, signal):
         axes.set_ylim(bottom=0)

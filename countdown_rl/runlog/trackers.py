@@ -1,4 +1,4 @@
-"""Where else a run is reported to: TensorBoard, Weights & Biases, Trackio, each into files beside the log."""
+"""Experiment trackers beside the log: TensorBoard, Weights & Biases and Trackio, offline by default."""
 
 import contextlib
 import os
@@ -9,36 +9,36 @@ from pathlib import Path
 
 from countdown_rl.errors import CountdownError
 
-#: What the runs of this tool are called together, where a tracker asks.
+#: Project name of all runs, for the trackers that have projects.
 PROJECT = "countdown-rl"
 
 
-def aside(names: Sequence[str]) -> contextlib.AbstractContextManager[object]:
-    """Within it what trackers print goes to stderr; stdout is for data."""
+def stdout_to_stderr(names: Sequence[str]) -> contextlib.AbstractContextManager[object]:
+    """Redirect to stderr what the trackers *names* print; stdout is for data."""
     return contextlib.redirect_stdout(sys.stderr) if names else contextlib.nullcontext()
 
 
-def prepare(names: Sequence[str], beside: Path) -> None:
-    """Make the trackers *names* ready: offline unless the environment says otherwise, their files in *beside*.
+def prepare(names: Sequence[str], directory: Path) -> None:
+    """Set up the trackers *names*: files in *directory*, offline unless the environment says otherwise.
 
     Raises:
-        CountdownError: one of them is not installed.
+        CountdownError: a tracker is not installed.
     """
     for name in names:
         if find_spec(name) is None:
             raise CountdownError(f"--report-to {name} needs a package: pip install 'countdown-rl[{name}]'.")
     if not names:
         return
-    # transformers says on stdout, which is for data, that W&B is offline, if it knows while it is imported.
-    with aside(names):
+    # While it is imported, transformers prints on stdout that W&B is offline if that is set already.
+    with stdout_to_stderr(names):
         import transformers.integrations.integration_utils  # noqa: F401
-    where = beside.absolute()
+    directory = directory.absolute()
     for key, value in {
-        "TENSORBOARD_LOGGING_DIR": str(where / "tensorboard"),
-        "WANDB_DIR": str(where),
+        "TENSORBOARD_LOGGING_DIR": str(directory / "tensorboard"),
+        "WANDB_DIR": str(directory),
         "WANDB_MODE": "offline",
         "WANDB_PROJECT": PROJECT,
         "WANDB_SILENT": "true",
-        "TRACKIO_DIR": str(where / "trackio"),
+        "TRACKIO_DIR": str(directory / "trackio"),
     }.items():
         os.environ.setdefault(key, value)

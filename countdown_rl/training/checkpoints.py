@@ -1,7 +1,7 @@
-"""Where a training run stands on disk: whole checkpoints of one run, told apart from another's.
+"""Checkpoints of one training run.
 
-A checkpoint counts once its ``whole`` mark is on disk, and the one before it goes only then, so a run
-killed at any moment has a checkpoint to continue from.
+A checkpoint counts once its ``complete`` mark is on disk, and only then is the one before it removed, so a run that is
+killed at any moment has a checkpoint to resume from.
 """
 
 import json
@@ -15,41 +15,41 @@ from countdown_rl import artifacts
 from countdown_rl.training.config import TrainOptions
 
 RUN = "run.json"
-MARK = "whole"
-#: How many differences are named before the rest are counted.
+MARK = "complete"
+#: Differences that are named before the rest are counted.
 _NAMED = 3
 
 
 class Checkpoints:
-    """The checkpoints of one run under *directory*. *identity* is all that decides what the run computes."""
+    """The checkpoints under *directory* of the run with *identity*: everything that decides what it computes."""
 
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
         self.directory = directory
-        self.identity = json.loads(json.dumps(identity))  # as it comes back from disk
+        self.identity = json.loads(json.dumps(identity))  # as it is read back from disk
 
     def differences(self) -> list[str]:
-        """What tells this run from the unfinished one that is kept here; empty where there is none, or no other.
+        """The differences between this run and the unfinished one in the directory; empty where there is none.
 
-        Each is a phrase such as ``--seed was 42, is 1`` or ``other data``; after a few, how many more.
+        Each is a phrase such as ``--seed was 42, is 1`` or ``other data``; beyond a few, they are counted.
         """
         if self.newest() is None:
             return []
         kept = self._kept()
         if kept == self.identity:
             return []
-        found = []
+        phrases = []
         for section in ("options", "inputs", "versions") if isinstance(kept, dict) else ():
             was, now = (run.get(section, {}) for run in (kept, self.identity))
             for key in [*now, *(key for key in was if key not in now)]:
                 if was.get(key) == now.get(key):
                     continue
                 if section == "inputs":
-                    found.append(f"another {key}" if key == "model" else f"other {key}")
+                    phrases.append(f"another {key}" if key == "model" else f"other {key}")
                 else:
                     name = "--" + key.replace("_", "-") if section == "options" else key
-                    found.append(f"{name} was {_plain(was.get(key))}, is {_plain(now.get(key))}")
-        found = found or ["it cannot be read"]
-        return found[:_NAMED] + ([f"{len(found) - _NAMED} more"] if len(found) > _NAMED else [])
+                    phrases.append(f"{name} was {_text(was.get(key))}, is {_text(now.get(key))}")
+        phrases = phrases or ["it cannot be read"]
+        return phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else [])
 
     def _kept(self) -> Any:
         try:
@@ -58,22 +58,21 @@ class Checkpoints:
             return None
 
     def latest(self) -> Path | None:
-        """The newest whole checkpoint of this very run."""
+        """The newest complete checkpoint of this run."""
         return self.newest() if self._kept() == self.identity else None
 
     def newest(self) -> Path | None:
-        """The newest whole checkpoint, whoever left it."""
-        found = [path.parent for path in self.directory.glob(f"checkpoint-*/{MARK}")]
-        return max(found, key=step_of, default=None)
+        """The newest complete checkpoint of any run."""
+        return max((mark.parent for mark in self.directory.glob(f"checkpoint-*/{MARK}")), key=step_of, default=None)
 
     def begin(self) -> None:
-        """Clear what another run left, and write down whose directory this is now."""
+        """Clear the directory and write this run's identity into it."""
         self.clear()
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / RUN).write_text(json.dumps({"run": self.identity}, indent=2) + "\n")
 
     def keep(self, checkpoint: Path) -> None:
-        """Mark *checkpoint* as whole once its bytes are on disk, then drop every other one."""
+        """Mark *checkpoint* as complete once its bytes are on disk, then remove all others."""
         for path in [*checkpoint.rglob("*"), checkpoint]:
             artifacts.fsync(path)
         (checkpoint / MARK).touch()
@@ -84,7 +83,7 @@ class Checkpoints:
                 shutil.rmtree(other, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove all checkpoints, and nothing that is not ours."""
+        """Remove all checkpoints, and the directory where nothing else is in it."""
         for path in self.directory.glob("checkpoint-*"):
             shutil.rmtree(path, ignore_errors=True)
         (self.directory / RUN).unlink(missing_ok=True)
@@ -92,36 +91,36 @@ class Checkpoints:
             self.directory.rmdir()
 
 
-class Due:
-    """When a checkpoint is due: after so many steps or minutes, at the end of a round, before the last step."""
+class Schedule:
+    """When to save a checkpoint: every so many steps or minutes, at the end of a round, before the last step."""
 
-    def __init__(self, options: TrainOptions, round_steps: int) -> None:
-        self._every = -(-options.save_steps // round_steps) * round_steps
+    def __init__(self, options: TrainOptions) -> None:
+        self._round_steps, self._max_steps = options.round_steps, options.max_steps
+        self._every = -(-options.save_steps // self._round_steps) * self._round_steps
         self._seconds = options.save_minutes * 60
-        self._round, self._steps = round_steps, options.max_steps
         self._last = time.monotonic()
 
-    def __call__(self, step: int) -> bool:
-        if step % self._round or step >= self._steps:
+    def due(self, step: int) -> bool:
+        """Whether to save after *step*; the same in every process."""
+        if step % self._round_steps or step >= self._max_steps:
             return False
-        if not (self._every and step % self._every == 0) and not (self._seconds and self._late()):
+        if not (self._every and step % self._every == 0) and not (self._seconds and self._time_is_up()):
             return False
         self._last = time.monotonic()
         return True
 
-    def _late(self) -> bool:
+    def _time_is_up(self) -> bool:
         from accelerate.utils import broadcast_object_list
 
-        late = [time.monotonic() - self._last >= self._seconds]
-        return bool(broadcast_object_list(late)[0])  # all processes save, or none
+        return bool(broadcast_object_list([time.monotonic() - self._last >= self._seconds])[0])
 
 
 def step_of(checkpoint: Path) -> int:
-    """The optimiser step that *checkpoint* was written after."""
+    """The optimiser step after which *checkpoint* was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def _plain(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "not given"
     return "not given" if value is None else str(value)

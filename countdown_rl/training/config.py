@@ -109,6 +109,11 @@ class TrainOptions(Options):
         Option(help="Tracker, offline, beside the log; repeatable.", rich_help_panel=RUN),
     ] = ()
 
+    @property
+    def round_steps(self) -> int:
+        """Optimiser steps that use one round of completions. Only after a whole round can a run be resumed."""
+        return self.steps_per_generation * self.num_iterations
+
     def __post_init__(self) -> None:
         super().__post_init__()
         completions = self.prompts * self.num_generations

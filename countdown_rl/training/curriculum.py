@@ -1,9 +1,9 @@
-"""Which puzzles a run draws: every one in turn, or more of the kinds that the model solves sometimes.
+"""Order in which a run draws puzzles: every one in turn, or more of the kinds that the model solves sometimes.
 
-A group whose completions are all right or all wrong teaches nothing. The curriculum counts, for every kind
-of puzzle (count of numbers, operators needed, how many solutions), how many groups of late were mixed, and
-draws a kind as often as the data holds it times that share. What it draws for a round depends on the seed,
-the number of the round and the evidence alone, so a continued run draws what an unbroken one would have.
+A group whose completions are all correct or all wrong has no advantage and gives no gradient. The curriculum counts
+the recent groups with both outcomes for every kind of puzzle (count of numbers, operators needed, number of
+solutions), and draws a kind in proportion to its rows times that share. The draws of a round depend on the seed, the
+number of the round and these counts alone, so a resumed run draws the same puzzles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,28 +13,28 @@ from typing import Any
 import numpy as np
 
 Row = Mapping[str, Any]
-#: Of each kind (groups seen, mixed ones among them), older ones counting less.
+#: By kind: [groups, groups with both outcomes], discounted over time.
 Evidence = dict[str, list[float]]
 
-#: What a group still counts for after one more round.
+#: Discount of the counts per round.
 _DECAY = 0.95
-#: Rounds that may be drawn before the rewards of the first of them are known: data loaders read ahead.
+#: Rounds that may be drawn before the rewards of the first of them are known: data loaders prefetch.
 _AHEAD = 2
-#: Solutions of a puzzle up to which it belongs to one bucket.
-_BUCKETS = (0, 1, 3, 9)
+#: Upper ends of the ranges of solutions that count as one kind.
+_SOLUTIONS = (0, 1, 3, 9)
 
 
 def kind(row: Row) -> str:
-    """Which puzzles *row* is counted with, e.g. ``4 numbers, mul-div, 2-3 solutions``."""
+    """The kind of the puzzle *row*, e.g. ``4 numbers, mul-div, 2-3 solutions``."""
     size = row.get("size") or len(row.get("nums") or ())
-    return f"{size} numbers, {row.get('needs') or '?'}, {_bucket(row.get('solutions'))} solutions"
+    return f"{size} numbers, {row.get('needs') or '?'}, {_solutions(row.get('solutions'))} solutions"
 
 
-def _bucket(solutions: int | None) -> str:
+def _solutions(solutions: int | None) -> str:
     if solutions is None:
         return "?"
     low = 0
-    for high in _BUCKETS:
+    for high in _SOLUTIONS:
         if solutions <= high:
             return str(high) if low == high else f"{low}-{high}"
         low = high + 1
@@ -42,9 +42,9 @@ def _bucket(solutions: int | None) -> str:
 
 
 def in_turn(count: int, seed: int, start: int = 0) -> Iterator[int]:
-    """Row numbers without end: every row once in an order of its own, then all again in another.
+    """Endless row indices below *count*: a permutation of all rows, then another one.
 
-    The draw at position *start* depends on *count*, *seed* and *start* alone.
+    The index at position *start* depends on *count*, *seed* and *start* alone.
     """
     epoch, skip = divmod(start, count)
     while True:
@@ -53,10 +53,10 @@ def in_turn(count: int, seed: int, start: int = 0) -> Iterator[int]:
 
 
 class Curriculum:
-    """Draws *size* rows a round, after what was seen of the rounds before.
+    """Draws *size* rows per round, by the outcomes of earlier rounds.
 
     Args:
-        evidence: what an earlier part of the run had seen, as :attr:`evidence` gave it.
+        evidence: state of an interrupted run, from :attr:`evidence`.
     """
 
     def __init__(self, rows: Sequence[Row], *, size: int, seed: int, evidence: Sequence[Mapping[str, Any]]) -> None:
@@ -65,47 +65,47 @@ class Curriculum:
             members.setdefault(kind(row), []).append(index)
         self._members = {name: np.array(members[name]) for name in sorted(members)}
         self._size, self._seed = size, seed
-        # After how many rounds, and what was known then: the newest _AHEAD + 1 of them.
-        self._known: dict[int, Evidence] = {entry["rounds"]: entry["kinds"] for entry in evidence} or {0: {}}
+        # By number of observed rounds, the newest _AHEAD + 1 of them.
+        self._evidence: dict[int, Evidence] = {entry["rounds"]: entry["kinds"] for entry in evidence} or {0: {}}
 
     @property
     def evidence(self) -> list[dict[str, Any]]:
-        """All that decides the rounds to come, as JSON can hold it."""
-        return [{"rounds": rounds, "kinds": kinds} for rounds, kinds in self._known.items()]
+        """The state, as JSON values."""
+        return [{"rounds": rounds, "kinds": kinds} for rounds, kinds in self._evidence.items()]
 
-    def saw(self, outcomes: Sequence[tuple[str, bool]], generations: int) -> None:
-        """Take in a round: the kind of each completion's puzzle and whether it is right, group by group."""
-        rounds = max(self._known)
-        groups = [outcomes[start : start + generations] for start in range(0, len(outcomes), generations)]
-        new = {name: [_DECAY * seen, _DECAY * mixed] for name, (seen, mixed) in self._known[rounds].items()}
-        for group in groups:
-            counts = new.setdefault(group[0][0], [0.0, 0.0])
+    def observe(self, outcomes: Sequence[tuple[str, bool]], num_generations: int) -> None:
+        """Take in a round: kind of puzzle and correctness of each completion, group by group."""
+        rounds = max(self._evidence)
+        kinds = {name: [_DECAY * seen, _DECAY * mixed] for name, (seen, mixed) in self._evidence[rounds].items()}
+        for start in range(0, len(outcomes), num_generations):
+            group = outcomes[start : start + num_generations]
+            counts = kinds.setdefault(group[0][0], [0.0, 0.0])
             counts[0] += 1
-            counts[1] += len({right for _, right in group}) > 1
-        self._known[rounds + 1] = new
-        self._known.pop(rounds - _AHEAD, None)
+            counts[1] += len({correct for _, correct in group}) > 1
+        self._evidence[rounds + 1] = kinds
+        self._evidence.pop(rounds - _AHEAD, None)
 
-    def chances(self, number: int) -> dict[str, float]:
-        """How likely each kind is in round *number*, from 0. A kind that was not seen yet counts as mixed."""
-        known = self._known[max(0, number + 1 - _AHEAD)]
+    def probabilities(self, number: int) -> dict[str, float]:
+        """The probability of each kind in round *number*, from 0. One not yet seen counts as mixed."""
+        evidence = self._evidence[max(0, number + 1 - _AHEAD)]
         shares = {}
         for name, members in self._members.items():
-            seen, mixed = known.get(name, (0.0, 0.0))
+            seen, mixed = evidence.get(name, (0.0, 0.0))
             shares[name] = len(members) * (mixed + 1) / (seen + 1)
-        whole = sum(shares.values())
-        return {name: share / whole for name, share in shares.items()}
+        total = sum(shares.values())
+        return {name: share / total for name, share in shares.items()}
 
     def draw(self, number: int) -> list[int]:
-        """The rows of round *number*, no row twice where a kind has enough of them."""
+        """The row indices of round *number*, without repeats where a kind has enough rows."""
         rng = np.random.default_rng((self._seed, number))
-        sizes = rng.multinomial(self._size, list(self.chances(number).values()))
+        sizes = rng.multinomial(self._size, list(self.probabilities(number).values()))
         drawn = [
             rng.choice(members, size, replace=bool(size > len(members)))
             for members, size in zip(self._members.values(), sizes, strict=True)
         ]
         return rng.permutation(np.concatenate(drawn)).tolist()
 
-    def draws(self, start: int) -> Iterator[int]:
-        """The rows of round *start* and all after it, each round drawn when it is asked for."""
+    def indices(self, start: int) -> Iterator[int]:
+        """Endless row indices from round *start* on; each round is drawn when it is reached."""
         for number in count(start):
             yield from self.draw(number)

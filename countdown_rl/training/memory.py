@@ -1,9 +1,9 @@
-"""How much memory a training run will need, worked out from the model's shape before a weight is loaded.
+"""Estimate of the memory of a training run, from the shapes of the model alone.
 
-What stays for the whole run (weights, adapter, gradients, optimiser) is counted exactly. On top of it comes
-the larger of two peaks that never meet: the key-value cache while completions are drawn, and what the
-backward pass keeps. The second follows Korthikanti et al. 2022 (arXiv:2205.05198), section 4, redone for
-gated blocks with a fused attention, whose scores are never kept, and with a LoRA pair on every linear layer.
+Weights, adapter, gradients and optimiser states are counted exactly. The peak adds the larger of two parts that do not
+overlap in time: the key-value cache of generation, and the activations kept for the backward pass. The latter follow
+Korthikanti et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, to fused attention, which keeps no
+scores, and to a LoRA pair on every linear layer.
 """
 
 from dataclasses import asdict, dataclass
@@ -12,17 +12,17 @@ from typing import Any
 
 from countdown_rl.training.config import TrainOptions
 
-#: Bytes of one NF4 weight: half a byte, one byte of scale for 64, and four more for 256 of those scales.
+#: Bytes per NF4 weight: 4 bits, one byte of scale per 64, and four per 256 of these scales.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-#: TRL projects this many tokens by this many words at once, in fp32, instead of holding all logits.
+#: Tokens and vocabulary entries of the fp32 logits that TRL computes at a time.
 _TILE = (4_096, 32_768)
-#: Copies of a row of fp32 logits that sampling holds: the raw ones, the warped ones, their softmax.
+#: Copies of the fp32 logits in sampling: raw, warped, softmax.
 _SAMPLING = 3
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes that one process needs. ``device`` is "cuda", "mps" or "cpu"."""
+    """Bytes per process. ``device`` is "cuda", "mps" or "cpu"."""
 
     device: str
     weights: int
@@ -34,17 +34,17 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """All that stays, and the larger of the two that take turns."""
+        """The maximum at any time: generation and loss alternate."""
         return self.weights + self.adapter + self.gradients + self.optimiser + max(self.generation, self.loss)
 
     def as_dict(self) -> dict[str, Any]:
-        """Every part and the peak, for ``--json``."""
+        """All parts and the peak, for ``--json``."""
         return asdict(self) | {"peak": self.peak}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a model's configuration decides how much it keeps for each token."""
+    """Sizes of a model that decide its memory per token; ``normed`` where q and k are normalised."""
 
     layers: int
     hidden: int
@@ -56,7 +56,7 @@ class Shape:
 
     @classmethod
     def of(cls, model: Any) -> "Shape":
-        """The shape of a transformers *model* that is built like Llama; ``normed`` where it norms q and k."""
+        """The shape of a transformers *model* with the architecture of Llama."""
         text = model.config.get_text_config()
         heads = text.num_attention_heads
         width = getattr(text, "head_dim", None) or text.hidden_size // heads
@@ -74,7 +74,7 @@ class Shape:
 
 
 def skeleton(config: Any) -> Any:
-    """The model of *config* without any weights: every parameter has a shape and no bytes."""
+    """The model of *config* on the meta device: shapes without data."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -83,7 +83,7 @@ def skeleton(config: Any) -> Any:
 
 
 def lora_parameters(model: Any, rank: int) -> int:
-    """How many numbers a LoRA pair of *rank* on every linear layer but the output head of *model* has."""
+    """Parameters of a LoRA adapter of *rank* on every linear layer of *model* but the output head."""
     head = model.get_output_embeddings()
     return sum(
         rank * sum(module.weight.shape)
@@ -103,11 +103,11 @@ def estimate(
     rank: int,
     processes: int = 1,
 ) -> Estimate:
-    """What a run of *options* on *model*, a :func:`skeleton`, will need in each of *processes*.
+    """The memory of a run of *options* on *model*, a :func:`skeleton`, in each of *processes*.
 
     Args:
-        nf4: linear layers are held in 4 bits; only CUDA does.
-        width: bytes of a number that the model computes with: 2 or 4.
+        nf4: linear layers are held in 4 bits, which only CUDA does.
+        width: bytes per number in the forward pass, 2 or 4.
         prompt: tokens of the longest prompt.
         rank: of the adapter.
     """
@@ -118,7 +118,7 @@ def estimate(
     packed = [prod(layer.weight.shape) for layer in linears(model).values()] if nf4 else []
     weights = round((total - sum(packed)) * width + sum(packed) * NF4_BYTES)
     trained = lora_parameters(model, rank)
-    adapter_width = 2 if nf4 else 4  # TRL trains the pair in bf16 over 4-bit weights; PEFT keeps it in fp32 else
+    adapter_width = 2 if nf4 else 4  # TRL casts the adapter to bf16 over 4-bit weights; else PEFT keeps it in fp32
 
     sequences = options.prompts * options.num_generations * options.steps_per_generation // processes
     length = prompt + options.max_completion_length
@@ -126,7 +126,7 @@ def estimate(
     generation = cache + _SAMPLING * 4 * sequences * shape.vocabulary
 
     tokens = options.micro_batch * length
-    # Autocast hands a pair its input in the type of the base; without it, in the pair's own.
+    # Autocast passes an adapter its input in the type of the base; without it, in its own.
     pair, mask = (width, 1) if device == "cuda" else (adapter_width, adapter_width)
     block = tokens * kept_by_block(shape, width, pair, rank, options.lora_dropout, mask)
     if options.gradient_checkpointing:
@@ -148,22 +148,22 @@ def estimate(
 
 
 def kept_by_block(shape: Shape, width: int, pair: int, rank: int, dropout: float, mask: int) -> int:
-    """Bytes that one block keeps for the backward pass, for each token.
+    """Bytes per token that one block keeps for the backward pass.
 
-    The base is frozen, so its own layers keep none of their input; each LoRA pair keeps what it was given.
+    The base is frozen, so its layers keep no input; each LoRA pair keeps its own.
 
     Args:
-        width: bytes of a number in the base; *pair* of one in a LoRA pair; *mask* of one in a dropout mask.
+        width: bytes per number in the base; *pair* in a LoRA pair; *mask* in a dropout mask.
     """
     hidden, inner, queries, keys = shape.hidden, shape.inner, shape.queries, shape.keys
-    norms = 4 * (2 * hidden + (queries + keys if shape.normed else 0))  # they compute in fp32
-    attention = (2 * queries + 2 * keys) * width  # q, k, v and the sum
+    norms = 4 * (2 * hidden + (queries + keys if shape.normed else 0))  # computed in fp32
+    attention = (2 * queries + 2 * keys) * width  # q, k, v, output
     gated = 3 * inner * width  # gate, its activation, up
-    given = 5 * hidden + queries + inner  # to q, k, v, gate and up; to o; to down
+    lora_inputs = 5 * hidden + queries + inner  # of q, k, v, gate and up; of o; of down
     if dropout:
-        inputs = given * (pair + mask)
+        inputs = lora_inputs * (pair + mask)
     elif pair != width:
-        inputs = given * pair
-    else:  # what feeds several pairs is kept once, and the sum of attention is kept already
+        inputs = lora_inputs * pair
+    else:  # an input of several pairs is kept once, and the output of attention is counted already
         inputs = (2 * hidden + inner) * width
     return norms + attention + gated + inputs + 7 * rank * pair

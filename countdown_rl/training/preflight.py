@@ -1,22 +1,32 @@
-"""Whether a training run can begin: options, model, data, prompts and memory, without a weight or a step."""
+"""Checks before a training run: options, model, data, prompts and memory, without loading weights."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.models import load, reference, shape
-from countdown_rl.training import memory, rewards, train
-from countdown_rl.training.checkpoints import Checkpoints
+from countdown_rl.data import jsonl
+from countdown_rl.errors import InputError, ModelError
+from countdown_rl.models import chat_template, load, reference, shape
+from countdown_rl.tasks.task import Row
+from countdown_rl.training import memory, rewards, trl_config
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.memory import Estimate
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What a run would be. ``estimates`` are for this machine's device and, where that is none, for CUDA;
-    ``room`` is the bytes of memory of this machine's device, if it says."""
+class Preflight:
+    """A run that can start.
+
+    Attributes:
+        longest_prompt: in tokens.
+        estimates: for the device of this machine and, where that is another one, for CUDA.
+        device_memory: bytes that the device of this machine has, where that is known.
+    """
 
     model: str
     architecture: str
@@ -25,17 +35,17 @@ class Checked:
     rows: int
     longest_prompt: int
     estimates: list[Estimate]
-    room: int | None
+    device_memory: int | None
 
     @property
     def fits(self) -> bool | None:
-        """Whether this machine has room for the run; None where it does not say how much it has."""
-        return None if self.room is None else self.estimates[0].peak <= self.room
+        """Whether the run fits the memory of this machine; None where that is not known."""
+        return None if self.device_memory is None else self.estimates[0].peak <= self.device_memory
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for ``--json``."""
-        plain = {name: value for name, value in vars(self).items() if name != "estimates"}
-        return plain | {"fits": self.fits, "memory": [one.as_dict() for one in self.estimates]}
+        """All values, for ``--json``."""
+        values = {name: value for name, value in vars(self).items() if name != "estimates"}
+        return values | {"fits": self.fits, "memory": [estimate.as_dict() for estimate in self.estimates]}
 
 
 def check(
@@ -48,31 +58,27 @@ def check(
     revision: str | None = None,
     processes: int = 1,
     trust_remote_code: bool = False,
-) -> Checked:
-    """Check what :func:`countdown_rl.training.train.train` would be given; nothing is trained or written.
+) -> Preflight:
+    """Check the arguments of :func:`countdown_rl.training.train.train`; nothing is trained or written.
 
-    Of a model on the Hub everything but the weights is fetched.
+    Of a model on the Hub everything but the weights is downloaded.
 
     Raises:
-        CountdownError: the run could not begin; the text says why.
+        CountdownError: the run cannot start.
     """
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
-    rows, _ = train.read(data)
+    rows, _ = read_rows(data)
     load.silence_libraries()
     ref = reference.without_weights(reference.resolve(model, revision=revision))
     base = ref.base or ref
-    config = _config(base, trust_remote_code)
+    skeleton = memory.skeleton(shape.read_config(reference.files(base), trust_remote_code=trust_remote_code))
     device = load.device_name("auto").partition(":")[0]
-    quantized = _quantized(base)
-    tokenizer = load.load_tokenizer(ref)
-    skeleton = memory.skeleton(config)
+    quantized = load.stored_format(base) == "bitsandbytes-4bit"
     precision = "nf4" if options.precision == "auto" and quantized else options.precision
-    loaded = load.Loaded(skeleton, tokenizer, ref, precision, device, "skeleton")
-    longest = train.check_prompts(loaded, rows, options)
-    train.config(
-        options, loaded, list(weights.values()), Checkpoints(checkpoints, {})
-    )  # TRL has its own say on some options
+    loaded = load.Loaded(skeleton, load.load_tokenizer(ref), ref, precision, device, "skeleton")
+    longest = check_prompts(loaded, rows, options)
+    trl_config.grpo_config(options, loaded, list(weights.values()), checkpoints)  # TRL refuses some values
     rank = _rank(ref) or options.lora_r
     estimates = [
         memory.estimate(
@@ -88,7 +94,7 @@ def check(
         for kind in dict.fromkeys((device, "cuda"))
     ]
     trained = memory.lora_parameters(skeleton, rank)
-    return Checked(
+    return Preflight(
         model=ref.reference,
         architecture=type(skeleton).__name__,
         parameters=skeleton.num_parameters() + trained,
@@ -96,20 +102,56 @@ def check(
         rows=len(rows),
         longest_prompt=longest,
         estimates=estimates,
-        room=_room(device),
+        device_memory=_device_memory(device),
     )
 
 
-def _config(ref: reference.ModelRef, trust_remote_code: bool) -> Any:
-    return shape.read_config(reference.files(ref), trust_remote_code=trust_remote_code)
+def read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
+    """The training rows at *data* (a data artifact or one JSONL file), and the manifest entry of that input."""
+    data = Path(data)
+    if data.is_file():
+        return jsonl.read_rows(data), artifacts.file_input(data)
+    manifest = artifacts.read(data, "data")
+    return jsonl.read_rows(data / "train.jsonl"), manifest.as_input()
 
 
-def _quantized(ref: reference.ModelRef) -> bool:
-    return load.stored_format(ref) == "bitsandbytes-4bit"
+def check_prompts(loaded: load.Loaded, rows: Sequence[Row], options: TrainOptions) -> int:
+    """Check the length of all prompts that the run will use.
+
+    Returns:
+        The tokens of the longest one.
+
+    Raises:
+        InputError: a prompt is longer than ``max_prompt_length``; the row is named.
+        ModelError: prompt and completion together exceed the context length of the model.
+    """
+    used: Sequence[int] = range(len(rows))  # a curriculum may draw any of them
+    if not options.curriculum:
+        count = -(-options.max_steps // options.num_iterations) * options.prompts
+        used = sorted(set(islice(in_turn(len(rows), options.seed), count)))
+    longest = 0
+    for start in range(0, len(used), 1024):
+        part = [rows[index] for index in used[start : start + 1024]]
+        prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in part]
+        for row, ids in zip(part, loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True):
+            longest = max(longest, len(ids))
+            if len(ids) > options.max_prompt_length:
+                raise InputError(
+                    f"the prompt of row {row.get('id', '?')} has {len(ids)} tokens and --max-prompt-length "
+                    f"is {options.max_prompt_length}; raise it, or remove that row."
+                )
+    context_length = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    if context_length and longest + options.max_completion_length > context_length:
+        raise ModelError(
+            f"the model reads {context_length} tokens, but the longest prompt ({longest}) and "
+            f"--max-completion-length ({options.max_completion_length}) need "
+            f"{longest + options.max_completion_length}; lower --max-completion-length."
+        )
+    return longest
 
 
 def _rank(ref: reference.ModelRef) -> int | None:
-    """The rank of the adapter that would be trained on, or None where a new one would be made."""
+    """The rank of the adapter that is trained further, or None where a new one is made."""
     if ref.base is None:
         return None
     from peft import LoraConfig
@@ -118,7 +160,7 @@ def _rank(ref: reference.ModelRef) -> int | None:
 
 
 def _width(precision: str, device: str, skeleton: Any) -> int:
-    """Bytes of a number that *device* would compute with; a GPU that is not here can do bf16."""
+    """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -126,8 +168,8 @@ def _width(precision: str, device: str, skeleton: Any) -> int:
     return int(load.compute_dtype(precision, torch.device(device), skeleton).itemsize)
 
 
-def _room(device: str) -> int | None:
-    """Bytes of memory that *device* has in all."""
+def _device_memory(device: str) -> int | None:
+    """Bytes of memory that *device* has in total."""
     import torch
 
     if device == "cuda":

@@ -1,75 +1,76 @@
-"""Rewards: named, pure functions of a grade, and their weights.
+"""Reward functions: named, pure functions of a grade, their weights, and the form in which TRL calls them.
 
-A reward is chosen as ``NAME=WEIGHT``. Names that answer yes or no (``correct``, ``format``,
-``strict-format``, ``well-formed``) give 1 or 0; ``NAME/NO`` gives NO for a no, so that
-``strict-format/-1=1`` is +1 or -1. ``length:BUDGET`` sets the tokens a completion may have, and
-``module:function`` is a function of your own with the same three arguments: grade, row, tokens.
+A reward is given as ``NAME=WEIGHT``. The boolean ones (``correct``, ``format``, ``strict-format``,
+``well-formed``) are 1 or 0; ``NAME/NO`` sets another value for false, so that ``strict-format/-1=1`` is +1 or -1.
+``length:BUDGET`` sets the maximum tokens of a completion, and ``module:function`` is a function of your own with
+the same three arguments: grade, row, tokens.
 """
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from countdown_rl.errors import UsageError
-from countdown_rl.tasks.task import Grade
+from countdown_rl.runlog.log import kinds
+from countdown_rl.tasks.task import Grade, Row
 
-Reward = Callable[[Grade, Mapping[str, Any], int], float]
+Reward = Callable[[Grade, Row, int], float]
 
-#: What each yes-or-no reward asks of a grade.
-_ASKS: dict[str, Callable[[Grade], bool]] = {
+_BOOLEAN: dict[str, Callable[[Grade], bool]] = {
     "correct": lambda grade: grade.correct,
     "format": lambda grade: grade.format,
     "strict-format": lambda grade: grade.strict_format,
     "well-formed": lambda grade: grade.well_formed,
 }
+#: Default of ``length``, in tokens.
 LENGTH_BUDGET = 100
 
 
-def _closeness(grade: Grade, row: Mapping[str, Any], n_tokens: int) -> float:
-    """1 / (1 + distance to the target) for an answer that keeps the rules; 0 for any other."""
+def _closeness(grade: Grade, row: Row, n_tokens: int) -> float:
+    """1 / (1 + distance from the target) for an answer that keeps the rules, else 0."""
     if grade.correct:
         return 1.0
     if not grade.legal or grade.value is None:
         return 0.0
-    goal = row["gold"] if "gold" in row else row["target"]
-    return float(1 / (1 + abs(Fraction(grade.value) - Fraction(goal))))
+    target = row["gold"] if "gold" in row else row["target"]
+    return float(1 / (1 + abs(Fraction(grade.value) - Fraction(target))))
 
 
-def _no_trailing(grade: Grade, row: Mapping[str, Any], n_tokens: int) -> float:
-    """-0.5 where text follows the answer, or no answer is there; else 0."""
+def _no_trailing(grade: Grade, row: Row, n_tokens: int) -> float:
+    """-0.5 where text follows the answer or there is no answer, else 0."""
     return -0.5 if grade.trailing or grade.answer is None else 0.0
 
 
-def _integer(grade: Grade, row: Mapping[str, Any], n_tokens: int) -> float:
-    """+1 where the answer is a whole number, else -1."""
+def _integer(grade: Grade, row: Row, n_tokens: int) -> float:
+    """+1 where the value of the answer is an integer, else -1."""
     return 1.0 if grade.value is not None and "/" not in grade.value else -1.0
 
 
 def _length(budget: int) -> Reward:
-    def reward(grade: Grade, row: Mapping[str, Any], n_tokens: int) -> float:
+    def reward(grade: Grade, row: Row, n_tokens: int) -> float:
         return 0.0 if n_tokens < budget else -0.5
 
     return reward
 
 
-def _choice(ask: Callable[[Grade], bool], no: float) -> Reward:
-    def reward(grade: Grade, row: Mapping[str, Any], n_tokens: int) -> float:
-        return 1.0 if ask(grade) else no
+def _boolean(holds: Callable[[Grade], bool], no: float) -> Reward:
+    def reward(grade: Grade, row: Row, n_tokens: int) -> float:
+        return 1.0 if holds(grade) else no
 
     return reward
 
 
 _PLAIN: dict[str, Reward] = {"closeness": _closeness, "no-trailing": _no_trailing, "integer": _integer}
-NAMES = (*_ASKS, *_PLAIN, "length")
+NAMES = (*_BOOLEAN, *_PLAIN, "length")
 
 
 def parse(specs: Sequence[str]) -> dict[str, float]:
-    """The weight of each reward in *specs*, e.g. ``["correct=1", "format=0.1"]``; a bare name weighs 1.
+    """The weights of *specs* by name, e.g. of ``["correct=1", "format=0.1"]``; the default weight is 1.
 
     Raises:
-        UsageError: a name is unknown or given twice, or a weight is no finite number.
+        UsageError: a name is unknown or given twice, or a weight is not a finite number.
     """
     weights: dict[str, float] = {}
     for spec in specs:
@@ -83,10 +84,10 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
 
 
 def reward(name: str) -> Reward:
-    """The reward of that name.
+    """The reward function called *name*.
 
     Raises:
-        UsageError: there is none; the text names those that there are.
+        UsageError: there is none; the text lists those that exist.
     """
     if name in _PLAIN:
         return _PLAIN[name]
@@ -99,9 +100,9 @@ def reward(name: str) -> Reward:
         return _length(int(budget))
     if ":" in name:
         return _imported(name)
-    asked, slash, no = name.partition("/")
-    if asked in _ASKS:
-        return _choice(_ASKS[asked], _number(no, name) if slash else 0.0)
+    boolean, slash, no = name.partition("/")
+    if boolean in _BOOLEAN:
+        return _boolean(_BOOLEAN[boolean], _number(no, name) if slash else 0.0)
     raise UsageError(f"There is no reward {name!r}; take {', '.join(NAMES)} or module:function.")
 
 
@@ -111,16 +112,71 @@ def _number(text: str, spec: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"{spec}: {text!r} is no number.")
+        raise UsageError(f"{spec}: {text!r} is not a finite number.")
     return number
 
 
 def _imported(name: str) -> Reward:
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        imported: Reward = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"{name} cannot be imported: {error}.") from error
-    if not callable(found):
+    if not callable(imported):
         raise UsageError(f"{name} is not a function.")
-    return found
+    return imported
+
+
+class GradedCompletion(NamedTuple):
+    """A completion of *row* with its grade; ``tokens`` is its length."""
+
+    row: Row
+    text: str
+    grade: Grade
+    tokens: int
+
+
+class Grading:
+    """Reward functions for TRL that share one grade per completion.
+
+    Args:
+        rows: the training data; the ``row`` column of the trainer's data set holds indices into it.
+        on_graded: called once per round, with the step it is for and every completion of this process, those of
+            one prompt side by side.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], tokenizer: Any, on_graded: Callable[[int, Sequence[GradedCompletion]], None]
+    ) -> None:
+        self._rows, self._tokenizer, self._on_graded = rows, tokenizer, on_graded
+        self._batch: Any = None
+        self._completions: list[GradedCompletion] = []
+
+    def function(self, name: str) -> Callable[..., list[float]]:
+        """The reward *name* as TRL calls it: with the token ids of the completions and the ``row`` column."""
+        value = reward(name)
+
+        def rewards(
+            completion_ids: list[list[int]], row: list[int], log_metric: Any, trainer_state: Any, **_: Any
+        ) -> list[float]:
+            if self._batch is not completion_ids:  # the first reward function that sees this batch
+                self._batch = completion_ids
+                self._completions = [self._graded(*pair) for pair in zip(completion_ids, row, strict=True)]
+                self._log(log_metric)
+                self._on_graded(trainer_state.global_step + 1, self._completions)
+            return [value(each.grade, each.row, each.tokens) for each in self._completions]
+
+        rewards.__name__ = name
+        return rewards
+
+    def _graded(self, ids: Sequence[int], index: int) -> GradedCompletion:
+        row, text = self._rows[index], self._tokenizer.decode(ids, skip_special_tokens=True)
+        return GradedCompletion(row, text, row.grade(text), len(ids))
+
+    def _log(self, log_metric: Callable[[str, float], None]) -> None:
+        count = len(self._completions)
+        log_metric("correct", sum(completion.grade.correct for completion in self._completions) / count)
+        log_metric("format", sum(completion.grade.format for completion in self._completions) / count)
+        for completion in self._completions:  # TRL takes the mean over all of them, in every process
+            for kind in kinds(completion.row):
+                log_metric(kind, float(completion.grade.correct))

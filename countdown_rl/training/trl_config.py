@@ -1,40 +1,37 @@
-"""Options of TRL's ``GRPOConfig`` that this tool has no flag for, given as ``--trl key=value``."""
+"""TRL's ``GRPOConfig``: the fields that follow from the options of ``train``, and those of ``--trl key=value``."""
 
 import dataclasses
 import json
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from countdown_rl import processes
 from countdown_rl.errors import UsageError
+from countdown_rl.models.load import Loaded
+from countdown_rl.runlog import trackers
+from countdown_rl.training.config import TrainOptions
 
-#: The flag for what TRL calls otherwise.
+#: The flag for fields that follow from an option of another name.
 _FLAGS = {
-    "max_steps": "--max-steps",
     "num_train_epochs": "--max-steps",
     "per_device_train_batch_size": "--micro-batch",
     "gradient_accumulation_steps": "--prompts",
     "generation_batch_size": "--prompts",
-    "num_generations": "--num-generations",
-    "num_iterations": "--num-iterations",
     "reward_weights": "--reward",
-    "lr_scheduler_type": "--lr-scheduler-type",
-    "importance_sampling_level": "--importance-sampling-level",
-    "mask_truncated_completions": "--mask-truncated-completions",
     "bf16": "--precision",
     "fp16": "--precision",
     "data_seed": "--seed",
     "output_dir": "--checkpoints",
     "save_strategy": "--save-steps",
-    "save_steps": "--save-steps",
-    "logging_steps": "--logging-steps",
     "resume_from_checkpoint": "--restart",
     "trust_remote_code": "--trust-remote-code",
 }
-#: Fields that this tool settles, or that would do nothing here: the model is loaded and the prompt written
-#: before TRL sees them, nothing is evaluated during training, and a Hub is written to by `publish` alone.
-_SETTLED = {
+#: Fields that are fixed or have no effect here: the model is loaded and the prompt rendered before TRL sees them,
+#: nothing is evaluated during training, and only `publish` uploads.
+_FIXED = {
     "auto_find_batch_size",
     "batch_eval_metrics",
     "chat_template_kwargs",
@@ -52,33 +49,87 @@ _SETTLED = {
     "use_transformers_paged",
     "vllm_importance_sampling_cap",
 }
-_SETTLED_FAMILIES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
+_FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
 
-def read(given: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
-    """The values of *given* ("key=value"), each of the type that the field of ``GRPOConfig`` has.
+def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float], directory: Path) -> Any:
+    """The ``GRPOConfig`` of a run with checkpoints in *directory*.
 
     Args:
-        owned: the fields that this tool sets itself.
+        weights: of the reward functions, in their order.
 
     Raises:
-        UsageError: a key is unknown, given twice or this tool's own, or a value is of another type.
+        UsageError: a ``--trl`` field is refused, or the processes cannot share a step evenly.
+    """
+    from trl import GRPOConfig
+
+    accumulation = processes.micro_batches(
+        options.prompts * options.num_generations, options.micro_batch, processes.world_size()
+    )
+    known = {field.name for field in dataclasses.fields(GRPOConfig)}
+    fields = {name: value for name, value in dataclasses.asdict(options).items() if name in known} | {
+        "output_dir": str(directory),
+        "per_device_train_batch_size": options.micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "steps_per_generation": accumulation * options.steps_per_generation,
+        "reward_weights": list(weights),
+        "mask_truncated_completions": False,  # by the trainer itself, which also knows ends that are not one token
+        "bf16": loaded.device.startswith("cuda") and loaded.precision != "fp32",
+        "use_cpu": loaded.device == "cpu",
+        "ddp_find_unused_parameters": False,  # every part of the adapter is used
+        "shuffle_dataset": False,  # the data set has its own order, so that a resumed run can start in its middle
+        "ignore_data_skip": True,
+        "save_strategy": "no",  # the callback decides
+        "logging_steps": 1,
+        "report_to": list(options.report_to) or "none",
+        "project": trackers.PROJECT,
+        "disable_tqdm": True,
+    }
+    return build(fields, options.trl)
+
+
+def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:
+    """The ``GRPOConfig`` of *fields* and of *trl*, the values of ``--trl``.
+
+    Raises:
+        UsageError: *trl* is not valid, by itself or together with *fields*.
+    """
+    from trl import GRPOConfig
+
+    values = parse(trl, fields)
+    try:
+        return GRPOConfig(**fields, **values)
+    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+        if not values:
+            raise
+        reason = " ".join(str(error).split())
+        raise UsageError(f"--trl {' --trl '.join(trl)}: TRL refuses this: {reason[:200]}") from error
+
+
+def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
+    """The values of *trl* ("key=value"), converted to the types of the fields of ``GRPOConfig``.
+
+    Args:
+        owned: names of the fields that follow from options.
+
+    Raises:
+        UsageError: a key is unknown, owned, fixed or given twice, or a value is of the wrong type.
     """
     from trl import GRPOConfig
 
     known = {field.name for field in dataclasses.fields(GRPOConfig)}
     hints = typing.get_type_hints(GRPOConfig)
     values: dict[str, Any] = {}
-    for one in given:
-        key, _, text = one.partition("=")
+    for item in trl:
+        key, _, text = item.partition("=")
         if key not in known:
             raise UsageError(f"--trl {key}: TRL's GRPOConfig has no such field.")
         if key in _FLAGS:
-            raise UsageError(f"--trl {key}: this is what {_FLAGS[key]} is for.")
+            raise UsageError(f"--trl {key}: use {_FLAGS[key]}.")
         if key in owned:
-            raise UsageError(f"--trl {key}: this is what --{key.replace('_', '-')} is for, or what it follows from.")
-        if key in _SETTLED or key.startswith(_SETTLED_FAMILIES):
-            raise UsageError(f"--trl {key}: this is not for a run of countdown-rl to choose.")
+            raise UsageError(f"--trl {key}: use --{key.replace('_', '-')}, or the option it follows from.")
+        if key in _FIXED or key.startswith(_FIXED_PREFIXES):
+            raise UsageError(f"--trl {key}: countdown-rl fixes this field.")
         if key in values:
             raise UsageError(f"--trl {key} is given twice.")
         values[key] = _value(key, text, hints[key])
@@ -86,46 +137,29 @@ def read(given: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
-    kinds = _kinds(hint)
+    """*text* as a value of type *hint*."""
+    types_ = _plain_types(hint)
     try:
         value = json.loads(text)
     except ValueError:
         value = {"True": True, "False": False, "None": None}.get(text, text)
-    if type(value) in kinds:
+    if type(value) in types_:
         return value
-    if type(value) is int and float in kinds:
+    if type(value) is int and float in types_:
         return float(value)
-    if str in kinds and not isinstance(value, (dict, list)):
+    if str in types_ and not isinstance(value, (dict, list)):
         return text
-    names = ", ".join(sorted("nothing (null)" if kind is type(None) else kind.__name__ for kind in kinds))
+    names = ", ".join(sorted("nothing (null)" if kind is type(None) else kind.__name__ for kind in types_))
     raise UsageError(f"--trl {key}={text}: the field takes {names}.")
 
 
-def _kinds(hint: Any) -> set[type]:
-    """The plain types that a value of type *hint* may have."""
+def _plain_types(hint: Any) -> set[type]:
+    """The plain types of the values that the annotation *hint* allows."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return set().union(*(_kinds(part) for part in typing.get_args(hint)))
+        return set().union(*(_plain_types(part) for part in typing.get_args(hint)))
     origin = typing.get_origin(hint) or hint
     if origin is typing.Literal:
         return {type(value) for value in typing.get_args(hint)}
     if isinstance(origin, type) and origin in (bool, int, float, str, dict, list, type(None)):
         return {origin}
     return {str}
-
-
-def whole(own: Mapping[str, Any], given: Sequence[str]) -> Any:
-    """The ``GRPOConfig`` of *own* and what was *given* beside it.
-
-    Raises:
-        UsageError: what was given is not as it should be, alone or together with the rest.
-    """
-    from trl import GRPOConfig
-
-    values = read(given, own)
-    try:
-        return GRPOConfig(**own, **values)
-    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        if not values:
-            raise
-        said = " ".join(str(error).split())
-        raise UsageError(f"--trl {' --trl '.join(given)}: TRL refuses this: {said[:200]}") from error

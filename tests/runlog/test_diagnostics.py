@@ -9,9 +9,9 @@ def row(step, **changes):
         "reward": 0.5,
         "correct": 0.4,
         "format": 1.0,
-        "length": 80.0,
+        "mean_length": 80.0,
         "truncated": 0.1,
-        "dead_groups": 0.3,
+        "frac_reward_zero_std": 0.3,
         "entropy": 0.4,
         "kl": None,
         "grad_norm": 0.2,
@@ -25,8 +25,8 @@ def row(step, **changes):
     return StepRow(step, **(usual | changes))
 
 
-def signs(rows, refusals=None, examples=None):
-    return diagnostics.signs(rows, refusals or {}, examples or {})
+def warnings(rows, refusals=None, examples=None):
+    return diagnostics.warnings(rows, refusals or {}, examples or {})
 
 
 def run(steps, **changes):
@@ -34,36 +34,36 @@ def run(steps, **changes):
 
 
 def test_a_healthy_run_is_left_in_peace():
-    assert signs(run(300)) == {}
+    assert warnings(run(300)) == {}
 
 
 def test_nothing_is_said_before_enough_steps_agree():
-    assert signs(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
-    assert set(signs(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
+    assert warnings(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
+    assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
 
 
 def test_multiplication_that_dies_is_noticed_though_the_mean_rises():
     alive = run(40)
     dead = [row(step, correct=0.8, kinds={"correct_add_sub": 0.9, "correct_mul_div": 0.02}) for step in range(41, 61)]
-    assert "multiplication is dying" in signs(alive + dead)["multiplication"]
-    assert "2% are right" in signs(alive + dead)["multiplication"]
-    assert signs(alive + dead[:5]) == {}
+    assert "multiplication is falling" in warnings(alive + dead)["multiplication"]
+    assert "2% are correct" in warnings(alive + dead)["multiplication"]
+    assert warnings(alive + dead[:5]) == {}
     never = run(120, kinds={"correct_add_sub": 0.7, "correct_mul_div": 0.0})
-    assert "not being learnt" in signs(never)["multiplication"]
-    assert signs(run(120, kinds={"correct_add_sub": 0.1, "correct_mul_div": 0.0})) == {}
+    assert "not being learned" in warnings(never)["multiplication"]
+    assert warnings(run(120, kinds={"correct_add_sub": 0.1, "correct_mul_div": 0.0})) == {}
 
 
 def test_steps_without_such_puzzles_count_for_nothing():
     sparse = [row(step, kinds={"correct_mul_div": 0.4 if step < 20 else None}) for step in range(1, 200)]
-    assert signs(sparse) == {}
+    assert warnings(sparse) == {}
 
 
 def test_rewards_that_stay_at_nothing_say_why():
-    text = signs(run(10, correct=0.0), {"no-answer": 5, "wrong-value": 15}, {"wrong-value": "1+1"})["zero"]
+    text = warnings(run(10, correct=0.0), {"no-answer": 5, "wrong-value": 15}, {"wrong-value": "1+1"})["zero"]
     assert "(75%) the reason is wrong-value, as in '1+1'" in text
-    assert signs([*run(9, correct=0.0), row(10, correct=0.01)]) == {}
+    assert warnings([*run(9, correct=0.0), row(10, correct=0.01)]) == {}
 
 
 def test_steps_whose_groups_are_all_dead_have_no_entropy_to_judge():
-    assert signs(run(20, entropy=None)) == {}
-    assert "entropy" in signs(run(20, entropy=None) + run(1, entropy=0.001))
+    assert warnings(run(20, entropy=None)) == {}
+    assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))

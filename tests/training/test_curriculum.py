@@ -28,7 +28,7 @@ def test_kinds_are_by_size_by_need_and_by_the_number_of_solutions():
 
 
 def test_before_anything_is_known_every_kind_is_drawn_as_the_data_has_it():
-    assert set(made().chances(0).values()) == {0.25}
+    assert set(made().probabilities(0).values()) == {0.25}
     drawn = made().draw(0)
     assert len(drawn) == 40
     assert len(set(drawn)) == 40
@@ -41,8 +41,8 @@ def test_a_small_data_set_is_drawn_from_more_than_once():
 def test_kinds_that_are_solved_sometimes_are_drawn_more_and_the_others_never_forgotten():
     course = made()
     for number in range(12):
-        course.saw(outcomes(course.draw(number), KINDS[:1]), generations=2)
-    chances = course.chances(12)
+        course.observe(outcomes(course.draw(number), KINDS[:1]), num_generations=2)
+    chances = course.probabilities(12)
     assert chances[KINDS[0]] > 0.7
     assert all(0.005 < chances[name] < 0.15 for name in KINDS[1:])
     drawn = Counter(kind(ROWS[index]) for index in made(course.evidence, size=400).draw(12))
@@ -52,12 +52,12 @@ def test_kinds_that_are_solved_sometimes_are_drawn_more_and_the_others_never_for
 def test_a_kind_not_seen_for_long_is_tried_again():
     course = made()
     for number in range(12):
-        course.saw(outcomes(course.draw(number), KINDS[:1]), generations=2)
-    low = course.chances(12)[KINDS[1]]
+        course.observe(outcomes(course.draw(number), KINDS[:1]), num_generations=2)
+    low = course.probabilities(12)[KINDS[1]]
     seen = [index for index in range(100) if kind(ROWS[index]) == KINDS[0]]
     for _ in range(100):
-        course.saw(outcomes(seen[:20], KINDS[:1]), generations=2)
-    assert course.chances(112)[KINDS[1]] > 2 * low
+        course.observe(outcomes(seen[:20], KINDS[:1]), num_generations=2)
+    assert course.probabilities(112)[KINDS[1]] > 2 * low
 
 
 def test_reading_one_round_ahead_changes_nothing_and_a_break_neither():
@@ -68,10 +68,10 @@ def test_reading_one_round_ahead_changes_nothing_and_a_break_neither():
                 course = made(json.loads(json.dumps(course.evidence)))
             for one in range(number, number + 1 + ahead):
                 drawn[one] = course.draw(one)
-            course.saw(outcomes(drawn[number], KINDS[number % 2 : 2]), generations=2)
+            course.observe(outcomes(drawn[number], KINDS[number % 2 : 2]), num_generations=2)
         return [drawn[number] for number in range(8)]
 
     plain = rounds(0)
     assert plain == rounds(1) == rounds(0, stop_at=1) == rounds(1, stop_at=5)
     course = made()
-    assert list(islice(course.draws(0), 40)) == plain[0]
+    assert list(islice(course.indices(0), 40)) == plain[0]

@@ -6,7 +6,7 @@ from countdown_rl.errors import UsageError
 from countdown_rl.training import trl_config
 from countdown_rl.training.config import TrainOptions
 
-OWN = {"learning_rate": 1e-4, "max_steps": 5}
+OWN = {"learning_rate": 1e-4, "max_steps": 5, "num_generations": 4}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ OWN = {"learning_rate": 1e-4, "max_steps": 5}
 )
 def test_values_take_the_type_of_their_field(given, value):
     key = given.partition("=")[0]
-    (read,) = trl_config.read([given], OWN).items()
+    (read,) = trl_config.parse([given], OWN).items()
     assert read == (key, value)
     assert type(read[1]) is type(value)
 
@@ -38,10 +38,10 @@ def test_values_take_the_type_of_their_field(given, value):
         (["learning_rate=1"], "--learning-rate"),
         (["max_steps=1"], "--max-steps"),
         (["num_generations=4"], "--num-generations"),
-        (["push_to_hub=true"], "not for a run"),
-        (["eval_strategy=steps"], "not for a run"),
-        (["log_completions=true"], "not for a run"),
-        (["chat_template_kwargs={}"], "not for a run"),
+        (["push_to_hub=true"], "fixes this field"),
+        (["eval_strategy=steps"], "fixes this field"),
+        (["log_completions=true"], "fixes this field"),
+        (["chat_template_kwargs={}"], "fixes this field"),
         (["delta=much"], "takes float, nothing"),
         (["top_k=1.5"], "takes int"),
         (["disable_dropout=1"], "takes bool"),
@@ -50,15 +50,15 @@ def test_values_take_the_type_of_their_field(given, value):
 )
 def test_what_cannot_be_is_refused_by_name(given, said):
     with pytest.raises(UsageError, match=said) as caught:
-        trl_config.read(given, OWN)
+        trl_config.parse(given, OWN)
     assert str(caught.value).startswith(f"--trl {given[0].partition('=')[0]}")
 
 
 def test_what_trl_itself_refuses_is_a_usage_error(tmp_path):
     own = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "use_cpu": True, "report_to": "none"}
     with pytest.raises(UsageError, match="--trl optim=sgdd: TRL refuses this"):
-        trl_config.whole(own, ["optim=sgdd"])
-    assert trl_config.whole(own, ["optim=sgd"]).optim == "sgd"
+        trl_config.build(own, ["optim=sgdd"])
+    assert trl_config.build(own, ["optim=sgd"]).optim == "sgd"
 
 
 @pytest.mark.parametrize("given", ["delta", "=1", "a b=1", "--delta=1"])
