@@ -1,8 +1,8 @@
-"""The data artifact: from options to train, valid and test files, with what was measured on the way."""
+"""The data artifact: from options to train, valid and test files, with counts of what they hold."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,56 +11,53 @@ from countdown_rl import artifacts, processes
 from countdown_rl.data import external, generate, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
-from countdown_rl.data.enumeration import Stock
+from countdown_rl.data.enumeration import Enumeration
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.puzzle import rules
-from countdown_rl.tasks.response_format import STYLES
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
-#: Options that say how to run, or name files that the manifest's inputs describe better.
-_SILENT = ("workers", "from_", "exclude")
+#: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
+_UNRECORDED = ("workers", "from_", "exclude")
 
 
 def make(options: DataOptions, out: Path) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
     Raises:
-        UsageError: options that make no sense. InputError: more puzzles than there are, or bad input.
+        UsageError: an option cannot be read, or options contradict each other.
+        InputError: more puzzles are wanted than there are, or an input cannot be used.
     """
     wanted = distribution(options)
-    _check_task(options)
+    _check_source(options)
     artifacts.check_writable(out, "data")
     exclude = external.exclusion(map(Path, options.exclude))
     inputs: dict[str, Any] = {}
     if options.exclude:
         inputs["exclude"] = [artifacts.file_input(Path(path)) for path in options.exclude]
     facts: dict[str, Any] = {}
-    made: dict[str, Iterable[dict[str, Any]]]
+    splits: dict[str, Iterable[dict[str, Any]]]
     if options.from_ or options.from_hub:
-        found = _imported(options, wanted, exclude, inputs)
-        facts |= {"read": found.read, "dropped": dict(sorted(found.dropped.items()))}
-        made = dict(found.splits)
+        inputs["from"], imported = _import(options, wanted, exclude)
+        facts = {"read": imported.read, "dropped": dict(sorted(imported.dropped.items()))}
+        splits = dict(imported.splits)
     else:
-        stock = Stock(wanted, exclude)
+        enumeration = Enumeration(wanted, exclude)
+        plans = [generate.plan(enumeration, *size, seed=options.seed) for size in split_sizes(options).items()]
         workers = options.workers or processes.cpu_threads()
-        plans = [generate.plan(stock, *size, seed=options.seed) for size in split_sizes(options).items()]
-        made = {plan.split: generate.rows(plan, workers=workers) for plan in plans}
-    written = {key: value for key, value in asdict(options).items() if key not in _SILENT and value not in (None, ())}
-    with artifacts.writing(out, "data", options=written, inputs=inputs) as draft:
+        splits = {plan.split: generate.rows(plan, workers=workers) for plan in plans}
+    recorded = {k: value for k, value in asdict(options).items() if k not in _UNRECORDED and value not in (None, ())}
+    with artifacts.writing(out, "data", options=recorded, inputs=inputs) as draft:
         draft.facts |= {**facts, "splits": {}}
-        for split, rows in made.items():
-            tally: Counter[tuple[str, str]] = Counter()
-            jsonl.write_rows(draft.path / f"{split}.jsonl", _counted(_styled(rows, options.style), tally))
-            draft.facts["splits"][split] = _facts(tally)
+        for split, rows in splits.items():
+            counts: Counter[tuple[str, str]] = Counter()
+            jsonl.write_rows(draft.path / f"{split}.jsonl", _counted(rows, options.style, counts))
+            draft.facts["splits"][split] = _facts(counts)
         return dict(draft.facts)
 
 
-def _check_task(options: DataOptions) -> None:
-    styles = {"countdown": ("begun", "own"), "gsm8k": tuple(STYLES)}.get(options.task)
-    if styles is None:
-        raise UsageError(f"There is no task {options.task!r}; take countdown or gsm8k.")
-    if options.style is not None and options.style not in styles:
-        raise UsageError(f"--style of {options.task} is one of {', '.join(styles)}.")
+def _check_source(options: DataOptions) -> None:
+    if options.task == "countdown" and options.style == "lines":
+        raise UsageError("--style lines is for --task gsm8k; take begun or own.")
     if options.from_ and options.from_hub:
         raise UsageError("Give --from or --from-hub, not both.")
     if options.revision and not options.from_hub:
@@ -69,27 +66,23 @@ def _check_task(options: DataOptions) -> None:
         raise UsageError("--task gsm8k needs --from FILE or --from-hub openai/gsm8k.")
 
 
-def _imported(
-    options: DataOptions, wanted: Distribution, exclude: Exclusion, inputs: dict[str, Any]
-) -> external.Import:
+def _import(options: DataOptions, wanted: Distribution, exclude: Exclusion) -> tuple[Any, external.Import]:
+    """The input as manifests record it, and the imported rows."""
     if options.from_hub:
-        commit, rows = external.from_hub(options.from_hub, options.revision)
-        inputs["from"] = {"hub": options.from_hub, "revision": commit}
+        commit, published = external.from_hub(options.from_hub, options.revision)
+        source = {"hub": options.from_hub, "revision": commit}
     else:
         path = Path(options.from_ or "")
-        rows = external.from_file(path)
-        inputs["from"] = artifacts.file_input(path) if path.is_file() else {}
+        published = external.from_file(path)
+        source = artifacts.file_input(path) if path.is_file() else {}
+    puzzles = external.puzzles(wanted, exclude, impossible=options.impossible > 0)
+    candidate = puzzles if options.task == "countdown" else external.problem
     limits = {"valid": options.valid, "test": options.test}
-    if options.task == "gsm8k":
-        return external.problems(rows, options.n, limits=limits)
-    return external.countdown(
-        rows, options.n, rule=wanted.rule, operators=wanted.operators, exclude=exclude, limits=limits,
-        impossible=options.impossible > 0,
-    )  # fmt: skip
+    return source, external.import_rows(published, options.n, candidate, limits)
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:
-    """How many rows each split gets.
+    """The number of rows of each split.
 
     Raises:
         UsageError: nothing is left for training.
@@ -109,26 +102,27 @@ def distribution(options: DataOptions) -> Distribution:
     Raises:
         UsageError: one of them cannot be read, or they contradict each other.
     """
-    if options.preset not in PRESETS:
-        raise UsageError(f"There is no preset {options.preset!r}; take one of {', '.join(PRESETS)}.")
-    wanted = replace(PRESETS[options.preset], impossible=options.impossible, balance=_balance(options.balance))
+    preset = PRESETS[options.preset]
     try:
-        if options.rule:
-            wanted = replace(wanted, rule=rules.rule(options.rule))
-        if options.operators:
-            wanted = replace(wanted, operators=rules.operators(options.operators))
+        operators = rules.operators(options.operators) if options.operators else preset.operators
     except InputError as error:
         raise UsageError(str(error)) from None
-    if options.size:
-        wanted = replace(wanted, sizes=_sizes(options.size))
+    wanted = replace(
+        preset,
+        impossible=options.impossible,
+        balance=tuple(sorted(set(options.balance))),
+        rule=rules.rule(options.rule) if options.rule else preset.rule,
+        operators=operators,
+        sizes=_sizes(options.size) or preset.sizes,
+    )
     if options.numbers:
         values, tiles = _numbers(options.numbers)
         wanted = replace(wanted, values=values, tiles=tiles)
     if options.targets:
-        found = _RANGE(options.targets)
-        if not found or found[3]:
+        match = _RANGE(options.targets)
+        if not match or match[3]:
             raise UsageError(f"--targets {options.targets}: write LOW-HIGH, e.g. 10-100.")
-        low, high = int(found[1]), int(found[2] or found[1])
+        low, high = int(match[1]), int(match[2] or match[1])
         if not 1 <= low <= high:
             raise UsageError(f"--targets {options.targets}: targets begin at 1, the lower one first.")
         wanted = replace(wanted, low=low, high=high)
@@ -138,6 +132,7 @@ def distribution(options: DataOptions) -> Distribution:
 
 
 def _sizes(specs: Iterable[str]) -> dict[int, float]:
+    """Weights by count of numbers."""
     sizes: dict[int, float] = {}
     for spec in specs:
         size, _, weight = spec.partition("=")
@@ -161,36 +156,23 @@ def _numbers(spec: str) -> tuple[tuple[int, ...], bool]:
         if not 1 <= low <= high or high - low > 100_000:
             raise UsageError(f"--numbers {spec}: numbers begin at 1, the lower one first.")
         values += list(range(low, high + 1)) * int(item[3] or 1)
-    tiles = len(items) > 1 or any(item and item[3] for item in items)
-    return tuple(sorted(values)), tiles
+    return tuple(sorted(values)), len(items) > 1 or any(item and item[3] for item in items)
 
 
-def _balance(wanted: Iterable[str]) -> tuple[str, ...]:
-    chosen = tuple(sorted(set(wanted)))
-    if set(chosen) - {"needs", "difficulty"}:
-        raise UsageError("--balance takes needs and difficulty.")
-    return chosen
-
-
-def _styled(rows: Iterable[dict[str, Any]], style: str | None) -> Iterator[dict[str, Any]]:
-    if style is None:
-        yield from rows
-        return
+def _counted(
+    rows: Iterable[dict[str, Any]], style: str | None, counts: Counter[tuple[str, str]]
+) -> Iterator[dict[str, Any]]:
+    """The rows, with a *style* if there is one, counted on the way into *counts*."""
     for row in rows:
-        yield {**row, "style": style}
-
-
-def _counted(rows: Iterable[dict[str, Any]], tally: Counter[tuple[str, str]]) -> Iterator[Mapping[str, Any]]:
-    for row in rows:
-        tally["rows", ""] += 1
+        counts["rows", ""] += 1
         if "size" in row:
-            tally["size", str(row["size"])] += 1
-            tally["needs", row["needs"] or "impossible"] += 1
-        yield row
+            counts["size", str(row["size"])] += 1
+            counts["needs", row["needs"] or "impossible"] += 1
+        yield row if style is None else row | {"style": style}
 
 
-def _facts(tally: Counter[tuple[str, str]]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"rows": tally.pop(("rows", ""), 0)}
-    for (what, value), count in sorted(tally.items()):
-        facts.setdefault(what, {})[value] = count
+def _facts(counts: Counter[tuple[str, str]]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"rows": counts.pop(("rows", ""), 0)}
+    for (name, value), count in sorted(counts.items()):
+        facts.setdefault(name, {})[value] = count
     return facts

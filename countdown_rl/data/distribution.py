@@ -1,10 +1,10 @@
-"""What puzzles are drawn from, and what is kept out."""
+"""Distributions of puzzles to draw from, and puzzles to keep out."""
 
 from dataclasses import dataclass, field
 
 from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, RULES, Rule
 
-#: Bits for the cells that ``kernel.kind_of`` tells apart.
+#: Sets of cells, as bits (see ``kernel.cell_of``).
 IMPOSSIBLE = 0b0000001
 NEEDS = {"add-sub": 0b0001110, "mul-div": 0b1110000}
 DIFFICULTY = {"one": 0b0010010, "few": 0b0100100, "many": 0b1001000}
@@ -13,16 +13,15 @@ SOLVABLE = 0b1111110
 
 @dataclass(frozen=True)
 class Distribution:
-    """What puzzles are drawn from.
+    """A distribution of puzzles.
 
     Attributes:
-        sizes: how many numbers, and how often relative to the others.
-        values: the numbers drawn from, each time from all of them, or where ``tiles`` is true without
-            putting back.
+        sizes: weights by count of numbers.
+        values: the numbers to draw from, with replacement, or without where ``tiles`` is true.
         low, high: the targets, both included.
         impossible: the share of rows proved to have no solution.
-        balance: of ``needs`` (+ and - are enough, or not) and ``difficulty`` (1, 2 to 4, or more
-            solutions), what should come equally often.
+        balance: properties whose values come equally often, of ``needs`` (whether + and - suffice) and
+            ``difficulty`` (1, 2 to 4, or more solutions).
     """
 
     sizes: dict[int, float]
@@ -35,15 +34,15 @@ class Distribution:
     impossible: float = 0.0
     balance: tuple[str, ...] = ()
 
-    def turns(self) -> list[int]:
-        """The kinds of solvable rows that take turns, as bits for cells."""
+    def balanced_cells(self) -> list[int]:
+        """The sets of cells (as bits) that solvable rows take in turn."""
         needs = list(NEEDS.values()) if "needs" in self.balance else [SOLVABLE]
         difficulty = list(DIFFICULTY.values()) if "difficulty" in self.balance else [SOLVABLE]
         return [first & second for first in needs for second in difficulty]
 
-    def sets(self, size: int) -> int:
-        """How many sets of so many numbers there are."""
-        ways = [1] + [0] * size  # of 0, 1, ... numbers, from the values looked at so far
+    def count_sets(self, size: int) -> int:
+        """The number of sets of *size* numbers."""
+        ways = [1] + [0] * size  # of 0, 1, ... numbers, from the values considered so far
         for value in set(self.values):
             copies = self.values.count(value) if self.tiles else size
             ways = [sum(ways[max(0, count - copies) : count + 1]) for count in range(size + 1)]
@@ -61,7 +60,7 @@ PRESETS = {
 
 @dataclass
 class Exclusion:
-    """Published puzzles to keep out: by numbers and target, or by their numbers whatever the target."""
+    """Puzzles to keep out: by numbers (ascending) and target, or by their numbers whatever the target."""
 
     puzzles: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
     hands: set[tuple[int, ...]] = field(default_factory=set)

@@ -1,108 +1,89 @@
-"""How many puzzles there are: counted set of numbers by set of numbers, as far as it matters.
+"""Enumeration of the puzzles of a distribution, set of numbers by set of numbers, as far as it matters.
 
-Counting stops when twice as many puzzles were found as are wanted, since drawing at random finds new ones
-then. Where it ends with fewer, all of them are known, and can be listed.
+Counting stops at twice as many puzzles as are wanted, since drawing at random then finds new ones. Where it ends
+with fewer, all of them are known and can be listed.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from countdown_rl.data.distribution import Distribution, Exclusion
-from countdown_rl.puzzle import kernel_numba
+from countdown_rl.puzzle import kernel, kernel_numba, solver
 from countdown_rl.puzzle.rules import PARTS, SPLITS
-from countdown_rl.puzzle.solver import ROOM, TABLE, joins
 
-#: Sets of numbers looked at before it is taken for granted that there are enough, by size: about a second.
-_STEPS = (0, 1 << 30, 1 << 30, 1 << 19, 1 << 18, 1 << 14, 1 << 9)
+#: Sets of numbers, by size, that are counted (in about a second) before there are taken to be enough puzzles.
+_MAX_SETS = (0, 1 << 30, 1 << 30, 1 << 19, 1 << 18, 1 << 14, 1 << 9)
 _BATCH = 256
 
-
-def tables(size: int, targets: int) -> list[Any]:
-    """The tables that the kernel's search works on, for up to *size* numbers and so many targets."""
-    shapes = (
-        *[ROOM[size]] * 5,
-        1 << size,
-        1 << size,
-        TABLE[size],
-        targets,
-        targets,
-        targets,
-        targets,
-        0,
-    )
-    return [np.zeros(shape, dtype=np.int64) for shape in shapes]
+Array = Any  # of int64, for Numba
 
 
-class Stock:
-    """The puzzles of one distribution, counted when asked."""
+def zeros(*shape: int) -> Array:
+    return np.zeros(shape, dtype=np.int64)
 
-    def __init__(self, wanted: Distribution, exclude: Exclusion) -> None:
-        self.wanted = wanted
+
+@dataclass
+class _Count:
+    """The puzzles counted so far: (3 splits, 7 cells), and the set of numbers to continue from."""
+
+    tally: Array
+    position: Array
+    sets: int = 0
+    complete: bool = False
+
+
+class Enumeration:
+    """The puzzles of one distribution, counted on demand."""
+
+    def __init__(self, distribution: Distribution, exclude: Exclusion) -> None:
+        self.distribution = distribution
         self.exclude = exclude
-        values, copies = np.unique(np.array(wanted.values, dtype=np.int64), return_counts=True)
-        self._values = values
-        self._copies = copies.astype(np.int64) if wanted.tiles else np.full(len(values), 64, dtype=np.int64)
-        self._tallies: dict[int, Any] = {}
-        self._at: dict[int, Any] = {}
-        self._seen: dict[int, int] = {}
-        self._ends: dict[int, bool] = {}
-        self._lists: dict[tuple[int, int, int], Any] = {}
+        self._values, copies = np.unique(np.array(distribution.values, dtype=np.int64), return_counts=True)
+        self._copies = copies.astype(np.int64) if distribution.tiles else np.full_like(self._values, 64)
+        self._counts: dict[int, _Count] = {}
+        self._lists: dict[tuple[int, int, int], Array] = {}
 
-    def most(self) -> int | None:
-        """More puzzles there cannot be, solvable or not; None where a second is enough to count them."""
-        sets = {size: self.wanted.sets(size) for size in self.wanted.sizes}
-        if all(number <= _STEPS[size] for size, number in sets.items()):
+    def upper_bound(self) -> int | None:
+        """The number of puzzles, solvable or not; None where counting the solvable ones takes only a second."""
+        sets = {size: self.distribution.count_sets(size) for size in self.distribution.sizes}
+        if all(number <= _MAX_SETS[size] for size, number in sets.items()):
             return None
-        return sum(sets.values()) * (self.wanted.high - self.wanted.low + 1)
+        return sum(sets.values()) * (self.distribution.high - self.distribution.low + 1)
 
-    def puzzles(self, size: int, split: str, cells: int, enough: int) -> Any:
-        """All puzzles of one kind, or None where there are at least *enough*, or too many to count.
+    def puzzles(self, size: int, split: str, cells: int, enough: int) -> Array | None:
+        """All puzzles of *cells* (as bits), or None where there are at least *enough*, or too many to count.
 
-        Returns an array (puzzles, 1 + size): the target, and the numbers in order.
+        Returns an array (puzzles, 1 + size): the target, and the numbers in ascending order.
         """
-        if size not in self._tallies:
-            self._count(size)
-        part, bits = SPLITS.index(split), [cell for cell in range(7) if cells >> cell & 1]
-        out = len(self.exclude.puzzles) + len(self.exclude.hands) * (self.wanted.high - self.wanted.low + 1)
-        while self._tallies[size][part, bits].sum() - out < enough and not self._ends[size]:
-            # Drawing as many rows would take longer than to look at as many sets.
-            if self._seen[size] >= max(_STEPS[size], enough):
+        index, columns = SPLITS.index(split), [cell for cell in range(7) if cells >> cell & 1]
+        targets = self.distribution.high - self.distribution.low + 1
+        needed = enough + len(self.exclude.puzzles) + len(self.exclude.hands) * targets
+        count = self._counts.setdefault(size, _Count(zeros(3, 7), zeros(size)))
+        while not count.complete and count.tally[index, columns].sum() < needed:
+            # Drawing the rows takes longer than counting as many sets.
+            if count.sets >= max(_MAX_SETS[size], enough):
                 return None
-            self._count(size)
-        if self._tallies[size][part, bits].sum() - out >= enough:
+            steps = max(_BATCH, count.sets)
+            _, left = self._census(count.position, steps, count.tally, zeros(0, 1 + size), 0, 0)
+            count.sets, count.complete = count.sets + steps, not left
+        total = int(count.tally[index, columns].sum())
+        if total >= needed:
             return None
-        if (size, part, cells) not in self._lists:
-            self._lists[size, part, cells] = self._list(size, part, cells, int(self._tallies[size][part, bits].sum()))
-        return self._lists[size, part, cells]
-
-    def _count(self, size: int) -> None:
-        """Look at more sets of *size* numbers: twice as many as so far."""
-        if size not in self._tallies:
-            self._tallies[size] = np.zeros((3, 7), dtype=np.int64)
-            self._at[size] = np.zeros(size, dtype=np.int64)
-            self._seen[size] = 0
-        steps = max(_BATCH, self._seen[size])
-        nothing = np.zeros((0, 1 + size), dtype=np.int64)
-        _, more = self._census(size, self._at[size], steps, self._tallies[size], nothing, 0, 0)
-        self._seen[size] += steps
-        self._ends[size] = not more
-
-    def _list(self, size: int, part: int, cells: int, count: int) -> Any:
-        room = np.zeros((count, 1 + size), dtype=np.int64)
-        tally = np.zeros((3, 7), dtype=np.int64)
-        self._census(size, np.zeros(size, dtype=np.int64), 1 << 40, tally, room, part, cells)
-        if not self.exclude:
-            return room
-        kept = [(tuple(row[1:]), row[0]) not in self.exclude for row in room.tolist()]
-        return room[np.array(kept, dtype=bool)]
+        if (size, index, cells) not in self._lists:
+            listed = zeros(total, 1 + size)
+            self._census(zeros(size), 1 << 40, zeros(3, 7), listed, index, cells)
+            if self.exclude:
+                kept = [(tuple(numbers), target) not in self.exclude for target, *numbers in listed.tolist()]
+                listed = listed[np.array(kept, dtype=bool)]
+            self._lists[size, index, cells] = listed
+        return self._lists[size, index, cells]
 
     def _census(
-        self, size: int, at: Any, steps: int, tally: Any, listed: Any, part: int, cells: int
+        self, position: Array, steps: int, tally: Array, listed: Array, list_split: int, list_cells: int
     ) -> tuple[int, bool]:
-        wanted = self.wanted
-        work = tables(size, wanted.high - wanted.low + 1)
-        return kernel_numba.census(
-            at, self._values, self._copies, PARTS, wanted.low, wanted.high, steps, tally, listed, part, cells,
-            wanted.rule.every, wanted.rule.whole, joins(wanted.operators), *work,
-        )  # fmt: skip
+        low, high = self.distribution.low, self.distribution.high
+        sets = kernel.Census(self._values, self._copies, PARTS, tally, listed, list_split, list_cells)
+        classes, matches = kernel.tables(zeros, len(position), high - low + 1, 0)
+        return kernel_numba.census(position, steps, sets, solver.goal(self.distribution, low, high), classes, matches)

@@ -1,105 +1,111 @@
-"""Seeded puzzles: drawn at random, proved by the solver, one split at a time.
+"""Generation of puzzles: drawn at random from a seed, with facts proved by the solver, one split at a time.
 
-Row *i* of a split depends on the seed and *i* alone: its random numbers are a hash of the two, tried again
-until the puzzle is of the kind wanted and was not a row before. So a longer file begins with the shorter
-one, and the number of workers changes nothing. Only where more than half of the puzzles that exist are
-wanted are they listed and shuffled instead.
+Row *i* of a split depends on the seed and *i* alone: its random numbers are a hash of the two, tried again until
+the puzzle is of a wanted cell and is no earlier row. So a longer file begins with the shorter one, and the number
+of workers changes nothing. Only where more than half of all puzzles are wanted are they listed and shuffled.
 """
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from countdown_rl.data.distribution import IMPOSSIBLE, Distribution, Exclusion
-from countdown_rl.data.enumeration import Stock, tables
+from countdown_rl.data.distribution import IMPOSSIBLE, Distribution
+from countdown_rl.data.enumeration import Array, Enumeration, zeros
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.puzzle import kernel, kernel_numba, rules, solver
-from countdown_rl.puzzle.rules import OPERATORS, PARTS, SPLITS
+from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, PARTS, SPLITS, Puzzle
 
-Array = Any  # of int64, for Numba
-
-#: Attempts at one row before it is given up.
+#: Attempts at one row, and rows of one chunk.
 LIMIT = 300_000
 CHUNK = 1_024
 
 
 @dataclass
 class Plan:
-    """What each row of a split should be.
+    """Sizes and cells of the rows of a split.
 
     Attributes:
-        sizes: how many numbers. cells: which kinds will do, as bits.
-        listed: by size and cells, where the puzzles are taken from a shuffled list: all there are.
-        places: of such a row, its place in the list.
+        sizes: counts of numbers, (rows,). cells: the cells that will do, as bits, (rows,).
+        listed: by size and cells, all puzzles in random order, where rows are taken from a list.
+        positions: of such a row, its position in the list, (rows,).
     """
 
-    wanted: Distribution
+    enumeration: Enumeration
     split: str
     seed: int
     sizes: Array
     cells: Array
-    exclude: Exclusion
+    positions: Array
     listed: dict[tuple[int, int], Array] = field(default_factory=dict)
-    places: Array = None
+
+    @property
+    def distribution(self) -> Distribution:
+        return self.enumeration.distribution
 
 
-def plan(stock: Stock, split: str, n: int, *, seed: int) -> Plan:
-    """Settle what the *n* rows of *split* should be. Where a size runs out, the others make up for it.
+def plan(enumeration: Enumeration, split: str, n: int, *, seed: int) -> Plan:
+    """Plan the *n* rows of *split*. Where puzzles of a size run out, the other sizes make up for it.
 
     Raises:
-        UsageError: numbers too large. InputError: more rows than there are puzzles; the text says how many.
+        UsageError: numbers or targets are too large.
+        InputError: there are fewer than *n* puzzles; the text says how many.
     """
-    wanted = stock.wanted
-    _check_range(wanted)
-    most = stock.most()
-    if most is not None and n > most:
-        raise InputError(f"There are at most {most:,} such puzzles, fewer than the {n:,} wanted; lower --n.")
+    distribution = enumeration.distribution
+    _check_range(distribution)
+    bound = enumeration.upper_bound()
+    if bound is not None and n > bound:
+        raise InputError(f"There are at most {bound:,} such puzzles, fewer than the {n:,} wanted; lower --n.")
     indices = np.arange(n, dtype=np.int64)
-    done = np.floor(indices * wanted.impossible + 1e-9).astype(np.int64)
-    impossible = np.floor((indices + 1) * wanted.impossible + 1e-9).astype(np.int64) > done
-    turns = np.array(wanted.turns(), dtype=np.int64)
-    cells = np.where(impossible, IMPOSSIBLE, turns[(indices - done) % len(turns)])
-    made = Plan(wanted, split, seed, np.zeros(n, dtype=np.int64), cells, stock.exclude)
-    for kind in sorted({int(kind) for kind in np.unique(cells)}):
-        _choose_sizes(made, kind, stock)
-    made.places = np.zeros(n, dtype=np.int64)
-    for size, kind in made.listed:
-        mine = np.flatnonzero((made.sizes == size) & (made.cells == kind))
-        made.places[mine] = np.arange(len(mine))
-    return made
+    before = np.floor(indices * distribution.impossible + 1e-9).astype(np.int64)
+    impossible = np.floor((indices + 1) * distribution.impossible + 1e-9).astype(np.int64) > before
+    in_turn = np.array(distribution.balanced_cells(), dtype=np.int64)
+    cells = np.where(impossible, IMPOSSIBLE, in_turn[(indices - before) % len(in_turn)])
+    result = Plan(enumeration, split, seed, zeros(n), cells, zeros(n))
+    for kind in np.unique(cells).tolist():
+        _choose_sizes(result, kind)
+    for size, kind in result.listed:
+        selected = np.flatnonzero((result.sizes == size) & (cells == kind))
+        result.positions[selected] = np.arange(len(selected))
+    return result
 
 
-def _choose_sizes(made: Plan, kind: int, stock: Stock) -> None:
-    left = np.flatnonzero(made.cells == kind)
-    weights = dict(made.wanted.sizes)
-    wanted = len(left)
-    salt = 16 + SPLITS.index(made.split)
-    while len(left):
+def _choose_sizes(plan: Plan, cells: int) -> None:
+    """Choose the sizes of the rows of *cells* by their weights, as far as there are puzzles."""
+    rows = np.flatnonzero(plan.cells == cells)
+    wanted = len(rows)
+    weights = dict(plan.distribution.sizes)
+    salt = 16 + SPLITS.index(plan.split)
+    while len(rows):
         if not weights:
+            kind = "impossible" if cells == IMPOSSIBLE else "solvable"
             raise InputError(
-                f"Only {wanted - len(left):,} of the {wanted:,} puzzles wanted for {made.split} exist "
-                f"({_words(kind)}); lower --n or widen the options."
+                f"Only {wanted - len(rows):,} of the {wanted:,} {kind} puzzles wanted for {plan.split} exist; "
+                "lower --n or widen the options."
             )
-        even = kernel.mix(kernel.mix(kernel.mix(made.seed) ^ salt) ^ left) / 2.0**61
+        uniform = kernel.mix(kernel.mix(kernel.mix(plan.seed) ^ salt) ^ rows) / 2.0**61
         edges = np.cumsum(list(weights.values())) / sum(weights.values())
-        drawn = np.array(list(weights))[np.searchsorted(edges, even, side="right").clip(max=len(edges) - 1)]
-        over = []
+        drawn = np.array(list(weights))[np.searchsorted(edges, uniform, side="right").clip(max=len(edges) - 1)]
+        left = []
         for size in list(weights):
-            mine = left[drawn == size]
-            have = int(((made.sizes == size) & (made.cells == kind)).sum())
-            every = stock.puzzles(size, made.split, kind, enough=2 * (have + len(mine)))
-            if every is not None:
-                if (size, kind) not in made.listed:
-                    made.listed[size, kind] = _shuffled(every, made.seed)
-                over.append(mine[max(0, len(every) - have) :])
-                mine = mine[: max(0, len(every) - have)]
-                if len(every) <= have + len(mine):
+            selected = rows[drawn == size]
+            have = int(((plan.sizes == size) & (plan.cells == cells)).sum())
+            puzzles = plan.enumeration.puzzles(size, plan.split, cells, enough=2 * (have + len(selected)))
+            if puzzles is not None:
+                if (size, cells) not in plan.listed:
+                    plan.listed[size, cells] = _shuffled(puzzles, plan.seed)
+                free = max(0, len(puzzles) - have)
+                left.append(selected[free:])
+                selected = selected[:free]
+                if len(puzzles) <= have + len(selected):
                     del weights[size]
-            made.sizes[mine] = size
-        left = np.sort(np.concatenate(over)) if over else left[:0]
+            plan.sizes[selected] = size
+        rows = np.sort(np.concatenate(left)) if left else rows[:0]
         salt += 16
 
 
@@ -110,62 +116,41 @@ def _shuffled(puzzles: Array, seed: int) -> Array:
     return puzzles[np.argsort(keys, kind="stable")]
 
 
-def _words(kind: int) -> str:
-    return "impossible ones" if kind == IMPOSSIBLE else "solvable ones of the kind asked for"
-
-
-def rows(made: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
-    """The rows of *made* in order.
+def rows(plan: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
+    """The rows of *plan* in order, drawn ahead by so many threads.
 
     Raises:
-        InputError: no further puzzle of a kind was found.
+        InputError: no further puzzle of a row's size and cells was drawn.
     """
     seen: set[str] = set()
-    work = _work(made)
-    for first, chunk in _chunks(made, workers):
-        for k, row in enumerate(chunk.rows()):
-            i = first + k
-            while row is not None and (row["id"] in seen or (made.exclude and _key(row) in made.exclude)):
-                again = _draw(made, np.array([i]), chunk.attempts[k : k + 1], work)
-                chunk.attempts[k] = again.attempts[0]
-                row = next(again.rows())
+    exclude = plan.enumeration.exclude
+    tables = _tables(plan)
+    for first, drawn in _chunks(plan, workers):
+        for offset, row in enumerate(_described(plan, drawn)):
+            while row and (row["id"] in seen or (exclude and (tuple(sorted(row["nums"])), row["target"]) in exclude)):
+                again = _draw(plan, np.array([first + offset]), drawn.attempts[offset : offset + 1], tables)
+                drawn.attempts[offset] = again.attempts[0]
+                row = next(_described(plan, again))
             if row is None:
                 raise InputError(
-                    f"After {i:,} rows for {made.split}, {LIMIT:,} draws gave no new puzzle of that kind; "
+                    f"After {first + offset:,} rows for {plan.split}, {LIMIT:,} draws gave no new puzzle of that kind; "
                     "lower --n or widen the options."
                 )
             seen.add(row["id"])
             yield row
 
 
-def _key(row: dict[str, Any]) -> tuple[tuple[int, ...], int]:
-    return tuple(sorted(row["nums"])), row["target"]
+def solved_row(puzzle: Puzzle) -> dict[str, Any]:
+    """The row of a puzzle, with its facts from the solver."""
+    solved = solver.solve(puzzle)
+    return _row(puzzle, list(puzzle.numbers), puzzle.target, solved.solutions, solved.solution, solved.needs)
 
 
-def solved_row(posed: rules.Puzzle) -> dict[str, Any]:
-    """The row of a puzzle, its facts found by the solver."""
-    found = solver.solve(posed)
-    return make_row(
-        list(posed.numbers),
-        posed.target,
-        found.solutions,
-        found.solution,
-        found.needs,
-        posed.rule.name,
-        posed.operators,
-    )
-
-
-def make_row(
-    nums: list[int],
-    target: int,
-    solutions: int,
-    solution: str | None,
-    needs: str | None,
-    rule: str,
-    operators: str,
+def _row(
+    terms: Puzzle | Distribution, nums: list[int], target: int, solutions: int, solution: str | None, needs: str | None
 ) -> dict[str, Any]:
-    """A row of a data set. ``rule`` and ``operators`` are written where they are not the usual ones."""
+    """A row of a data set; ``rule`` and ``operators`` are those of *terms*, and left out where they are the default."""
+    rule, operators = terms.rule.name, terms.operators
     row = {
         "id": rules.puzzle_id(sorted(nums), target, rule, operators),
         "nums": nums,
@@ -175,103 +160,81 @@ def make_row(
         "needs": needs,
         "size": len(nums),
     }
-    if rule != rules.DEFAULT_RULE:
+    if rule != DEFAULT_RULE:
         row["rule"] = rule
     if operators != OPERATORS:
         row["operators"] = operators
     return row
 
 
-@dataclass
-class _Chunk:
-    """Rows as the kernel leaves them."""
-
-    wanted: Distribution
-    attempts: list[int]
-    nums: list[list[int]]
-    facts: list[list[int]]  # size, target, count, plain, characters of text
-    text: str
-
-    def rows(self) -> Iterator[dict[str, Any] | None]:
-        rule, operators = self.wanted.rule.name, self.wanted.operators
-        at = 0
-        for done, nums, (size, target, count, plain, length) in zip(self.attempts, self.nums, self.facts, strict=True):
-            if done == -1:
-                yield None
-            elif count:
-                needs = "add-sub" if plain else "mul-div"
-                yield make_row(nums[:size], target, count, self.text[at : at + length], needs, rule, operators)
-            else:
-                yield make_row(nums[:size], target, 0, None, None, rule, operators)
-            at += kernel.TEXT
+def _described(plan: Plan, drawn: kernel.Rows) -> Iterator[dict[str, Any] | None]:
+    """The rows as dictionaries; None for one that was not found."""
+    distribution, text = plan.distribution, drawn.texts.tobytes().decode("ascii")
+    columns = (drawn.attempts, drawn.nums, drawn.sizes, drawn.targets, drawn.counts, drawn.plain, drawn.lengths)
+    start = -kernel.TEXT
+    for attempt, nums, size, target, count, plain, length in zip(*(c.tolist() for c in columns), strict=True):
+        start += kernel.TEXT
+        if attempt == -1:
+            yield None
+        elif count:
+            needs = "add-sub" if plain else "mul-div"
+            yield _row(distribution, nums[:size], target, count, text[start : start + length], needs)
+        else:
+            yield _row(distribution, nums[:size], target, 0, None, None)
 
 
-def _draw(made: Plan, indices: Array, attempts: Sequence[int], work: list[Array]) -> _Chunk:
-    """The rows at *indices*, each from its own attempt on; those that come from a list as they are there.
+def _draw(plan: Plan, indices: Array, attempts: Array, tables: tuple[Any, ...]) -> kernel.Rows:
+    """The rows at *indices*, each drawn from its own attempt on, or taken from a list and put in random order.
 
-    *work* is what :func:`_work` returns, for one thread at a time.
+    *tables* come from :func:`_tables`; threads must not share them.
     """
-    wanted = made.wanted
-    largest = max(wanted.sizes)
-    count = len(indices)
-    done = np.array(attempts, dtype=np.int64)
-    nums = np.zeros((count, largest), dtype=np.int64)
-    facts = np.zeros((5, count), dtype=np.int64)
-    facts[0] = made.sizes[indices]
-    cells = made.cells[indices]
-    for (size, kind), puzzles in made.listed.items():
-        mine = np.flatnonzero((facts[0] == size) & (cells == kind))
-        given = puzzles[made.places[indices[mine]]]
-        done[mine] = -2
-        facts[1, mine], nums[mine, :size] = given[:, 0], given[:, 1:]
-    text = np.zeros((count, kernel.TEXT), dtype=np.uint8)
-    first, last = rules.parts_of(made.split)
-    kernel_numba.draw(
-        made.seed, SPLITS.index(made.split), indices, done, LIMIT, facts[0],
-        np.array(wanted.values, dtype=np.int64), wanted.tiles, first, last, PARTS, wanted.low, wanted.high,
-        made.cells[indices],
-        wanted.rule.every, wanted.rule.whole, solver.joins(wanted.operators),
-        nums, facts[1], facts[2], facts[3], text, facts[4],
-        *work,
-    )  # fmt: skip
-    return _Chunk(wanted, done.tolist(), nums.tolist(), facts.T.tolist(), text.tobytes().decode("ascii"))
+    distribution, count = plan.distribution, len(indices)
+    sizes, cells, attempts, targets = plan.sizes[indices], plan.cells[indices], attempts.copy(), zeros(count)
+    nums = zeros(count, max(distribution.sizes))
+    for (size, kind), puzzles in plan.listed.items():
+        selected = np.flatnonzero((sizes == size) & (cells == kind))
+        listed = puzzles[plan.positions[indices[selected]]]
+        attempts[selected] = -2
+        targets[selected], nums[selected, :size] = listed[:, 0], listed[:, 1:]
+    texts = np.zeros((count, kernel.TEXT), dtype=np.uint8)
+    facts = zeros(count), zeros(count), zeros(count)
+    drawn = kernel.Rows(indices, sizes, cells, attempts, nums, targets, *facts, texts)
+    values = np.array(distribution.values, dtype=np.int64)
+    first, last = rules.parts_of(plan.split)
+    stream = SPLITS.index(plan.split)
+    source = kernel.Source(plan.seed, stream, LIMIT, values, distribution.tiles, first, last, PARTS)
+    kernel_numba.draw(source, drawn, solver.goal(distribution, distribution.low, distribution.high), *tables)
+    return drawn
 
 
-def _work(made: Plan) -> list[Array]:
-    """What the kernel works on."""
-    targets = made.wanted.high - made.wanted.low + 1
-    return [*tables(max(made.wanted.sizes), targets), np.zeros(128, dtype=np.int64)]
+def _tables(plan: Plan) -> tuple[kernel.Classes, kernel.Matches, Array]:
+    """Working memory of the kernel."""
+    distribution = plan.distribution
+    targets = distribution.high - distribution.low + 1
+    return *kernel.tables(zeros, max(distribution.sizes), targets, 0), zeros(kernel.SCRATCH)
 
 
-def _chunks(made: Plan, workers: int) -> Iterator[tuple[int, _Chunk]]:
-    """The rows in order, drawn ahead by threads: the kernel lets go of the interpreter's lock."""
+def _chunks(plan: Plan, workers: int) -> Iterator[tuple[int, kernel.Rows]]:
+    """The rows in chunks, each with its first index; drawn ahead by threads, as the kernel releases the GIL."""
 
-    def work(first: int) -> _Chunk:
-        indices = np.arange(first, min(first + CHUNK, len(made.sizes)), dtype=np.int64)
-        return _draw(made, indices, [0] * len(indices), _work(made))
+    def draw(first: int) -> tuple[int, kernel.Rows]:
+        indices = np.arange(first, min(first + CHUNK, len(plan.sizes)), dtype=np.int64)
+        return first, _draw(plan, indices, zeros(len(indices)), _tables(plan))
 
-    waiting = iter(range(0, len(made.sizes), CHUNK))
-    with ThreadPoolExecutor(workers) as pool:
-        ahead: list[tuple[int, Future[_Chunk]]] = []
-        try:
-            while True:
-                for first in waiting:
-                    ahead.append((first, pool.submit(work, first)))
-                    if len(ahead) > workers:
-                        break
-                if not ahead:
-                    return
-                first, chunk = ahead.pop(0)
-                yield first, chunk.result()
-        finally:
-            for _, chunk in ahead:
-                chunk.cancel()
+    pool = ThreadPoolExecutor(workers)
+    pending = (pool.submit(draw, first) for first in range(0, len(plan.sizes), CHUNK))
+    ahead = deque(islice(pending, workers + 1))
+    try:
+        while ahead:
+            chunk = ahead.popleft().result()
+            ahead.extend(islice(pending, 1))
+            yield chunk
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _check_range(wanted: Distribution) -> None:
-    largest = sorted(wanted.values)[-max(wanted.sizes) :] if wanted.tiles else [max(wanted.values)] * max(wanted.sizes)
-    bound = 16 * wanted.high
-    for number in largest:
-        bound *= number
-    if bound >= 1 << 62 or wanted.high - wanted.low >= 100_000:
+def _check_range(distribution: Distribution) -> None:
+    values, most = sorted(distribution.values), max(distribution.sizes)
+    largest = values[-most:] if distribution.tiles else values[-1:] * most
+    if 16 * distribution.high * prod(largest) >= 1 << 62 or distribution.high - distribution.low >= 100_000:
         raise UsageError("Such large numbers or targets cannot be drawn; lower --numbers or --targets.")

@@ -1,4 +1,4 @@
-"""Rows as JSONL: one JSON object a line."""
+"""JSON Lines files of rows: one JSON object a line."""
 
 import json
 import re
@@ -13,11 +13,11 @@ from countdown_rl.tasks.task import Row, parse_row
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a JSONL file, each checked to be what its task needs.
+    """The rows of a JSONL file, validated by their task.
 
     Raises:
-        InputError: the file is missing or empty, or a line is no JSON object or lacks something; the text
-            names the file, the line and what is wrong with it.
+        InputError: the file is missing or empty, or a line is no row; the text names the file, the line and the
+            fault.
     """
     path = Path(path)
     if not path.is_file():
@@ -43,48 +43,45 @@ def iter_rows(stream: IO[bytes], source: str) -> Iterator[Row]:
             yield line
 
     try:
-        for fields in jsonlines.Reader(lines(), loads=_decoded).iter(allow_none=True, skip_empty=True):
+        for fields in jsonlines.Reader(lines(), loads=_decode).iter(allow_none=True, skip_empty=True):
             yield parse_row(fields)
     except jsonlines.InvalidLineError as error:
-        raise InputError(f"{source}, line {number}: not JSON ({_short(error.__cause__ or error)}).") from error
+        cause = " ".join(str(error.__cause__ or error).split())[:80]
+        raise InputError(f"{source}, line {number}: not JSON ({cause}).") from error
     except InputError as error:
         raise InputError(f"{source}, line {number}: {str(error).rstrip('.')}.") from error
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write *rows* as JSONL, keys in the order they have."""
+    """Write *rows* as JSONL, with keys in their order."""
     with Path(path).open("w", encoding="utf-8", newline="\n") as stream:
         writer(stream).write_all(rows)
 
 
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write *rows* at the end of the JSONL file *path*."""
+    """Append *rows* to the JSONL file *path*."""
     with Path(path).open("a", encoding="utf-8", newline="\n") as stream:
         writer(stream).write_all(rows)
 
 
 def writer(stream: IO[str]) -> jsonlines.Writer:
-    """What writes rows to *stream*, one by one."""
-    return jsonlines.Writer(stream, dumps=_encoded)
+    """A writer of rows to *stream*."""
+    return jsonlines.Writer(stream, dumps=_encode)
 
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
-_escape = json.JSONEncoder().encode
+_encode_text = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
+_encode_ascii = json.JSONEncoder().encode
 _SURROGATE = re.compile("[\ud800-\udfff]").search
 
 
-def _encoded(row: Any) -> str:
-    line = _encode(row)
-    # Half a surrogate pair can be written as an escape only; JSON may hold one, UTF-8 may not.
-    return _escape(row) if not line.isascii() and _SURROGATE(line) else line
+def _encode(row: Any) -> str:
+    line = _encode_text(row)
+    # JSON may hold half a surrogate pair, as an escape only; UTF-8 may not.
+    return _encode_ascii(row) if not line.isascii() and _SURROGATE(line) else line
 
 
-def _decoded(line: str | bytes) -> Any:
+def _decode(line: str | bytes) -> Any:
     try:
         return json.loads(line)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:80]

@@ -1,10 +1,10 @@
 # mypy: disallow-untyped-defs=False
 # Numba infers the types of these functions, and both kinds of number fit them.
-"""The inner loops, as plain functions in the part of Python that Numba compiles.
+"""Inner loops of solver and generator, as plain functions in the part of Python that Numba compiles.
 
-They run either way: as they stand on lists and Python integers, which is at once and exact at any size,
-or compiled (:mod:`countdown_rl.puzzle.kernel_numba`) on int64 arrays. Nothing here imports anything, and all that is
-compiled is in this one file: Numba takes the code it kept for stale only when this file changes.
+They run either way: as they are, on lists and Python integers, which starts at once and is exact at any size,
+or compiled (:mod:`countdown_rl.puzzle.kernel_numba`), on int64 arrays. All that is compiled is in this one file,
+and it imports nothing of the package: Numba recompiles its cached code only when this file changes.
 
 **Classes.** Expressions are counted up to what does not change them as functions of the numbers:
 reordering and re-bracketing sums and products, and moving a minus sign (``a - (b-c)*d`` is
@@ -17,25 +17,136 @@ negative. Of n different numbers there are 1, 6, 68, 1170, 27142, 793002 express
 **Values** are unreduced fractions. Each number occurs once in a class, so its numerator and denominator
 are sums of few products of different numbers, and stay below 16 times the product of all.
 
-**Equal numbers** make equal classes; a 61-bit hash of the class that does not see which of the equal
+**Equal numbers** make equal classes; a 61-bit hash of the class that does not depend on which of the equal
 numbers was used keeps each from being counted twice.
 """
 
+from typing import Any, NamedTuple
+
 #: A class is one integer, its tag: left and right, the classes it was joined from (a number: its index at
-#: right), 20 bits each; how they were joined; its kind; its flags; how many characters its brackets take.
+#: right), 20 bits each; the join; its kind; its flags; the characters that its parentheses take.
 LEFT, RIGHT, JOIN, KIND, FLAGS, COST = 0, 20, 40, 43, 45, 50
 PART = (1 << 20) - 1
 LEAF, SUM, PRODUCT = 0, 1, 2
 #: left + right, |left - right|, left * right, left / right, right / left.
 ADD, TAKE, TIMES, OVER, UNDER = 0, 1, 2, 3, 4
 #: Its negative can be written too; a product with nothing below the line; all its parts are positive
-#: integers; it is one itself and so are its parts; it needs no sign but + and -.
+#: integers; it is one itself and so are its parts; it needs no operator but + and -.
 FLIP, ABOVE, PARTS, WHOLE, ADDSUB = 1 << 45, 1 << 46, 1 << 47, 1 << 48, 1 << 49
+
+#: Upper bounds by count of numbers n: classes of all proper subsets (sums of OEIS A140606), and a power of two
+#: above the number of expressions over at most n numbers.
+MAX_CLASSES = (0, 1, 2, 21, 316, 6_650, 183_000)
+HASH_SLOTS = (0, 4, 32, 256, 4_096, 65_536, 1 << 21)
+#: Length of the longest text of a class, and of the working memory of :func:`write`.
+TEXT, SCRATCH = 96, 128
 
 _MASK = (1 << 61) - 1
 _PLUS, _MINUS, _ZERO, _FACTOR = 0x1B873593CC9E2D51, 0x0E6546B64A3C1F29, 0x0D35A2D97F4A7C15, 0x1656667B1E3779B9
 _BELOW = 0x07C15B9F4A7C1659
-TEXT = 96
+_STEP = 0x1E3779B97F4A7C15
+
+
+class Goal(NamedTuple):
+    """Targets ``low..high``; the rule (``every``, ``whole``); ``joins``: the joins that may be used, as bits."""
+
+    low: int
+    high: int
+    every: bool
+    whole: bool
+    joins: int
+
+
+class Classes(NamedTuple):
+    """The classes of all proper subsets: numerators and denominators of their values, tags, two hash words.
+
+    ``starts`` and ``ends`` have where the classes of a subset (as bits) begin and end.
+    """
+
+    tops: Any
+    bottoms: Any
+    tags: Any
+    firsts: Any
+    seconds: Any
+    starts: Any
+    ends: Any
+
+
+class Matches(NamedTuple):
+    """The classes that reach a target, for target t at index t - low.
+
+    ``counts``: how many. ``plain``: 1 where one needs only + and -. ``ranks``: the cost of the best, -1 for none.
+    ``best``: its tag. ``found``: the tags of all, as far as there is space. ``seen``: a hash table of them.
+    """
+
+    seen: Any
+    counts: Any
+    plain: Any
+    ranks: Any
+    best: Any
+    found: Any
+
+
+class Source(NamedTuple):
+    """Everything that rows are drawn from, beside their goal.
+
+    ``seed``, ``stream``: with a row's index and the attempt they decide all that is drawn. ``limit``: attempts
+    a row. ``values``: numbers to draw with replacement, or as ``tiles`` without. ``first_part``, ``last_part``:
+    the parts (of ``parts``) that the numbers must fall into.
+    """
+
+    seed: int
+    stream: int
+    limit: int
+    values: Any
+    tiles: bool
+    first_part: int
+    last_part: int
+    parts: int
+
+
+class Rows(NamedTuple):
+    """Rows to draw, and what was drawn.
+
+    ``sizes``: counts of numbers. ``cells``: the cells that will do, as bits (see :func:`cell_of`). ``attempts``:
+    where each row begins to try; afterwards where it would continue, -1 where the limit was reached. A row that
+    begins with -2 has its numbers, in order, and its target already. The rest is filled in.
+    """
+
+    indices: Any
+    sizes: Any
+    cells: Any
+    attempts: Any
+    nums: Any
+    targets: Any
+    counts: Any
+    plain: Any
+    lengths: Any
+    texts: Any
+
+
+class Census(NamedTuple):
+    """Sets of numbers to count puzzles of, and the counts.
+
+    ``values``: distinct, ascending; each may be used as often as ``copies`` has it. ``tally``: 3 splits by 7 cells,
+    added to. ``listed``: the puzzles of split ``list_split`` and cells ``list_cells`` (as bits), as far as there is
+    space, a row each: the target, then the numbers.
+    """
+
+    values: Any
+    copies: Any
+    parts: int
+    tally: Any
+    listed: Any
+    list_split: int
+    list_cells: int
+
+
+def tables(zeros, size, targets, found):
+    """Empty tables for up to *size* numbers, so many targets and so many tags found; *zeros* makes each."""
+    subsets = 1 << size
+    classes = Classes(*[zeros(MAX_CLASSES[size]) for _ in range(5)], zeros(subsets), zeros(subsets))
+    return classes, Matches(zeros(HASH_SLOTS[size]), *[zeros(targets) for _ in range(4)], zeros(found))
 
 
 def mix(x):
@@ -47,7 +158,7 @@ def mix(x):
 
 
 def split_part(ordered, parts):
-    """Which of *parts* equal shares a sorted set of numbers falls into."""
+    """The part, of so many equal ones, that a sorted set of numbers falls into."""
     state = 0x243F6A8885A308D
     for number in ordered:
         state = mix(state ^ number)
@@ -74,7 +185,7 @@ def factor_hash(tag, first, second):
 
 
 def factor_sign(tag, first, second):
-    """Which orientation a factor has: 0 or 1, or 2 where the two are the same."""
+    """The orientation of a factor: 0 or 1, or 2 where the two are the same."""
     if tag >> KIND & 3 != SUM or not tag & FLIP:
         return 0
     return 2 if first == second else 1 if second < first else 0
@@ -108,42 +219,47 @@ def classify(join, left, right, p, q):
     return join << JOIN | kind << KIND | flags | cost << COST
 
 
-def value(join, here, there, below, both):
-    """Numerator and denominator of what *join* makes, from the products of tops and bottoms."""
+def value(join, ad, cb, bd, ac):
+    """Numerator and denominator of a/b joined to c/d, from their cross products."""
     if join == ADD:
-        return here + there, below
+        return ad + cb, bd
     if join == TAKE:
-        return (here - there if here >= there else there - here), below
+        return (ad - cb if ad >= cb else cb - ad), bd
     if join == TIMES:
-        return both, below
-    return (here, there) if join == OVER else (there, here)
+        return ac, bd
+    return (ad, cb) if join == OVER else (cb, ad)
 
 
-def hashes(join, swapped, left, left_first, left_second, right, right_first, right_second):
-    """The two hash words of a joined class: a sum's orientations, or a product's factors and its sign."""
+def hashes(join, swapped, left, right, classes):
+    """The two hash words of a joined class: a sum's orientations, or a product's factors and its sign.
+
+    *swapped*: left is the smaller side of a difference.
+    """
+    left_tag, left_first, left_second = classes.tags[left], classes.firsts[left], classes.seconds[left]
+    right_tag, right_first, right_second = classes.tags[right], classes.firsts[right], classes.seconds[right]
     if join < TIMES:
         left_minus = 1 if swapped else 0
         right_minus = 1 if join == TAKE and not swapped else 0
-        first = term_hash(left, left_first, left_second, left_minus)
-        first += term_hash(right, right_first, right_second, right_minus)
-        second = term_hash(left, left_first, left_second, 1 - left_minus)
-        second += term_hash(right, right_first, right_second, 1 - right_minus)
+        first = term_hash(left_tag, left_first, left_second, left_minus)
+        first += term_hash(right_tag, right_first, right_second, right_minus)
+        second = term_hash(left_tag, left_first, left_second, 1 - left_minus)
+        second += term_hash(right_tag, right_first, right_second, 1 - right_minus)
         return first & _MASK, second & _MASK
-    first = factor_hash(left, left_first, left_second)
-    sign = factor_sign(left, left_first, left_second)
+    first = factor_hash(left_tag, left_first, left_second)
+    sign = factor_sign(left_tag, left_first, left_second)
     if join == UNDER:
         first = (first * _BELOW) & _MASK
     more, other = right_first, right_second
-    if right >> KIND & 3 != PRODUCT:
-        more = factor_hash(right, right_first, right_second)
-        other = factor_sign(right, right_first, right_second)
+    if right_tag >> KIND & 3 != PRODUCT:
+        more = factor_hash(right_tag, right_first, right_second)
+        other = factor_sign(right_tag, right_first, right_second)
     if join == OVER:
         more = (more * _BELOW) & _MASK
     return (first + more) & _MASK, join_signs(sign, other)
 
 
 def is_new(key, seen):
-    """Put *key* into the hash table *seen*; tells whether it was not there."""
+    """Put *key* into the hash table *seen*; returns whether it was not there."""
     table = len(seen) - 1
     key |= 1
     slot = key >> 1 & table
@@ -155,8 +271,37 @@ def is_new(key, seen):
     return True
 
 
-def record(t, tag, length, matched, counts, plain, ranks, best, found):
-    """Note a class that reaches the t-th target."""
+def has_repeats(nums):
+    """Whether a number occurs twice."""
+    for i in range(len(nums)):
+        for k in range(i):
+            if nums[i] == nums[k]:
+                return True
+    return False
+
+
+def reset(nums, matches):
+    """Empty *matches* before a search with *nums*."""
+    if has_repeats(nums):
+        matches.seen[:] = 0
+    matches.counts[:] = 0
+    matches.plain[:] = 0
+    matches.ranks[:] = -1
+
+
+def reaches(p, q, tag, low, high, whole):
+    """Whether the class p/q reaches a target."""
+    return low * q <= p and p <= high * q and p % q == 0 and (tag & WHOLE or not whole)
+
+
+def record(t, tag, key, length, matched, matches):
+    """Record a class that reaches the t-th target, unless the *key* of an equal one is known (-1: all are new).
+
+    *length*: the characters of its text without parentheses. Returns the new number of those *matched*.
+    """
+    seen, counts, plain, ranks, best, found = matches
+    if key >= 0 and not is_new(mix(key + t), seen):
+        return matched
     counts[t] += 1
     if tag & ADDSUB:
         plain[t] = 1
@@ -169,378 +314,373 @@ def record(t, tag, length, matched, counts, plain, ranks, best, found):
     return matched + 1
 
 
-def search(
-    nums, low, high, every, whole, joins, repeats,
-    tops, bottoms, tags, firsts, seconds, starts, ends, seen, counts, plain, ranks, best, found,
-):  # fmt: skip
-    """Find every class whose value is a target in ``low..high``.
+def lowest_index(mask):
+    """The index of the lowest number in a subset."""
+    index = 0
+    while not mask >> index & 1:
+        index += 1
+    return index
 
-    Arguments, n being the count of *nums*:
-        every, whole: the rule. joins: the joins that may be used, as bits.
-        repeats: whether some number occurs twice. seen: zeros, a power of two above the matches there can be.
-        tops ... seconds: room for the classes of all subsets but the last: values, tags and hashes.
-        starts, ends: room for 2**n. They tell where the classes of a subset (as bits) lie.
 
-    Results, per target t at t - low:
-        counts: how many classes. plain: whether one needs only + and -. ranks: cost of the best, -1 for none.
-        best: the tag of the best class. found: the tags of all, as far as there is room.
+def text_length(nums, mask):
+    """Characters of a subset's numbers, and of the operators between them."""
+    length = 0
+    for i in range(len(nums)):
+        if mask >> i & 1:
+            length += 3
+            rest = nums[i]
+            while rest > 0:
+                length += 1
+                rest //= 10
+    return length
 
-    Returns the number of classes matched.
+
+def left_joins(joins, left):
+    """Those of *joins* that a class may be the left side of: a sum no part of a sum, a product none of a product."""
+    kind = left >> KIND & 3
+    return joins & (0b11100 if kind == SUM else 0b00011 if kind == PRODUCT else 0b11111)
+
+
+def build(mask, lowest, size, repeats, goal, classes):
+    """Append the classes of a proper subset to the tables, which hold *size*; returns how many they hold then."""
+    tops, bottoms, tags, firsts, seconds, starts, ends = classes
+    whole, joins = goal.whole, goal.joins
+    others = mask ^ (1 << lowest)
+    part = others
+    while part:
+        # The block with the lowest number, and the other part: every way to split the subset, once.
+        block = mask ^ part
+        for left in range(starts[block], ends[block]):
+            left_tag, a, b = tags[left], tops[left], bottoms[left]
+            allowed = left_joins(joins, left_tag)
+            for right in range(starts[part], ends[part]):
+                c, d, right_tag = tops[right], bottoms[right], tags[right]
+                ad, cb, bd, ac = a * d, c * b, b * d, a * c
+                for join in range(5):
+                    if not allowed >> join & 1:
+                        continue
+                    p, q = value(join, ad, cb, bd, ac)
+                    tag = classify(join, left_tag, right_tag, p, q)
+                    if tag < 0 or (whole and not tag & PARTS):
+                        continue
+                    tops[size], bottoms[size], tags[size] = p, q, tag | left << LEFT | right << RIGHT
+                    if repeats:
+                        firsts[size], seconds[size] = hashes(join, join == TAKE and ad < cb, left, right, classes)
+                    size += 1
+        part = (part - 1) & others
+    return size
+
+
+def match_all(mask, lowest, matched, length, repeats, goal, classes, matches):
+    """Record the classes of the whole set that reach a target, without storing them; returns the matches so far."""
+    tops, bottoms, tags, _, _, starts, ends = classes
+    low, high, _, whole, joins = goal
+    others = mask ^ (1 << lowest)
+    part = others
+    while part:
+        block = mask ^ part
+        for left in range(starts[block], ends[block]):
+            left_tag, a, b = tags[left], tops[left], bottoms[left]
+            allowed = left_joins(joins, left_tag)
+            for right in range(starts[part], ends[part]):
+                c, d = tops[right], bottoms[right]
+                ad, cb, bd, ac = a * d, c * b, b * d, a * c
+                if not (
+                    # Most pairs miss the targets with every join, and end here.
+                    (low * bd <= ad + cb) & ((ad + cb <= high * bd) | (abs(ad - cb) <= high * bd))
+                    | (low * bd <= ac) & (ac <= high * bd)
+                    | (low * cb <= ad) & (ad <= high * cb)
+                    | (low * ad <= cb) & (cb <= high * ad)
+                ):
+                    continue
+                for join in range(5):
+                    if not allowed >> join & 1:
+                        continue
+                    p, q = value(join, ad, cb, bd, ac)
+                    if p < low * q or p > high * q:
+                        continue
+                    tag = classify(join, left_tag, tags[right], p, q)
+                    if tag < 0 or (whole and not tag & PARTS):
+                        continue
+                    tag |= left << LEFT | right << RIGHT
+                    first, second = 0, 0
+                    if repeats:
+                        first, second = hashes(join, join == TAKE and ad < cb, left, right, classes)
+                    if reaches(p, q, tag, low, high, whole):
+                        key = term_hash(tag, first, second, 0) if repeats else -1
+                        matched = record(p // q - low, tag, key, length, matched, matches)
+        part = (part - 1) & others
+    return matched
+
+
+def search(nums, goal, classes, matches):
+    """Find every class whose value is a target; returns how many there are.
+
+    *matches* are empty before.
     """
-    n = len(nums)
-    full = (1 << n) - 1
+    tops, bottoms, tags, firsts, seconds, starts, ends = classes
+    full = (1 << len(nums)) - 1
+    repeats = has_repeats(nums)
     size = 0
     matched = 0
     for mask in range(1, full + 1):
         starts[mask] = size
-        wanted = mask == full or not every
-        length = 0
-        lowest = -1
-        for i in range(n):
-            if mask >> i & 1:
-                if lowest < 0:
-                    lowest = i
-                if wanted:
-                    length += 3
-                    rest = nums[i]
-                    while rest > 0:
-                        length += 1
-                        rest //= 10
-        other = mask ^ (1 << lowest)
-        part = other
-        if other == 0:
+        lowest = lowest_index(mask)
+        length = text_length(nums, mask)
+        if mask == 1 << lowest:
             tops[size], bottoms[size] = nums[lowest], 1
             tags[size] = lowest << RIGHT | LEAF << KIND | PARTS | WHOLE | ADDSUB
             firsts[size], seconds[size] = nums[lowest], 0
             size += 1
-        while part:
-            # The part with the lowest number, and the rest: every way to split the subset, once.
-            block = mask ^ part
-            for b in range(starts[block], ends[block]):
-                b_tag, b_top, b_bottom = tags[b], tops[b], bottoms[b]
-                b_kind = b_tag >> KIND & 3
-                allowed = joins & (0b11100 if b_kind == SUM else 0b00011 if b_kind == PRODUCT else 0b11111)
-                for r in range(starts[part], ends[part]):
-                    here, there = b_top * bottoms[r], tops[r] * b_bottom
-                    below, both = b_bottom * bottoms[r], b_top * tops[r]
-                    if mask == full and not (
-                        # Most pairs of the last subset miss with every join, and end here.
-                        (low * below <= here + there)
-                        & ((here + there <= high * below) | (abs(here - there) <= high * below))
-                        | (low * below <= both) & (both <= high * below)
-                        | (low * there <= here) & (here <= high * there)
-                        | (low * here <= there) & (there <= high * here)
-                    ):
-                        continue
-                    for join in range(5):
-                        if not allowed >> join & 1:
-                            continue
-                        p, q = value(join, here, there, below, both)
-                        if mask == full and (p < low * q or p > high * q):
-                            continue
-                        tag = classify(join, b_tag, tags[r], p, q)
-                        if tag < 0 or (whole and not tag & PARTS):
-                            continue
-                        tag |= b << LEFT | r << RIGHT
-                        first, second = 0, 0
-                        if repeats:
-                            first, second = hashes(
-                                join, join == TAKE and here < there,
-                                b_tag, firsts[b], seconds[b], tags[r], firsts[r], seconds[r],
-                            )  # fmt: skip
-                        if mask != full:
-                            tops[size], bottoms[size], tags[size] = p, q, tag
-                            if repeats:
-                                firsts[size], seconds[size] = first, second
-                            size += 1
-                        elif p % q == 0 and (tag & WHOLE or not whole):
-                            t = p // q - low
-                            if not repeats or is_new(mix(term_hash(tag, first, second, 0) + t), seen):
-                                matched = record(t, tag, length, matched, counts, plain, ranks, best, found)
-            part = (part - 1) & other
+        elif mask < full:
+            size = build(mask, lowest, size, repeats, goal, classes)
+        else:
+            matched = match_all(mask, lowest, matched, length, repeats, goal, classes, matches)
         ends[mask] = size
-        if wanted:
-            for e in range(starts[mask], size):
-                p, q, tag = tops[e], bottoms[e], tags[e]
-                if p < low * q or p > high * q or p % q or (whole and not tag & WHOLE):
-                    continue
-                t = p // q - low
-                if not repeats or is_new(mix(term_hash(tag, firsts[e], seconds[e], 0) + t), seen):
-                    matched = record(t, tag, length, matched, counts, plain, ranks, best, found)
+        if mask == full or not goal.every:
+            for i in range(starts[mask], size):
+                p, q, tag = tops[i], bottoms[i], tags[i]
+                if reaches(p, q, tag, goal.low, goal.high, goal.whole):
+                    key = term_hash(tag, firsts[i], seconds[i], 0) if repeats else -1
+                    matched = record(p // q - goal.low, tag, key, length, matched, matches)
     return matched
 
 
-def write(tag, nums, tops, bottoms, tags, text, scratch):
-    """Write the class of *tag* into *text* as ASCII codes.
+#: Items of the work list of :func:`write` that are no class: parentheses, the four operators (from -3 down), and
+#: the class asked for, which has no index. ASCII codes of the operators.
+_OPEN, _CLOSE, _OPERATOR, _ROOT = -1, -2, -3, -10
+_ASCII = (43, 45, 42, 47)
 
-    Terms are written plus before minus, factors above the line before those below, larger ones first, so
-    that every result on the way is a positive integer where the class allows it; brackets stand only
-    around sums in products. *scratch*: room for 128 integers. Returns the length of the text.
+
+def write_number(number, text, end):
+    """Append the digits of *number* to *text*, which ends at *end*; returns its new end."""
+    digits = 1
+    rest = number // 10
+    while rest > 0:
+        digits += 1
+        rest //= 10
+    for i in range(digits):
+        text[end + digits - 1 - i] = 48 + number % 10
+        number //= 10
+    return end + digits
+
+
+def flatten(tag, classes, scratch):
+    """List the terms or factors of a class in *scratch* from 64 on, and their sides (1: minus or below) from 96 on.
+
+    Plus comes before minus and above before below; larger values come first. Returns how many there are.
     """
-    # A work list instead of recursion. Codes: -1 ( ; -2 ) ; -3 to -6 the signs; else a class to write.
-    # The class asked for itself has no index; it stands in the list as -10.
-    at = 0
-    depth = 1
-    scratch[0] = -10
+    tops, bottoms, tags = classes.tops, classes.bottoms, classes.tags
+    kind = tag >> KIND & 3
+    side = 0
+    count = 0
+    nested = True
+    while nested:
+        left, right, join = tag & PART, tag >> RIGHT & PART, tag >> JOIN & 7
+        left_minus = join == UNDER or (join == TAKE and tops[left] * bottoms[right] < tops[right] * bottoms[left])
+        right_minus = join == OVER or (join == TAKE and not left_minus)
+        scratch[64 + count], scratch[96 + count] = left, side ^ (1 if left_minus else 0)
+        count += 1
+        side ^= 1 if right_minus else 0
+        tag = tags[right]
+        nested = tag >> KIND & 3 == kind
+    scratch[64 + count], scratch[96 + count] = right, side
+    count += 1
+    for i in range(1, count):
+        item, side = scratch[64 + i], scratch[96 + i]
+        k = i - 1
+        while k >= 0:
+            other, other_side = scratch[64 + k], scratch[96 + k]
+            if other_side < side or (other_side == side and tops[other] * bottoms[item] >= tops[item] * bottoms[other]):
+                break
+            scratch[64 + k + 1], scratch[96 + k + 1] = other, other_side
+            k -= 1
+        scratch[64 + k + 1], scratch[96 + k + 1] = item, side
+    return count
+
+
+def write(tag, nums, classes, text, scratch):
+    """Write the class of *tag* into *text* as ASCII codes; returns the length of the text.
+
+    The order of :func:`flatten` makes every intermediate result a positive integer where the class allows it;
+    parentheses enclose only sums in products. *scratch* has space for ``SCRATCH`` integers.
+    """
+    end = 0
+    depth = 1  # of the work list at the start of scratch, which takes the place of recursion
+    scratch[0] = _ROOT
     while depth > 0:
         depth -= 1
         item = scratch[depth]
-        if item == -10:
-            this = tag
-        elif item < 0:
-            if item == -1:
-                text[at] = 40
-                at += 1
-            elif item == -2:
-                text[at] = 41
-                at += 1
-            else:
-                text[at], text[at + 1], text[at + 2] = 32, 43, 32
-                if item == -4:
-                    text[at + 1] = 45
-                elif item == -5:
-                    text[at + 1] = 42
-                elif item == -6:
-                    text[at + 1] = 47
-                at += 3
+        if item >= _CLOSE and item < 0:
+            text[end] = 39 - item
+            end += 1
             continue
-        else:
-            this = tags[item]
-        kind, a, b, join = this >> KIND & 3, this & PART, this >> RIGHT & PART, this >> JOIN & 7
+        if _ROOT < item <= _OPERATOR:
+            text[end], text[end + 1], text[end + 2] = 32, _ASCII[_OPERATOR - item], 32
+            end += 3
+            continue
+        this = tag if item == _ROOT else classes.tags[item]
+        kind = this >> KIND & 3
         if kind == LEAF:
-            number = nums[b]
-            digits = 0
-            rest = number
-            while True:
-                digits += 1
-                rest //= 10
-                if rest == 0:
-                    break
-            for i in range(digits):
-                text[at + digits - 1 - i] = 48 + number % 10
-                number //= 10
-            at += digits
+            end = write_number(nums[this >> RIGHT & PART], text, end)
             continue
-        # Flatten: terms with their signs, or factors with their side of the line, kept from index 64 on.
-        count = 0
-        while True:
-            side_l, side_r = 0, 0
-            if join == TAKE:
-                if tops[a] * bottoms[b] >= tops[b] * bottoms[a]:
-                    side_r = 1
-                else:
-                    side_l = 1
-            elif join == OVER:
-                side_r = 1
-            elif join == UNDER:
-                side_l = 1
-            if count == 0:
-                turned = 0
-            scratch[64 + count], scratch[96 + count] = a, side_l ^ turned
-            count += 1
-            turned ^= side_r
-            if tags[b] >> KIND & 3 != kind:
-                scratch[64 + count], scratch[96 + count] = b, turned
-                count += 1
-                break
-            this = tags[b]
-            a, b, join = this & PART, this >> RIGHT & PART, this >> JOIN & 7
-        # Insertion sort: plus and above first, then by value, larger first.
-        for i in range(1, count):
-            e, side = scratch[64 + i], scratch[96 + i]
-            k = i - 1
-            while k >= 0:
-                d, d_side = scratch[64 + k], scratch[96 + k]
-                if d_side > side or (d_side == side and tops[d] * bottoms[e] < tops[e] * bottoms[d]):
-                    scratch[64 + k + 1], scratch[96 + k + 1] = d, d_side
-                    k -= 1
-                else:
-                    break
-            scratch[64 + k + 1], scratch[96 + k + 1] = e, side
-        # Push in reverse, so that the first comes off first.
-        for k in range(count):
+        count = flatten(this, classes, scratch)
+        for k in range(count):  # pushed in reverse, so that the first comes off first
             i = count - 1 - k
-            e, side = scratch[64 + i], scratch[96 + i]
-            bracket = kind == PRODUCT and tags[e] >> KIND & 3 == SUM
-            if bracket:
-                scratch[depth] = -2
+            part, side = scratch[64 + i], scratch[96 + i]
+            enclosed = kind == PRODUCT and classes.tags[part] >> KIND & 3 == SUM
+            if enclosed:
+                scratch[depth] = _CLOSE
                 depth += 1
-            scratch[depth] = e
+            scratch[depth] = part
             depth += 1
-            if bracket:
-                scratch[depth] = -1
+            if enclosed:
+                scratch[depth] = _OPEN
                 depth += 1
             if i > 0:
-                scratch[depth] = -3 - side - (2 if kind == PRODUCT else 0)
+                scratch[depth] = _OPERATOR - side - (2 if kind == PRODUCT else 0)
                 depth += 1
-    return at
+    return end
 
 
-def kind_of(count, plain):
+def cell_of(count, plain):
     """The cell of a puzzle: 0 impossible; then add-sub with one, few, many solutions; then mul-div."""
     if count == 0:
         return 0
     return (1 if plain else 4) + (0 if count == 1 else 1 if count < 5 else 2)
 
 
-def draw(
-    seed, stream, indices, attempts, limit, sizes, values, tiles, part_from, part_to, parts, low, high, cells,
-    every, whole, joins,
-    out_nums, out_target, out_count, out_plain, out_text, out_length,
-    tops, bottoms, tags, firsts, seconds,
-    starts, ends, seen, counts, plain, ranks, best, found, scratch,
-):  # fmt: skip
-    """Draw the puzzles of some rows: row i by its own random numbers, tried until one is what it should be.
+def draw_numbers(state, source, pool, nums, ordered):
+    """Draw *nums*, and sort them into *ordered*; returns the new random state.
 
-    Numbers and target are drawn evenly, and kept if they make a puzzle of the wanted kind. To be quick about
-    it, all targets of a draw of numbers are solved at once; the draw is kept in proportion to how many can
-    be reached (in full from a quarter of them on), and then one of those that will do is chosen.
-
-    seed, stream: together with a row's index and the attempt they decide all that is drawn.
-    attempts: where each row begins to try; afterwards where it would go on, -1 where *limit* was reached.
-        A row that begins with -2 has its numbers, in order, and its target already: it stays -2.
-    sizes: numbers in each row. values: what is drawn from, with replacement, or as *tiles* without.
-    part_from, part_to: which of *parts* the numbers must fall into.
-    cells: per row, the cells (see :func:`kind_of`) that will do, as bits. The rest as in :func:`search`.
+    *pool* is a copy of the source's values, and remains one.
     """
-    pool = values.copy()
-    for row in range(len(indices)):
-        size = sizes[row]
-        nums = out_nums[row, :size]
-        base = mix(mix(mix(seed) ^ stream) ^ indices[row])
-        attempt = attempts[row]
-        if attempt < 0:  # the puzzle is given: only its order and its facts are wanted
+    for i in range(len(nums)):
+        state = mix(state + _STEP)
+        if source.tiles:
+            k = i + state % (len(pool) - i)
+            pool[i], pool[k] = pool[k], pool[i]
+            number = pool[i]
+        else:
+            number = pool[state % len(pool)]
+        nums[i] = number
+        k = i
+        while k > 0 and ordered[k - 1] > number:
+            ordered[k] = ordered[k - 1]
+            k -= 1
+        ordered[k] = number
+    if source.tiles:
+        pool[:] = source.values
+    return state
+
+
+def choose_target(state, cells, matches):
+    """The index of a random target whose puzzle is of one of *cells*; -1 to draw other numbers.
+
+    Numbers are kept in proportion to the targets that they reach, in full from a quarter on.
+    """
+    counts, plain = matches.counts, matches.plain
+    reached, fitting = 0, 0
+    for t in range(len(counts)):
+        reached += counts[t] > 0
+        fitting += cells >> cell_of(counts[t], plain[t]) & 1
+    state = mix(state + _STEP)
+    if fitting == 0 or (cells != 1 and state % len(counts) >= 4 * reached):
+        return -1
+    left = mix(state + _STEP) % fitting
+    t = -1
+    while left >= 0:
+        t += 1
+        left -= cells >> cell_of(counts[t], plain[t]) & 1
+    return t
+
+
+def draw(source, rows, goal, classes, matches, scratch):
+    """Draw the puzzles of *rows*: each by its own random numbers, tried until it is of a wanted cell.
+
+    All targets of a draw of numbers are solved at once, and one of those that will do is chosen.
+    """
+    pool = source.values.copy()
+    for row in range(len(rows.indices)):
+        nums = rows.nums[row, : rows.sizes[row]]
+        base = mix(mix(mix(source.seed) ^ source.stream) ^ rows.indices[row])
+        attempt = rows.attempts[row]
+        if attempt < 0:  # only the order of the numbers and the facts are wanted
             state = base
-            repeats = False
-            for i in range(size - 1, 0, -1):
-                repeats = repeats or nums[i] == nums[i - 1]
-            for i in range(size - 1, 0, -1):
+            for i in range(len(nums) - 1, 0, -1):
                 state = mix(state + 1)
                 k = state % (i + 1)
                 nums[i], nums[k] = nums[k], nums[i]
-            if repeats:
-                seen[:] = 0
-            counts[0], plain[0], ranks[0] = 0, 0, -1
-            search(
-                nums, out_target[row], out_target[row], every, whole, joins, repeats,
-                tops, bottoms, tags, firsts, seconds, starts, ends, seen, counts, plain, ranks, best, found,
-            )  # fmt: skip
-            out_count[row], out_plain[row], out_length[row] = counts[0], plain[0], 0
-            if counts[0] > 0:
-                out_length[row] = write(best[0], nums, tops, bottoms, tags, out_text[row], scratch)
+            reset(nums, matches)
+            target = rows.targets[row]
+            search(nums, Goal(target, target, goal.every, goal.whole, goal.joins), classes, matches)
+            describe(row, 0, rows, nums, classes, matches, scratch)
             continue
-        attempts[row] = -1
-        until = attempt + limit
-        while attempt < until:
-            state = mix(base ^ mix(attempt + 1))
-            attempt += 1
-            repeats = False
-            for i in range(size):
-                state = mix(state + 0x1E3779B97F4A7C15)
-                if tiles:
-                    k = i + state % (len(pool) - i)
-                    pool[i], pool[k] = pool[k], pool[i]
-                    number = pool[i]
-                else:
-                    number = values[state % len(values)]
-                nums[i] = number
-                k = i - 1
-                while k >= 0 and scratch[k] > number:
-                    scratch[k + 1] = scratch[k]
-                    k -= 1
-                repeats = repeats or (k >= 0 and scratch[k] == number)
-                scratch[k + 1] = number
-            if tiles:
-                pool[:] = values  # the next draw must not depend on this one
-            part = split_part(scratch[:size], parts)
-            if part < part_from or part > part_to:
+        rows.attempts[row] = -1
+        for tried in range(attempt, attempt + source.limit):
+            ordered = scratch[: len(nums)]
+            state = draw_numbers(mix(base ^ mix(tried + 1)), source, pool, nums, ordered)
+            part = split_part(ordered, source.parts)
+            if part < source.first_part or part > source.last_part:
                 continue
-            if repeats:
-                seen[:] = 0
-            counts[:] = 0
-            plain[:] = 0
-            ranks[:] = -1
-            search(
-                nums, low, high, every, whole, joins, repeats,
-                tops, bottoms, tags, firsts, seconds,
-                starts, ends, seen, counts, plain, ranks, best, found,
-            )  # fmt: skip
-            reached = 0
-            for t in range(len(counts)):
-                reached += counts[t] > 0
-            state = mix(state + 0x1E3779B97F4A7C15)
-            if cells[row] != 1 and state % len(counts) >= 4 * reached:
-                continue
-            fits = 0
-            for t in range(len(counts)):
-                fits += cells[row] >> kind_of(counts[t], plain[t]) & 1
-            if fits == 0:
-                continue
-            left = mix(state + 0x1E3779B97F4A7C15) % fits
-            for t in range(len(counts)):
-                left -= cells[row] >> kind_of(counts[t], plain[t]) & 1
-                if left < 0:
-                    break
-            out_target[row], out_count[row], out_plain[row] = low + t, counts[t], plain[t]
-            out_length[row] = 0
-            if counts[t] > 0:
-                out_length[row] = write(best[t], nums, tops, bottoms, tags, out_text[row], scratch)
-            attempts[row] = attempt
-            break
+            reset(nums, matches)
+            search(nums, goal, classes, matches)
+            t = choose_target(state, rows.cells[row], matches)
+            if t >= 0:
+                rows.targets[row] = goal.low + t
+                describe(row, t, rows, nums, classes, matches, scratch)
+                rows.attempts[row] = tried + 1
+                break
 
 
-def census(
-    nums, distinct, copies, parts, low, high, steps, tally, listed, list_part, list_cells, every, whole, joins,
-    tops, bottoms, tags, firsts, seconds,
-    starts, ends, seen, counts, plain, ranks, best, found,
-):  # fmt: skip
-    """Count the puzzles there are, from the sorted set *nums* on (as indices into *distinct*, in order).
+def describe(row, t, rows, nums, classes, matches, scratch):
+    """Fill in the facts of a row whose target is the t-th."""
+    rows.counts[row], rows.plain[row], rows.lengths[row] = matches.counts[t], matches.plain[t], 0
+    if matches.counts[t] > 0:
+        rows.lengths[row] = write(matches.best[t], nums, classes, rows.texts[row], scratch)
 
-    tally: room for 3 splits by 7 cells (see :func:`kind_of`), added to. listed: room for the
-    puzzles of split *list_part* and of *list_cells* (as bits), a row each: the target, then the numbers.
-    copies: how often each number may be used. steps: how many sets to look at.
 
-    Returns how many were listed and whether sets are left; *nums* is where to go on.
+def census(position, steps, sets, goal, classes, matches):
+    """Count the puzzles of *steps* sets of numbers, from *position* on (indices into the values, ascending).
+
+    Returns how many puzzles were listed and whether sets are left; *position* is where to continue.
     """
-    n = len(nums)
-    ordered = nums.copy()
+    nums = position.copy()
     size = 0
-    while steps > 0:
-        steps -= 1
-        repeats = False
-        legal = True
-        run = 0
-        for i in range(n):
-            ordered[i] = distinct[nums[i]]
-            run = run + 1 if i > 0 and nums[i] == nums[i - 1] else 1
-            repeats = repeats or run > 1
-            legal = legal and run <= copies[nums[i]]
-        if legal:
-            part = max(0, split_part(ordered, parts) - parts + 3)
-            if repeats:
-                seen[:] = 0
-            counts[:] = 0
-            plain[:] = 0
-            ranks[:] = -1
-            search(
-                ordered, low, high, every, whole, joins, repeats,
-                tops, bottoms, tags, firsts, seconds,
-                starts, ends, seen, counts, plain, ranks, best, found,
-            )  # fmt: skip
-            for t in range(len(counts)):
-                cell = kind_of(counts[t], plain[t])
-                tally[part, cell] += 1
-                if size < len(listed) and part == list_part and list_cells >> cell & 1:
-                    listed[size, 0] = low + t
-                    for i in range(n):
-                        listed[size, 1 + i] = ordered[i]
+    for _ in range(steps):
+        if choose_numbers(position, sets, nums):
+            split = max(0, split_part(nums, sets.parts) - sets.parts + 3)
+            reset(nums, matches)
+            search(nums, goal, classes, matches)
+            for t in range(len(matches.counts)):
+                cell = cell_of(matches.counts[t], matches.plain[t])
+                sets.tally[split, cell] += 1
+                if size < len(sets.listed) and split == sets.list_split and sets.list_cells >> cell & 1:
+                    sets.listed[size, 0] = goal.low + t
+                    sets.listed[size, 1:] = nums
                     size += 1
-        i = n - 1
-        while i >= 0 and nums[i] == len(distinct) - 1:
-            i -= 1
-        if i < 0:
+        if not advance(position, len(sets.values) - 1):
             return size, False
-        step = nums[i] + 1
-        for k in range(i, n):
-            nums[k] = step
     return size, True
+
+
+def choose_numbers(position, sets, nums):
+    """Put the numbers at *position* into *nums*; returns whether none is used too often."""
+    run = 0
+    legal = True
+    for i in range(len(position)):
+        nums[i] = sets.values[position[i]]
+        run = run + 1 if i > 0 and position[i] == position[i - 1] else 1
+        legal = legal and run <= sets.copies[position[i]]
+    return legal
+
+
+def advance(position, last):
+    """Move *position* to the next ascending indices up to *last*; returns whether there are any."""
+    i = len(position) - 1
+    while i >= 0 and position[i] == last:
+        i -= 1
+    if i < 0:
+        return False
+    position[i:] = position[i] + 1
+    return True

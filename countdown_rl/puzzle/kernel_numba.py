@@ -8,23 +8,12 @@ from numba.extending import register_jitable
 
 from countdown_rl.puzzle import kernel
 
-for _helper in (
-    kernel.mix,
-    kernel.split_part,
-    kernel.term_hash,
-    kernel.factor_hash,
-    kernel.factor_sign,
-    kernel.join_signs,
-    kernel.classify,
-    kernel.value,
-    kernel.hashes,
-    kernel.is_new,
-    kernel.record,
-    kernel.search,
-    kernel.write,
-    kernel.kind_of,
-):
-    register_jitable(error_model="numpy")(_helper)
+#: Functions that make arrays; counting references to arrays would slow down the others.
+_ALLOCATING = ("draw", "census", "describe", "reset", "draw_numbers")
+
+for _name, _function in list(vars(kernel).items()):
+    if callable(_function) and not isinstance(_function, type) and _function.__module__ == kernel.__name__:
+        register_jitable(error_model="numpy", _nrt=_name in _ALLOCATING)(_function)
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:

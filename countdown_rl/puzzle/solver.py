@@ -1,12 +1,11 @@
-"""Every solution of a puzzle: how many there are, a short one as text, or proof that there is none.
+"""Exhaustive, exact solver: the number of solutions of a puzzle, a short one as text, or proof that there is none.
 
-Two solutions are the same when one becomes the other by reordering or re-bracketing sums and products,
-by moving a minus sign, or by exchanging equal numbers; :mod:`countdown_rl.puzzle.kernel` says how they are
-counted. Everything is exact: the search is exhaustive, and its values are fractions of integers.
+Two solutions are the same when one becomes the other by reordering or re-bracketing sums and products, by moving
+a minus sign, or by exchanging equal numbers; :mod:`countdown_rl.puzzle.kernel` describes how they are counted.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,24 +14,19 @@ from countdown_rl.errors import InputError
 from countdown_rl.puzzle import kernel
 from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
 
-#: Classes that all smaller subsets of n numbers have together, at most: sums of OEIS A140606.
-ROOM = (0, 1, 2, 21, 316, 6_650, 183_000)
-#: A power of two above the number of expressions over at most n numbers.
-TABLE = (0, 4, 32, 256, 4_096, 65_536, 1 << 21)
-
-#: Work done by the plain kernel, in classes, before it pays to load the compiled one (a second or, where it
-#: has never been compiled, three): about a second's, two puzzles of six numbers or sixty of five.
-_PATIENCE = 400_000
-_done = 0
+#: Work for the plain kernel, in classes, before loading the compiled one pays off, which takes a second (three
+#: where it has never been compiled): two puzzles of six numbers, or sixty of five.
+_COMPILE_AFTER = 400_000
+_work_done = 0
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What is known of a puzzle.
+    """The facts of a puzzle.
 
     Attributes:
-        solutions: how many distinct solutions it has; 0 is proof that it is impossible.
-        solution: one as text. Positive integers on the way are preferred, then the shortest text.
+        solutions: the number of distinct solutions; 0 is proof that it is impossible.
+        solution: one as text: with positive integers as intermediate results where there is one, then the shortest.
         needs: ``add-sub`` where + and - alone suffice, else ``mul-div``; None where it is impossible.
     """
 
@@ -42,87 +36,76 @@ class Solved:
 
 
 def solve(puzzle: Puzzle) -> Solved:
-    """Count the solutions of *puzzle* and write down the best.
+    """Count the solutions of *puzzle*, and write the best.
 
     Raises:
         InputError: it has no numbers, more than six, or something that is not positive.
     """
-    work = _Work(puzzle, keep=0)
-    if not work.matched:
+    search = _Search(puzzle)
+    if not search.count:
         return Solved(0, None, None)
-    needs = "add-sub" if work.plain[0] else "mul-div"
-    return Solved(int(work.counts[0]), work.text(work.best[0]), needs)
+    return Solved(
+        search.count, search.text(search.matches.best[0]), "add-sub" if search.matches.plain[0] else "mul-div"
+    )
 
 
 def solvable(puzzle: Puzzle) -> bool:
     """Whether *puzzle* has a solution."""
-    return _Work(puzzle, keep=0).matched > 0
+    return _Search(puzzle).count > 0
 
 
 def solutions(puzzle: Puzzle) -> Iterator[str]:
-    """All distinct solutions as text, in no order that means anything."""
-    count = solve(puzzle).solutions
-    work = _Work(puzzle, keep=count)
-    for i in range(count):
-        yield work.text(work.found[i])
+    """All distinct solutions as text, in no particular order."""
+    search = _Search(puzzle, found=_Search(puzzle).count)
+    return map(search.text, search.matches.found)
 
 
-class _Work:
-    """One run of the kernel and the tables it leaves behind."""
+class _Search:
+    """One run of the kernel and its result; ``count`` is the number of solutions.
 
-    def __init__(self, puzzle: Puzzle, keep: int) -> None:
+    Args:
+        found: space for the tags of so many solutions.
+    """
+
+    def __init__(self, puzzle: Puzzle, found: int = 0) -> None:
         check(puzzle)
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
-        n = len(self.nums)
-        bound = 16 * prod(self.nums) * puzzle.target
-        self.fast = bound < 1 << 62 and _compiled_pays(n)
-        repeats = len(set(self.nums)) < n
-        room = ROOM[n] + 1
-        self.counts, self.plain, ranks, self.best = (self._zeros(size) for size in (1, 1, 1, 1))
-        ranks[0] = -1
-        self.found = self._zeros(keep)
-        self.tables = [self._zeros(room) for _ in range(5)]
-        if self.fast:
+        self.compiled = 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums))
+        self.kernel: Any = kernel
+        if self.compiled:
             import numpy as np
 
-            self.nums = np.array(self.nums, dtype=np.int64)
-        self.matched = self._kernel("search")(
-            self.nums, puzzle.target, puzzle.target, puzzle.rule.every, puzzle.rule.whole,
-            joins(puzzle.operators), repeats,
-            *self.tables, self._zeros(1 << n), self._zeros(1 << n), self._zeros(TABLE[n] if repeats else 2),
-            self.counts, self.plain, ranks, self.best, self.found,
-        )  # fmt: skip
-        self.matched = self.counts[0]
+            from countdown_rl.puzzle import kernel_numba
+
+            self.kernel, self.nums = kernel_numba, np.array(self.nums, dtype=np.int64)
+        self.classes, self.matches = kernel.tables(self._zeros, len(self.nums), 1, found)
+        self.matches.ranks[0] = -1
+        self.kernel.search(self.nums, goal(puzzle, puzzle.target, puzzle.target), self.classes, self.matches)
+        self.count = int(self.matches.counts[0])
 
     def text(self, tag: int) -> str:
-        """The text of a class that the kernel found."""
-        tops, bottoms, tags, *_ = self.tables
+        """The text of a class by its tag."""
         text = self._zeros(kernel.TEXT)
-        size = self._kernel("write")(tag, self.nums, tops, bottoms, tags, text, self._zeros(128))
-        return "".join(map(chr, text[:size]))
+        length = self.kernel.write(tag, self.nums, self.classes, text, self._zeros(kernel.SCRATCH))
+        return "".join(map(chr, text[:length]))
 
     def _zeros(self, size: int) -> Any:
-        if not self.fast:
+        if not self.compiled:
             return [0] * size
         import numpy as np
 
         return np.zeros(size, dtype=np.int64)
 
-    def _kernel(self, name: str) -> Callable[..., Any]:
-        if not self.fast:
-            return getattr(kernel, name)
-        from countdown_rl.puzzle import kernel_numba
 
-        return getattr(kernel_numba, name)
-
-
-def joins(operators: str) -> int:
-    """The kernel's joins that *operators* allow, as bits."""
-    return sum(bits for operator, bits in (("+", 1), ("-", 2), ("*", 4), ("/", 24)) if operator in operators)
+def goal(puzzle: Any, low: int, high: int) -> kernel.Goal:
+    """The kernel's goal: targets ``low..high`` by the rule and operators of a puzzle or a distribution."""
+    bits = (("+", 0b00001), ("-", 0b00010), ("*", 0b00100), ("/", 0b11000))
+    joins = sum(bit for operator, bit in bits if operator in puzzle.operators)
+    return kernel.Goal(low, high, puzzle.rule.every, puzzle.rule.whole, joins)
 
 
 def check(puzzle: Puzzle) -> None:
-    """Refuse what cannot be solved by exhaustion.
+    """Refuse a puzzle that is out of the solver's range.
 
     Raises:
         InputError: *puzzle* has no numbers, more than six, or something that is not positive.
@@ -133,7 +116,8 @@ def check(puzzle: Puzzle) -> None:
         raise InputError("Numbers and target are positive whole numbers.")
 
 
-def _compiled_pays(n: int) -> bool:
-    global _done
-    _done += ROOM[n]
-    return _done > _PATIENCE or "countdown_rl.puzzle.kernel_numba" in sys.modules
+def _compiled_pays(size: int) -> bool:
+    """Whether so much work was done that the compiled kernel pays off; counts the work for *size* numbers."""
+    global _work_done
+    _work_done += kernel.MAX_CLASSES[size]
+    return _work_done > _COMPILE_AFTER or "countdown_rl.puzzle.kernel_numba" in sys.modules

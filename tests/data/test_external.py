@@ -12,9 +12,8 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.data import external, jsonl
-from countdown_rl.data.distribution import Exclusion
+from countdown_rl.data.distribution import PRESETS, Exclusion
 from countdown_rl.errors import InputError
-from countdown_rl.puzzle.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 COUNTDOWN = "Jiayi-Pan/Countdown-Tasks-3to4"
@@ -128,9 +127,6 @@ def test_packed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
     }[kind]
     path = tmp_path / f"rows.{kind}.{ending}"
     path.write_bytes(pack.compress(text.encode()))
-    rows = [row for _, row in external.from_file(path)]
-    made = external.countdown(
-        [("", row) for row in rows], 1, rule=RULES["exactly-once"], operators="+-*/", exclude=Exclusion(), limits={},
-        impossible=False,
-    )  # fmt: skip
-    assert [row["id"] for split in made.splits.values() for row in split] == ["3-7-50=46"]
+    puzzles = external.puzzles(PRESETS["3to4"], Exclusion(), impossible=False)
+    imported = external.import_rows(external.from_file(path), 1, puzzles, limits={})
+    assert [row["id"] for rows in imported.splits.values() for row in rows] == ["3-7-50=46"]

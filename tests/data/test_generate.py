@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from countdown_rl.data import enumeration, generate
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
-from countdown_rl.data.enumeration import Stock
+from countdown_rl.data.enumeration import Enumeration
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import RULES, SPLITS, Puzzle
@@ -20,7 +20,7 @@ SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
 
 
 def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
-    made = generate.plan(Stock(wanted, exclude or Exclusion()), split, n, seed=seed)
+    made = generate.plan(Enumeration(wanted, exclude or Exclusion()), split, n, seed=seed)
     return list(generate.rows(made, workers=workers))
 
 
@@ -152,7 +152,7 @@ def test_all_puzzles_there_are_can_be_had_and_not_one_more():
 def test_as_many_sets_are_looked_at_as_rows_are_wanted_before_it_is_taken_for_granted_that_there_are_enough(
     monkeypatch,
 ):
-    monkeypatch.setattr(enumeration, "_STEPS", (1,) * 7)
+    monkeypatch.setattr(enumeration, "_MAX_SETS", (1,) * 7)
     monkeypatch.setattr(enumeration, "_BATCH", 8)
     every = _brute_puzzles(TINY, "train")
     with pytest.raises(InputError, match=f"Only {len(every):,} of"):

@@ -62,16 +62,13 @@ def test_counts_and_witnesses_agree_with_brute_force_on_five_numbers():
 def test_every_inequivalent_expression_is_built_exactly_once(n, expressions):
     """OEIS A140606. Of the classes that have a negative, both orientations are counted."""
     numbers = [1_009, 1_511, 2_003, 2_503, 3_001][:n]
-    tables = [[0] * solver.ROOM[n + 1] for _ in range(5)]
-    starts, ends = [0] * (1 << (n + 1)), [0] * (1 << (n + 1))
+    classes, matches = kernel.tables(lambda size: [0] * size, n + 1, 1, 0)
     # With one more number all classes of the first n are kept.
-    kernel.search(
-        [*numbers, 1], 1, 1, True, False, 0b11111, False,
-        *tables, starts, ends, [0, 0], [0], [0], [-1], [0], [],
-    )  # fmt: skip
-    mine = range(starts[(1 << n) - 1], ends[(1 << n) - 1])
-    assert sum(2 if tables[2][e] & kernel.FLIP else 1 for e in mine) == expressions
-    assert ends[(1 << n) - 1] <= solver.ROOM[n + 1]
+    kernel.search([*numbers, 1], kernel.Goal(1, 1, True, False, 0b11111), classes, matches)
+    subset = (1 << n) - 1
+    tags = classes.tags[classes.starts[subset] : classes.ends[subset]]
+    assert sum(2 if tag & kernel.FLIP else 1 for tag in tags) == expressions
+    assert classes.ends[subset] <= kernel.MAX_CLASSES[n + 1]
 
 
 def test_the_compiled_kernel_and_the_plain_one_agree(monkeypatch):
@@ -113,6 +110,6 @@ def test_puzzles_out_of_range_are_refused(numbers):
 
 def test_the_compiled_kernel_is_loaded_only_where_there_is_work_for_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "countdown_rl.puzzle.kernel_numba")
-    monkeypatch.setattr(solver, "_done", 0)
-    assert not solver._Work(Puzzle((25, 50, 75, 100, 3, 6), 952), keep=0).fast  # one puzzle is quicker without
+    monkeypatch.setattr(solver, "_work_done", 0)
+    assert not solver._Search(Puzzle((25, 50, 75, 100, 3, 6), 952)).compiled  # one puzzle is quicker without
     assert [solver._compiled_pays(6) for _ in range(2)] == [False, True]
