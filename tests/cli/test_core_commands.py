@@ -71,7 +71,7 @@ def test_the_same_options_give_the_same_bytes_whatever_the_workers(command, tmp_
         (["--rule", "any"], 2, "any"),
         (["--balance", "size"], 2, "--balance"),
         (["--style", "loud"], 2, "loud"),
-        (["--style", "lines"], 2, "--style of countdown"),
+        (["--style", "lines"], 2, "--style lines"),
         (["--impossible", "nan"], 2, "--impossible"),
         (["--task", "gsm8k"], 2, "needs --from"),
         (["--revision", "main"], 2, "goes with --from-hub"),
