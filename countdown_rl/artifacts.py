@@ -92,13 +92,18 @@ class Draft:
     def files(self) -> dict[str, dict[str, Any]]:
         """Return sha256 and size of every file, hashing only those that :meth:`copy` did not."""
         names = sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
-        return {name: self._entries.get(name) or _entry(self.path / name) for name in names}
+        return {name: self._entries.get(name) or entry(self.path / name) for name in names}
 
 
 def file_sha256(path: Path) -> str:
     """The sha256 of a file, as hex, read in constant memory."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def entry(path: Path) -> dict[str, Any]:
+    """Return how a manifest lists the file at *path*."""
+    return {"sha256": file_sha256(path), "size": path.stat().st_size}
 
 
 def file_input(path: Path) -> dict[str, Any]:
@@ -353,10 +358,6 @@ def _refused(parent: Path) -> ArtifactError:
 
 def _with_article(kind: str) -> str:
     return f"{'an' if kind[0] in 'ae' else 'a'} {kind} artifact"
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    return {"sha256": file_sha256(path), "size": path.stat().st_size}
 
 
 def _previous(out: Path) -> Path:

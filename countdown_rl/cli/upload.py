@@ -33,7 +33,6 @@ def finish(
             tag=options.tag,
             manifest=manifest,
             log=console.note,
-            bars=console.people.is_terminal,
         )
         values["upload"] = asdict(result)
         view = _view(result)

@@ -1,5 +1,6 @@
 """Options of ``publish`` and ``publish-data``: what a release is made from, and its upload."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -10,6 +11,16 @@ from countdown_rl.options import Options
 
 CARD = "Model card"
 HUB = "Upload"
+
+
+def check_hub_id(flag: str, repo_id: str | None) -> None:
+    """Check that the value of *flag*, if there is one, is an id on the Hub.
+
+    Raises:
+        UsageError: it is not NAME/MODEL.
+    """
+    if repo_id is not None and not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo_id, re.ASCII):
+        raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL, NAME being you or a team.")
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,11 @@ class PublishOptions(Options):
     ] = None
     min_accuracy: Annotated[float, Option(min=0, max=1, help="Refuse weights of a lower accuracy.")] = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_hub_id("--base-model", self.base_model)
+        check_hub_id("--measured-on", self.measured_on)
+
 
 @dataclass(frozen=True)
 class PublishDataOptions(Options):
@@ -86,6 +102,7 @@ class UploadOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_hub_id("--repo-id", self.repo_id)
         if self.push and self.repo_id is None:
             raise UsageError("--push needs a repository; give --repo-id NAME/MODEL.")
         if not self.push and (self.repo_id or self.public or self.tag or self.force):

@@ -5,7 +5,6 @@ It is built from artifacts alone, so the same artifacts and options give the sam
 """
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from countdown_rl.runlog import plots
 
 #: Fields of the options that name inputs; the manifest records these with their digests.
 _INPUTS = ("model", "also", "evaluations", "comparison", "log", "license_file", "data")
-_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
 def build(options: PublishOptions, out: Path) -> Manifest:
@@ -196,9 +194,6 @@ def _check(release: Release, options: PublishOptions) -> None:
                 f"the manifest of {name}, in the chain of {key}, was changed after it was written; make {name} and "
                 "everything made from it again."
             )
-    for option, repo_id in (("--base-model", release.base_model), ("--measured-on", release.measured_on)):
-        if repo_id is not None and not _HUB_ID.fullmatch(repo_id):
-            raise UsageError(f"{option} {repo_id} is not an id on the Hub; give NAME/MODEL.")
     if release.weights[0].format is formats.ADAPTER and release.base_model is None:
         raise UsageError(
             f"an adapter needs its base to load, and {artifacts.origin(release.chain).name} is not on the Hub; merge "

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
-from countdown_rl.errors import HubError, UsageError
+from countdown_rl.errors import HubError
 from countdown_rl.hub import secret_scan
+from countdown_rl.hub.config import check_hub_id
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -30,15 +31,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CARD = "README.md"
 #: Created by the Hub in each repository; lists the files in large file storage.
 ATTRIBUTES = ".gitattributes"
 #: Type of the repository for each kind of artifact that can be uploaded.
 REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
 #: Seconds before each new attempt of a call.
 PAUSES = (2.0, 8.0)
-#: Bytes from which an upload takes long enough for a progress bar.
-_BAR_SIZE = 50_000_000
 
 _AGAIN = "run the same command again, only what is missing is uploaded."
 #: Message by HTTP status.
@@ -67,46 +65,6 @@ class Upload:
     verified: int
 
 
-@dataclass(frozen=True)
-class LocalFile:
-    """A file of the release, as its manifest lists it."""
-
-    path: Path
-    size: int
-    sha256: str
-
-    def matches(self, entry: Any) -> bool:
-        """Return True if *entry* of a Hub listing (None: absent) has the same size and hash."""
-        if entry is None or entry.size != self.size:
-            return False
-        if entry.lfs:
-            return bool(entry.lfs.sha256 == self.sha256)
-        data = self.path.read_bytes()  # only small files are outside of large file storage
-        return bool(entry.blob_id == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest())
-
-
-Files = Mapping[str, LocalFile]
-
-
-@dataclass(frozen=True)
-class State:
-    """A repository at one commit; ``manifest`` is that of the release in it, if there is one."""
-
-    commit: str
-    private: bool
-    entries: Mapping[str, Any]
-    manifest: Manifest | None
-
-    def outdated(self, files: Files) -> list[str]:
-        """Return the names of *files* that the repository lacks or has with other content."""
-        return [name for name, file in files.items() if not file.matches(self.entries.get(name))]
-
-    def surplus(self, files: Files) -> list[str]:
-        """Return what an earlier release put there and *files* lack; all else (after --force) without a release."""
-        owned = self.entries.keys() if self.manifest is None else self.manifest.files.keys() & self.entries.keys()
-        return sorted(owned - files.keys() - {ATTRIBUTES})
-
-
 def push(
     folder: Path,
     repo_id: str,
@@ -116,7 +74,6 @@ def push(
     tag: str | None = None,
     manifest: Manifest | None = None,
     log: Callable[[str], None] = lambda text: None,
-    bars: bool = False,
 ) -> Upload:
     """Make *repo_id* hold exactly the release at *folder*; files that are there already are not sent again.
 
@@ -132,56 +89,45 @@ def push(
     """
     from huggingface_hub import HfApi
 
-    _check_name(repo_id)
+    check_hub_id("--repo-id", repo_id)
     manifest = manifest or artifacts.read(folder, REPO_TYPES)
-    files = _local_files(Path(folder), manifest)
+    files = manifest.files | {MANIFEST: artifacts.entry(folder / MANIFEST)}
     token = _token()
-    secret_scan.check_texts(Path(folder), token)
+    secret_scan.check_texts(folder, token)
     api = HfApi(token=token, library_name="countdown-rl", library_version=__version__)
-    repository = Repository(api, repo_id, manifest.kind, log)
-    with _errors_as_sentences(repo_id), _quiet(bars and sum(file.size for file in files.values()) > _BAR_SIZE):
-        before = repository.state() or repository.create(files, private=not public)
-        _check_permitted(repo_id, before, public=public, force=force)
-        tag, exists = repository.choose_tag(tag, files[MANIFEST])
-        uploaded = before.outdated(files)
+    with _errors_as_sentences(repo_id), _quiet():
+        repository = Repository(api, repo_id, manifest.kind, folder, files, log)
+        before = repository.state() or repository.create(private=not public)
+        if before.release is None and before.entries.keys() - {ATTRIBUTES} and not force:
+            raise HubError(
+                f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id, or give --force to "
+                "replace its contents."
+            )
+        if not before.private and not public:
+            raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
+        tag, exists = repository.choose_tag(tag)
+        uploaded = repository.outdated(before.entries)
         if uploaded:
-            size = sum(files[name].size for name in uploaded) / 1e6
+            size = sum(files[name]["size"] for name in uploaded) / 1e6
             names = f": {', '.join(uploaded)}" if len(uploaded) < len(files) else ""
             log(f"uploading {len(uploaded)} of {len(files)} files ({size:,.1f} MB){names}")
-        commit = repository.commit(files, before, f"Release {manifest.digest[:12]}")
-        repository.verify(files, commit)
+        commit = repository.commit(before, f"Release {manifest.digest[:12]}")
+        repository.verify(commit)
         if not exists:
             repository.create_tag(tag, commit)
         if public and before.private:
             repository.make_public()
     return Upload(
         repo_id=repo_id,
-        url=repository.url,
+        url=f"{api.endpoint}/{'datasets/' if repository.type == 'dataset' else ''}{repo_id}",
         commit=commit,
         tag=tag,
         private=not public,
         uploaded=uploaded,
-        removed=before.surplus(files),
+        removed=repository.surplus(before, before.entries),
         unchanged=len(files) - len(uploaded),
         verified=len(files),
     )
-
-
-def _check_name(repo_id: str) -> None:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise UsageError(f"--repo-id {repo_id} is not a valid name of a repository; give NAME/MODEL.") from error
-    if repo_id.count("/") != 1:
-        raise UsageError(f"--repo-id {repo_id} has no owner; give NAME/MODEL, NAME being you or an organization.")
-
-
-def _local_files(folder: Path, manifest: Manifest) -> dict[str, LocalFile]:
-    files = {name: LocalFile(folder / name, entry["size"], entry["sha256"]) for name, entry in manifest.files.items()}
-    path = folder / MANIFEST
-    return files | {MANIFEST: LocalFile(path, path.stat().st_size, artifacts.file_sha256(path))}
 
 
 def _token() -> str:
@@ -193,16 +139,6 @@ def _token() -> str:
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise HubError("the token for the Hub contains invalid characters; log in again with `hf auth login`.")
     return token
-
-
-def _check_permitted(repo_id: str, state: State, *, public: bool, force: bool) -> None:
-    if state.manifest is None and state.entries.keys() - {ATTRIBUTES} and not force:
-        raise HubError(
-            f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id, or give --force to "
-            "replace its contents."
-        )
-    if not state.private and not public:
-        raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
 
 
 def _retried(method: Callable[Concatenate["Repository", P], T]) -> Callable[Concatenate["Repository", P], T]:
@@ -225,21 +161,38 @@ def _retried(method: Callable[Concatenate["Repository", P], T]) -> Callable[Conc
 
 
 @dataclass(frozen=True)
+class State:
+    """A repository at one commit: the Hub's entry of each file, and the manifest of the release if it is one."""
+
+    commit: str
+    private: bool
+    entries: Mapping[str, Any]
+    release: Manifest | None
+
+
+@dataclass(frozen=True)
 class Repository:
-    """Repository *id* on the Hub, for releases of *kind*. Each method may be called again after a failure."""
+    """Repository *id* on the Hub that is to hold *files* of *folder*. Each method may be repeated after a failure."""
 
     api: "HfApi"
     id: str
     kind: str
+    folder: Path
+    files: Mapping[str, Mapping[str, Any]]
     log: Callable[[str], None]
 
     @property
     def type(self) -> Literal["model", "dataset"]:
         return REPO_TYPES[self.kind]
 
-    @property
-    def url(self) -> str:
-        return f"{self.api.endpoint}/{'datasets/' if self.type == 'dataset' else ''}{self.id}"
+    def outdated(self, entries: Mapping[str, Any]) -> list[str]:
+        """Return the files that *entries* lack or have with another size or hash."""
+        return [name for name in self.files if not self._matches(name, entries.get(name))]
+
+    def surplus(self, before: State, entries: Mapping[str, Any]) -> list[str]:
+        """Return what has to be removed: files of an earlier release, or all of another tool after --force."""
+        owned = entries.keys() if before.release is None else before.release.files.keys() & entries.keys()
+        return sorted(owned - self.files.keys() - {ATTRIBUTES})
 
     @_retried
     def state(self) -> State | None:
@@ -252,15 +205,15 @@ class Repository:
             return None
         commit = str(info.sha)
         entries = self._entries(commit)
-        return State(commit, bool(info.private), entries, self._manifest(commit) if MANIFEST in entries else None)
+        return State(commit, bool(info.private), entries, self._release(commit) if MANIFEST in entries else None)
 
     @_retried
-    def create(self, files: Files, *, private: bool) -> State:
+    def create(self, *, private: bool) -> State:
         """Create the repository, after the Hub has accepted the metadata of the card."""
         from huggingface_hub import RepoCard
 
-        if CARD in files:
-            RepoCard(files[CARD].path.read_text("utf-8")).validate(self.type)
+        if "README.md" in self.files:
+            RepoCard.load(self.folder / "README.md").validate(self.type)
         self.log(f"creating {self.id} ({'private' if private else 'public'})")
         self.api.create_repo(self.id, repo_type=self.type, private=private, exist_ok=True)
         state = self.state()
@@ -269,8 +222,8 @@ class Repository:
         return state
 
     @_retried
-    def choose_tag(self, tag: str | None, manifest: LocalFile) -> tuple[str, bool]:
-        """Return the tag for the release with that *manifest*, and whether it is on this release already.
+    def choose_tag(self, tag: str | None) -> tuple[str, bool]:
+        """Return the tag for this release, and whether it is on the release already.
 
         Raises:
             HubError: *tag* is on other files.
@@ -281,41 +234,42 @@ class Repository:
         if name not in tags:
             return name, False
         entries = self.api.get_paths_info(self.id, [MANIFEST], revision=name, repo_type=self.type)
-        if entries and manifest.matches(entries[0]):
+        if entries and self._matches(MANIFEST, entries[0]):
             return name, True
         if tag:
             raise HubError(f"{self.id} has a tag {tag} already, on other files; give --tag another name.")
         return f"v{newest + 1}", False
 
     @_retried
-    def commit(self, files: Files, before: State, message: str) -> str:
-        """Return the commit that holds exactly *files*, made unless an attempt whose response was lost made it."""
+    def commit(self, before: State, message: str) -> str:
+        """Return the commit that holds exactly the files, made unless an attempt whose response was lost made it."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         head = str(self.api.repo_info(self.id, repo_type=self.type).sha)
-        now = before if head == before.commit else State(head, before.private, self._entries(head), before.manifest)
-        outdated, surplus = now.outdated(files), now.surplus(files)
+        entries = before.entries if head == before.commit else self._entries(head)
+        outdated, surplus = self.outdated(entries), self.surplus(before, entries)
         if not outdated and not surplus:
             return head
         if head != before.commit:
             raise HubError(_REFUSALS[412].format(repo_id=self.id))
         operations: list[Any] = [CommitOperationDelete(path_in_repo=name, is_folder=False) for name in surplus]
         for name in outdated:
-            addition = CommitOperationAdd(path_in_repo=name, path_or_fileobj=files[name].path)
-            addition.upload_info.sha256 = bytes.fromhex(files[name].sha256)  # known, so the file is not hashed again
+            addition = CommitOperationAdd(path_in_repo=name, path_or_fileobj=self.folder / name)
+            addition.upload_info.sha256 = bytes.fromhex(self.files[name]["sha256"])  # not hashed again
             operations.append(addition)
-        return self.api.create_commit(
+        commit = self.api.create_commit(
             self.id, operations, commit_message=message, parent_commit=head, repo_type=self.type
-        ).oid
+        )
+        return commit.oid
 
     @_retried
-    def verify(self, files: Files, commit: str) -> None:
+    def verify(self, commit: str) -> None:
         """Compare every file at *commit* with the local one, by size and hash.
 
         Raises:
             HubError: one of them differs.
         """
-        for name in State(commit, False, self._entries(commit), None).outdated(files):
+        for name in self.outdated(self._entries(commit)):
             raise HubError(f"{name} in {self.id} is not what was sent; {_AGAIN}")
 
     @_retried
@@ -326,11 +280,20 @@ class Repository:
     def make_public(self) -> None:
         self.api.update_repo_settings(self.id, repo_type=self.type, visibility="public")
 
+    def _matches(self, name: str, entry: Any) -> bool:
+        file = self.files[name]
+        if entry is None or entry.size != file["size"]:
+            return False
+        if entry.lfs:
+            return bool(entry.lfs.sha256 == file["sha256"])
+        data = (self.folder / name).read_bytes()  # only small files are outside of large file storage
+        return bool(entry.blob_id == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest())
+
     def _entries(self, revision: str) -> dict[str, Any]:
         listing = self.api.list_repo_tree(self.id, recursive=True, revision=revision, repo_type=self.type)
         return {entry.path: entry for entry in listing if hasattr(entry, "size")}
 
-    def _manifest(self, revision: str) -> Manifest | None:
+    def _release(self, revision: str) -> Manifest | None:
         """Return the manifest of the release at *revision*, None if the file of that name is something else."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
@@ -345,6 +308,13 @@ class Repository:
         return manifest if manifest.kind == self.kind and isinstance(manifest.files, dict) else None
 
 
+def _cause(error: BaseException) -> BaseException:
+    # huggingface_hub wraps an error of an upload thread in a RuntimeError.
+    while isinstance(error, RuntimeError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
 def _temporary(error: BaseException) -> str | None:
     """Return what went wrong if a new attempt may succeed, else None."""
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
@@ -353,16 +323,8 @@ def _temporary(error: BaseException) -> str | None:
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         return f"the Hub answered {status}" if status in (408, 429) or status >= 500 else None
-    if isinstance(error, json.JSONDecodeError):  # the HTML page of a gateway, or half of a response
-        return "the Hub's response was cut short"
-    return "the connection broke" if isinstance(error, HTTPError) else None
-
-
-def _cause(error: BaseException) -> BaseException:
-    # huggingface_hub wraps an error of an upload thread in a RuntimeError.
-    while isinstance(error, RuntimeError) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
+    # A JSON error is the HTML page of a gateway, or half of a response.
+    return "the connection broke" if isinstance(error, HTTPError | json.JSONDecodeError) else None
 
 
 @contextmanager
@@ -375,16 +337,16 @@ def _errors_as_sentences(repo_id: str) -> Iterator[None]:
     except (RuntimeError, OSError, ValueError, HTTPError) as wrapped:
         error = _cause(wrapped)
         if isinstance(error, OfflineModeIsEnabled):
-            raise HubError("HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it.") from error
-        if isinstance(error, HfHubHTTPError):
-            raise HubError(_refusal(repo_id, error)) from error
-        if isinstance(error, HTTPError | json.JSONDecodeError):
-            raise HubError(
-                f"the Hub cannot be reached, or the connection broke; check the network, then {_AGAIN}"
-            ) from error
-        if isinstance(error, ValueError):
-            raise HubError(f"the Hub does not accept {repo_id}: {_one_line(str(error))}") from error
-        raise
+            sentence = "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it."
+        elif isinstance(error, HfHubHTTPError):
+            sentence = _refusal(repo_id, error)
+        elif isinstance(error, HTTPError | json.JSONDecodeError):
+            sentence = f"the Hub cannot be reached, or the connection broke; check the network, then {_AGAIN}"
+        elif isinstance(error, ValueError):
+            sentence = f"the Hub does not accept {repo_id}: {_one_line(str(error))}"
+        else:
+            raise
+        raise HubError(sentence) from error
 
 
 def _refusal(repo_id: str, error: Any) -> str:
@@ -402,19 +364,13 @@ def _one_line(text: str) -> str:
 
 
 @contextmanager
-def _quiet(show_bars: bool) -> Iterator[None]:
-    """Silence the warnings of huggingface_hub, and its progress bars unless *show_bars*."""
-    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
-
+def _quiet() -> Iterator[None]:
+    """Silence the log and the warnings of huggingface_hub; its bars appear on a terminal only."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    if not show_bars:
-        disable_progress_bars()
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(level)
-        if not show_bars:
-            enable_progress_bars()

@@ -373,6 +373,7 @@ def test_no_output_contains_the_token_when_debugging(hub, folder, tmp_path):
         )
         assert done.returncode == (token == EXPIRED), done.stderr
         assert token not in done.stdout + done.stderr
+        assert "%|" not in done.stderr  # a progress bar
     assert "Traceback" in done.stderr
 
 
