@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import re
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -365,12 +366,18 @@ def _one_line(text: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the log and the warnings of huggingface_hub; its bars appear on a terminal only."""
+    """Silence the log and the warnings of huggingface_hub, and its progress bars where stderr is not a terminal."""
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
     logger = logging.getLogger("huggingface_hub")
-    level = logger.level
+    level, terminal = logger.level, sys.stderr.isatty()
     logger.setLevel(logging.CRITICAL)
+    if not terminal:
+        disable_progress_bars()
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(level)
+        if not terminal:
+            enable_progress_bars()
