@@ -6,9 +6,7 @@ makes a flag of it (``cli.parameters``); constructing the dataclass checks it, i
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
-
-from typer.models import OptionInfo
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from countdown_rl.errors import UsageError
 
@@ -28,10 +26,9 @@ class Options:
     def __post_init__(self) -> None:
         for name, hint in field_hints(type(self)).items():
             value = getattr(self, name)
-            if value is None:
-                continue
             for item in value if isinstance(value, tuple | list) else (value,):
-                _check(flag(name), item, hint)
+                if item is not None:
+                    _check(name, item, hint)
 
 
 def flag(name: str) -> str:
@@ -53,19 +50,14 @@ def choices(hint: Any) -> tuple[Any, ...]:
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
-    allowed = choices(hint)
-    if allowed and value not in allowed:
-        raise UsageError(f"{name} {value} is not one of: {', '.join(allowed)}.")
+    if (allowed := choices(hint)) and value not in allowed:
+        raise UsageError(f"{flag(name)} {value} is not one of: {', '.join(allowed)}.")
     if not isinstance(value, int | float):
         return
     if not math.isfinite(value):
-        raise UsageError(f"{name} {value} is not a finite number.")
-    option = next((extra for extra in _extras(hint) if isinstance(extra, OptionInfo)), OptionInfo())
-    if option.min is not None and value < option.min:
-        raise UsageError(f"{name} {value} is too small; it must be at least {option.min}.")
-    if option.max is not None and value > option.max:
-        raise UsageError(f"{name} {value} is too large; it must be at most {option.max}.")
-
-
-def _extras(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        raise UsageError(f"{flag(name)} {value} is not a finite number.")
+    for option in get_args(hint)[1:]:  # the annotations beside the type
+        if option.min is not None and value < option.min:
+            raise UsageError(f"{flag(name)} {value} is too small; it must be at least {option.min}.")
+        if option.max is not None and value > option.max:
+            raise UsageError(f"{flag(name)} {value} is too large; it must be at most {option.max}.")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.console import printable
-from countdown_rl.cli.parameters import AsJson, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli.parameters import AsJson, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models.chat_template import OPEN_THINK
@@ -23,10 +23,7 @@ def ask(
     *,
     numbers: Annotated[list[int], typer.Argument(min=1, help="Numbers, up to six.")],
     target: Annotated[int, typer.Option(min=1, help="Target to reach.")],
-    model: Annotated[
-        str,
-        typer.Option(help="Name of the shipped model, adapter, merged or quantized directory, GGUF file or Hub id."),
-    ] = "countdown-tiny",
+    model: Model = "countdown-tiny",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
     options: AskOptions,

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.cli.console import printable
-from countdown_rl.cli.parameters import AsJson, Data, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
 
 #: The k of pass@k that the table shows beside the last, and how many reasons it names.
@@ -21,13 +21,7 @@ REASONS = 4
 @with_options
 def eval(
     *,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Name of the shipped model, adapter, merged or quantized directory, GGUF file or Hub id; "
-            "random and solver are the lower and upper bounds."
-        ),
-    ] = "artifacts/adapter",
+    model: Model = "artifacts/adapter",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
     data: Data = Path("artifacts/data/test.jsonl"),
@@ -40,7 +34,8 @@ def eval(
     """Evaluate a model on held-out puzzles.
 
     Greedy by default. Every completion is kept with its grade. An interrupted run continues when the same command is
-    run again. Puzzles larger than those of training, or GSM8K problems, are data sets of their own, as below.
+    run again. The models random and solver are the lower and upper bounds. Puzzles larger than those of training, or
+    GSM8K problems, are data sets of their own, as below.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl

@@ -14,6 +14,7 @@ from countdown_rl.options import Options, choices, field_hints
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Data = Annotated[Path, typer.Option(help="Data directory of gen-data, or one JSONL file.")]
+Model = Annotated[str, typer.Option(help="Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
 Out = Annotated[Path, typer.Option(help="Directory to write.")]
 Revision = Annotated[str | None, typer.Option(help="Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, typer.Option(help="Run code that comes with a model.")]
@@ -24,33 +25,26 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     The command is called with one, checked instance of that dataclass.
     """
-    own = inspect.signature(command, eval_str=True).parameters
-    groups = {name: declared.annotation for name, declared in own.items() if _is_options(declared.annotation)}
+    groups: dict[str, type[Options]] = {}
     parameters: list[inspect.Parameter] = []
-    for name, declared in own.items():
-        parameters += _flags(groups[name]) if name in groups else [declared]
+    for name, declared in inspect.signature(command, eval_str=True).parameters.items():
+        if isinstance(declared.annotation, type) and issubclass(declared.annotation, Options):
+            groups[name], hints = declared.annotation, field_hints(declared.annotation)
+            parameters += [_parameter(field.name, hints[field.name], field.default) for field in fields(groups[name])]
+        else:
+            parameters.append(declared)
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
         for name, options_type in groups.items():
             given = {field.name: values.pop(field.name) for field in fields(options_type)}
-            values[name] = options_type(
-                **{key: tuple(map(str, v)) if isinstance(v, list) else v for key, v in given.items()}
-            )
+            lists = {key: tuple(map(str, value)) for key, value in given.items() if isinstance(value, list)}
+            values[name] = options_type(**given | lists)
         command(**values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
-
-
-def _is_options(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Options)
-
-
-def _flags(options_type: type[Options]) -> list[inspect.Parameter]:
-    hints = field_hints(options_type)
-    return [_parameter(field.name, hints[field.name], field.default) for field in fields(options_type)]
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:

@@ -32,13 +32,11 @@ def publish(
     by size and hash. A release that is up to date is uploaded as it was built, and only changed files are sent. The
     token is that of `hf auth login`, or HF_TOKEN.
 
-    **Examples**
-
-    `countdown-rl publish --model artifacts/quantized --eval artifacts/eval/quantized`
-
-    `countdown-rl publish --push --repo-id me/countdown-tiny-nf4`
-
-    `countdown-rl publish --model artifacts/merged --also artifacts/gguf --push --repo-id me/countdown`
+    Examples:
+        countdown-rl publish --model artifacts/quantized --eval artifacts/eval/quantized
+        countdown-rl publish --push --repo-id me/countdown-tiny-nf4
+        countdown-rl publish --model artifacts/merged --also artifacts/gguf \\
+          --push --repo-id me/countdown
     """
     if unmeasured and not upload.push:
         raise UsageError("--unmeasured goes with --push; add it.")

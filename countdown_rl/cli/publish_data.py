@@ -19,11 +19,9 @@ def publish_data(
     The folder holds the splits as they are, and a card with counts and checksums from which `load_dataset` reads
     them. The upload is that of `publish`: one commit, private unless --public, every file compared by size and hash.
 
-    **Examples**
-
-    `countdown-rl publish-data --data artifacts/data --license cc0-1.0`
-
-    `countdown-rl publish-data --license cc0-1.0 --push --repo-id me/countdown-puzzles`
+    Examples:
+        countdown-rl publish-data --data artifacts/data --license cc0-1.0
+        countdown-rl publish-data --license cc0-1.0 --push --repo-id me/countdown-puzzles
     """
     from countdown_rl.cli.upload import finish
     from countdown_rl.hub import dataset_card, release

@@ -7,17 +7,15 @@ from typing import Annotated
 import typer
 
 from countdown_rl import processes
-from countdown_rl.cli import check_view, console, live
-from countdown_rl.cli.parameters import AsJson, Data, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli import console, live, memory_view
+from countdown_rl.cli.parameters import AsJson, Data, Model, Out, Revision, TrustRemoteCode, with_options
 from countdown_rl.training.config import RUN, TrainOptions
 
 
 @with_options
 def train(
     *,
-    model: Annotated[
-        str, typer.Option(help="Name of the shipped model, directory, GGUF file or Hub id.")
-    ] = "countdown-tiny",
+    model: Model = "countdown-tiny",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
     data: Data = Path("artifacts/data"),
@@ -77,7 +75,7 @@ def train(
             processes=processes_,
             trust_remote_code=trust_remote_code,
         )
-        check_view.show(checked, as_json=as_json)
+        memory_view.show(checked, as_json=as_json)
         return
     if not processes.launched() and (processes_ > 1 or launch is not None):
         raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
@@ -104,8 +102,8 @@ def train(
             raise
     facts = result.facts
     console.note(
-        f"Wrote {out}: reward {facts['reward_first']:.3f} at first, {facts['reward_last_tenth']:.3f} "
-        f"at the end; {facts['correct_last_tenth']:.0%} of sampled completions solved their puzzle."
+        f"Wrote {out}: mean reward {facts['reward_first']:.3f} at first and {facts['reward_last_tenth']:.3f} "
+        f"in the last tenth of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
     )
     about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}
     console.result(about | facts, as_json=as_json)
