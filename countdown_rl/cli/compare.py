@@ -51,9 +51,8 @@ def _view(values: dict[str, Any]) -> Table:
     from countdown_rl.evaluation.compare import percent, points
 
     first = values["results"][0]
-    table = Table(box=None, pad_edge=False, title=f"{first['n']:,} held-out puzzles", title_justify="left")
-    for name in ("", "solved", "95% interval", "against the first", "against the one before", "p"):
-        table.add_column(name, justify="right" if name else "left")
+    heads = ("", "solved", "95% interval", "against the first", "against the one before", "p")
+    table = console.table(*heads, title=f"{first['n']:,} held-out puzzles")
     for row in values["results"]:
         low, high = row["interval"]
         cells = [row["name"], percent(row["accuracy"]), f"{percent(low)} to {percent(high)}"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.formatting import printable
@@ -37,6 +38,16 @@ def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | N
         data(json.dumps(values, ensure_ascii=False, sort_keys=True))
     elif view is not None:
         _out.print(Text(printable(view)) if isinstance(view, str) else view)
+
+
+def table(*heads: str, title: str | None = None) -> Table:
+    """Return an empty table of names and, aligned to the right, figures."""
+    grid = Table(
+        box=None, pad_edge=False, title=title and printable(title), title_justify="left", caption_justify="left"
+    )
+    for index, head in enumerate(heads):
+        grid.add_column(head, justify="right" if index else "left")
+    return grid
 
 
 def stream(text: str) -> None:

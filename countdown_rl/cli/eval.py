@@ -9,7 +9,6 @@ import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
 
@@ -90,11 +89,8 @@ def with_rate(update: Callable[[int, int, str], None]) -> Callable[[int, int, in
 
 
 def _view(out: str, metrics: dict[str, Any]) -> Table:
-    table = Table(
-        title=printable(f"{metrics['model']['source']} → {out}"), title_justify="left", box=None, pad_edge=False
-    )
-    for name in ("", "solved", "95% interval", "n"):
-        table.add_column(name, justify="right" if name else "left")
+    heads = ("", "solved", "95% interval", "n")
+    table = console.table(*heads, title=f"{metrics['model']['source']} → {out}")
 
     def row(name: str, share: dict[str, Any], style: str = "") -> None:
         low, high = share["interval"]
@@ -125,7 +121,6 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
         for key in refusals:
             row({"impossible": "impossible, and said so", "wrong_refusals": "possible, refused"}[key], metrics[key])
     table.caption = "\n".join(_aside(metrics))
-    table.caption_justify = "left"
     return table
 
 

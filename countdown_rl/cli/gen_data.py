@@ -38,7 +38,7 @@ def _table(splits: dict[str, Any]) -> Table:
     columns = sorted(
         {(key, kind) for counts in splits.values() for key in ("size", "needs") for kind in counts.get(key, ())}
     )
-    table = Table("split", "rows", *(f"{kind} numbers" if key == "size" else kind for key, kind in columns))
+    table = console.table("split", "rows", *(f"{kind} numbers" if key == "size" else kind for key, kind in columns))
     for split, counts in splits.items():
         cells = (f"{counts.get(key, {}).get(kind, 0):,}" for key, kind in columns)
         table.add_row(split, f"{counts['rows']:,}", *cells)

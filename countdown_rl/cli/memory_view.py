@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from countdown_rl.cli import console
 
 if TYPE_CHECKING:
@@ -28,13 +26,12 @@ def show(checked: "Preflight", *, as_json: bool) -> None:
         f"{checked.rows:,} rows, prompts of up to {checked.longest_prompt} tokens."
     )
     if checked.fits is False:
+        needed, available = size(checked.estimates[0].peak), size(checked.device_memory or 0)
         console.warn(
-            f"the run needs about {size(checked.estimates[0].peak)} and this machine has {size(checked.device_memory or 0)}; "
-            "lower --micro-batch, --prompts or --max-completion-length, or add --gradient-checkpointing."
+            f"the run needs about {needed} and this machine has {available}; lower --micro-batch, --prompts or "
+            "--max-completion-length, or add --gradient-checkpointing."
         )
-    table = Table("memory", box=None, pad_edge=False)
-    for estimate in checked.estimates:
-        table.add_column(_DEVICES[estimate.device], justify="right")
+    table = console.table("memory", *(_DEVICES[estimate.device] for estimate in checked.estimates))
     for name, text in _PARTS.items():
         cells = (size(getattr(estimate, name)) for estimate in checked.estimates)
         table.add_row(text, *cells, style="bold" if name == "peak" else "")

@@ -197,7 +197,7 @@ def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
     assert "says" not in text
     assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "2") == 0
     text = capsys.readouterr().out
-    assert "2 of 4 that changed side" in text
+    assert "2 of 4 whose grade changed" in text
     assert "base says r2" in text
     assert "adapter says r2" in text
     assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "9", "--json") == 0
