@@ -12,6 +12,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, Out
 from countdown_rl.errors import InputError, UsageError
+from countdown_rl.formatting import interval, percent
 
 
 def compare(
@@ -34,7 +35,7 @@ def compare(
     from countdown_rl.evaluation import compare as comparison
 
     try:
-        named = comparison.named(results)
+        named = comparison.by_name(results)
     except InputError as error:
         raise UsageError(str(error)) from None
     values = comparison.compare(named, out)
@@ -48,14 +49,13 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.compare import percent, points
+    from countdown_rl.evaluation.compare import points
 
     first = values["results"][0]
     heads = ("", "solved", "95% interval", "against the first", "against the one before", "p")
     table = console.table(*heads, title=f"{first['n']:,} held-out puzzles")
     for row in values["results"]:
-        low, high = row["interval"]
-        cells = [row["name"], percent(row["accuracy"]), f"{percent(low)} to {percent(high)}"]
+        cells = [row["name"], percent(row["accuracy"]), interval(row["interval"])]
         if "against_first" in row:
             previous = row["against_previous"]
             cells += [points(row["against_first"]), points(previous), f"{previous['p']:.2g}"]

@@ -1,4 +1,4 @@
-"""What graded completions say: shares with their intervals, over all and by kind of puzzle."""
+"""Figures of graded completions: shares with their 95% intervals, over all puzzles and by kind."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,43 +14,42 @@ from countdown_rl.tasks.countdown import CountdownRow
 Sample = dict[str, Any]
 Row = Mapping[str, Any]
 
-#: Kinds of puzzle by how many solutions they have: name and the fewest of the kind.
+#: Kinds of puzzle by number of solutions: name and lower limit.
 _SOLUTIONS = (("1", 1), ("2-4", 2), ("5-9", 5), ("10+", 10))
 
 
 def measure(samples: Sequence[Sample], rows: Sequence[Row]) -> dict[str, Any]:
-    """Shares with 95% intervals: over all, and by count of numbers, operators needed and number of solutions.
+    """The figures of *samples*: as many completions for every one of *rows*, those of a row side by side.
 
-    *samples* has the same number of completions for every row, those of one row together. With more than
-    one, ``accuracy`` is the mean over puzzles of the share that is right, ``draws`` how far that goes up
-    and down from one draw of all puzzles to the next, ``pass_at`` the share of puzzles that one of k
-    completions solves, and ``majority`` the share in which the answer given most often is right.
+    With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, ``draws`` describes
+    its variation over draws of one completion per puzzle, ``pass_at`` holds pass@k, and ``majority`` the accuracy of
+    majority voting.
     """
-    each = len(samples) // len(rows)
-    right = [sum(sample["correct"] for sample in samples[at * each :][:each]) for at in range(len(rows))]
+    per_row = len(samples) // len(rows)
+    groups = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
+    correct = [sum(sample["correct"] for sample in group) for group in groups]
 
-    def group(key: Callable[[Row], Any]) -> dict[str, Any]:
+    def by(key: Callable[[Row], Any]) -> dict[str, Any]:
         members: dict[Any, list[int]] = {}
-        for row, count in zip(rows, right, strict=True):
-            name = key(row)
-            if name is not None:
+        for row, count in zip(rows, correct, strict=True):
+            if (name := key(row)) is not None:
                 members.setdefault(name, []).append(count)
-        return {str(name): _share(members[name], each) for name in sorted(members)}
+        return {str(name): _share(members[name], per_row) for name in sorted(members)}
 
-    by_solutions = group(lambda row: _many(row.get("solutions")))
+    by_solutions = by(lambda row: _solutions(row.get("solutions")))
     reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
     return {
-        **_share(right, each),
-        **(_several(samples, right, each) if each > 1 else {}),
-        "by_size": group(lambda row: len(row["nums"]) if "nums" in row else None),
-        "by_needs": group(lambda row: row.get("needs")),
+        **_share(correct, per_row),
+        **(_several(groups, correct, per_row) if per_row > 1 else {}),
+        "by_size": by(lambda row: len(row["nums"]) if "nums" in row else None),
+        "by_needs": by(lambda row: row.get("needs")),
         "by_solutions": {name: by_solutions[name] for name, _ in _SOLUTIONS if name in by_solutions},
-        **_refusals(samples, rows, right, each),
+        **_refusals(groups, rows, correct, per_row),
         "format": _mean(samples, "format"),
         "strict_format": _mean(samples, "strict_format"),
         "truncated": _mean(samples, "truncated"),
         "mean_tokens": round(sum(sample["tokens"] for sample in samples) / len(samples), 2),
-        "intervals": {key: _interval(samples, key, each) for key in ("format", "strict_format", "truncated")},
+        "intervals": {key: _interval(groups, key) for key in ("format", "strict_format", "truncated")},
         "tokens": _tokens(samples),
         "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         "task": rows[0].get("task") or CountdownRow.task,
@@ -58,19 +57,19 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def pass_at(k: int, right: int, each: int) -> float:
-    """The chance that k of *each* completions, drawn without replacement, have one of the *right* ones.
+def pass_at(k: int, correct: int, n: int) -> float:
+    """pass@k: the probability that *k* of *n* completions include one of the *correct* ones.
 
     The unbiased estimator of Chen et al. 2021, "Evaluating Large Language Models Trained on Code".
     """
-    return 1 - comb(each - right, k) / comb(each, k)
+    return 1 - comb(n - correct, k) / comb(n, k)
 
 
 def vote(samples: Sequence[Sample]) -> bool:
-    """Whether the answer given most often in *samples*, completions of one puzzle, is right.
+    """Whether the most frequent answer among *samples*, completions of one puzzle, is correct.
 
-    Answers are told apart by what they are (:mod:`countdown_rl.puzzle.canonical`); of those given equally often the
-    one that came first counts. No answer is no vote.
+    Answers are compared in canonical form (:mod:`countdown_rl.puzzle.canonical`); of equally frequent ones the first
+    counts. A completion without an answer does not vote.
     """
     claims = [canonical.claim(sample) for sample in samples]
     counts = Counter(claim for claim in claims if claim is not None)
@@ -80,74 +79,69 @@ def vote(samples: Sequence[Sample]) -> bool:
     return bool(samples[claims.index(counts.most_common(1)[0][0])]["correct"])
 
 
-def _several(samples: Sequence[Sample], right: Sequence[int], each: int) -> dict[str, Any]:
-    votes = [vote(samples[at : at + each]) for at in range(0, len(samples), each)]
+def _several(groups: Sequence[Sequence[Sample]], correct: Sequence[int], per_row: int) -> dict[str, Any]:
+    draws = [sum(group[draw]["correct"] for group in groups) / len(groups) for draw in range(per_row)]
+    passes = {}
+    for k in range(1, per_row + 1):
+        values = [pass_at(k, count, per_row) for count in correct]
+        passes[str(k)] = {"share": round(sum(values) / len(values), 6), "interval": _rounded(bootstrap(values))}
     return {
-        "draws": _draws(samples, each),
-        "pass_at": _pass_at(right, each),
-        "majority": _share([int(right) for right in votes], 1, "share"),
+        "draws": {"sd": round(pstdev(draws), 6), "lowest": round(min(draws), 6), "highest": round(max(draws), 6)},
+        "pass_at": passes,
+        "majority": _share([int(vote(group)) for group in groups], 1, "share"),
     }
 
 
-def _draws(samples: Sequence[Sample], each: int) -> dict[str, float]:
-    shares = [sum(sample["correct"] for sample in samples[draw::each]) * each / len(samples) for draw in range(each)]
-    return {"sd": round(pstdev(shares), 6), "lowest": round(min(shares), 6), "highest": round(max(shares), 6)}
-
-
-def _pass_at(right: Sequence[int], each: int) -> dict[str, Any]:
-    found = {}
-    for k in range(1, each + 1):
-        values = [pass_at(k, count, each) for count in right]
-        found[str(k)] = {"share": round(sum(values) / len(values), 6), "interval": _rounded(bootstrap(values))}
-    return found
-
-
-def _many(solutions: int | None) -> str | None:
-    """The kind of a puzzle by its number of solutions; None where that is not known, or there are none."""
-    names = [name for name, fewest in _SOLUTIONS if solutions is not None and solutions >= fewest]
+def _solutions(count: int | None) -> str | None:
+    """The kind of a puzzle by its number of solutions; None where that is unknown or 0."""
+    names = [name for name, lowest in _SOLUTIONS if count is not None and count >= lowest]
     return names[-1] if names else None
 
 
-def _refusals(samples: Sequence[Sample], rows: Sequence[Row], right: Sequence[int], each: int) -> dict[str, Any]:
-    """How often "impossible" was said where it is so (of puzzles without a solution), and where it is not."""
-    impossible = [count for row, count in zip(rows, right, strict=True) if row.get("solutions") == 0]
-    refused = [sum(s["reason"] == "not-impossible" for s in samples[at * each :][:each]) for at in range(len(rows))]
-    wrong = [count for row, count in zip(rows, refused, strict=True) if "nums" in row and row.get("solutions") != 0]
+def _refusals(
+    groups: Sequence[Sequence[Sample]], rows: Sequence[Row], correct: Sequence[int], per_row: int
+) -> dict[str, Any]:
+    """Shares of the answer "impossible": on puzzles without a solution (correct), and on the others (wrong)."""
+    impossible = [count for row, count in zip(rows, correct, strict=True) if row.get("solutions") == 0]
+    wrong = [
+        sum(sample["reason"] == "not-impossible" for sample in group)
+        for row, group in zip(rows, groups, strict=True)
+        if "nums" in row and row.get("solutions") != 0
+    ]
     return {
-        **({"impossible": _share(impossible, each)} if impossible else {}),
-        **({"wrong_refusals": _share(wrong, each, "share")} if wrong else {}),
+        **({"impossible": _share(impossible, per_row)} if impossible else {}),
+        **({"wrong_refusals": _share(wrong, per_row, "share")} if wrong else {}),
     }
 
 
 def _tokens(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Lengths in tokens; ``per_right_answer`` is what all completions took for each right one."""
+    """Lengths in tokens; ``per_right_answer`` is the sum of all lengths over the number of correct answers."""
     lengths = sorted(sample["tokens"] for sample in samples)
-    sides = {
-        side: [sample["tokens"] for sample in samples if sample["correct"] is value]
-        for side, value in (("right", True), ("wrong", False))
-    }
-    right = len(sides["right"])
+    right, wrong = (
+        [sample["tokens"] for sample in samples if sample["correct"] is correct] for correct in (True, False)
+    )
     return {
         "median": median(lengths),
         "p95": lengths[-(-95 * len(lengths) // 100) - 1],
         "longest": lengths[-1],
-        **{f"mean_{side}": round(sum(some) / len(some), 2) if some else None for side, some in sides.items()},
-        "per_right_answer": round(sum(lengths) / right, 2) if right else None,
+        "mean_right": round(sum(right) / len(right), 2) if right else None,
+        "mean_wrong": round(sum(wrong) / len(wrong), 2) if wrong else None,
+        "per_right_answer": round(sum(lengths) / len(right), 2) if right else None,
     }
 
 
-def _share(right: Sequence[int], each: int, name: str = "accuracy") -> dict[str, Any]:
+def _share(counts: Sequence[int], per_row: int, name: str = "accuracy") -> dict[str, Any]:
     return {
-        name: round(sum(right) / (len(right) * each), 6),
-        "n": len(right),
-        "correct" if name == "accuracy" else "count": sum(right),
-        "interval": _rounded(mean_interval([count / each for count in right], each)),
+        name: round(sum(counts) / (len(counts) * per_row), 6),
+        "n": len(counts),
+        "correct" if name == "accuracy" else "count": sum(counts),
+        "interval": _rounded(mean_interval([count / per_row for count in counts], per_row)),
     }
 
 
-def _interval(samples: Sequence[Sample], key: str, each: int) -> list[float]:
-    values = [sum(one[key] for one in samples[at : at + each]) / each for at in range(0, len(samples), each)]
-    return _rounded(mean_interval(values, each))
+def _interval(groups: Sequence[Sequence[Sample]], key: str) -> list[float]:
+    per_row = len(groups[0])
+    return _rounded(mean_interval([sum(sample[key] for sample in group) / per_row for group in groups], per_row))
 
 
 def _mean(samples: Sequence[Sample], key: str) -> float:

@@ -1,4 +1,4 @@
-"""The finished batches of a run that is not finished, so that one that was killed goes on where it was."""
+"""Finished batches of an unfinished evaluation, from which an interrupted run resumes."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ from countdown_rl.inference.generate import Completion
 
 
 class Progress:
-    """Completions in a file at *path*, a line a batch, after a line that says which run they are of.
+    """Completions in the file *path*: one line per batch, after a line that identifies the run.
 
-    *identity* is all that decides what the run writes. What another run left is dropped; so is what comes
-    after a line that cannot be read.
+    *identity* is everything that decides the completions. The batches of another run are dropped, and so is
+    everything after a damaged line.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -24,33 +24,33 @@ class Progress:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as stream:
             stream.seek(0)
-            whole = len(head) if stream.readline() == head else 0
-            if whole:
+            intact = len(head) if stream.readline() == head else 0
+            if intact:
                 for line in stream:
-                    if not self._keep(line):
+                    if not self._read(line):
                         break
-                    whole += len(line)
-            stream.truncate(whole)
-            if not whole:
+                    intact += len(line)
+            stream.truncate(intact)
+            if not intact:
                 stream.write(head)
 
     def batch(self, rows: Sequence[int]) -> list[Completion] | None:
-        """The completions of *rows*, if that batch was finished."""
+        """The completions of the batch *rows*, if it was finished."""
         return self._batches.get(tuple(rows))
 
     def add(self, rows: Sequence[int], completions: Sequence[Completion]) -> None:
-        """Keep a finished batch."""
+        """Save a finished batch."""
         self._batches[tuple(rows)] = list(completions)
-        line = json.dumps([list(rows), [astuple(one) for one in completions]], ensure_ascii=False)
+        line = json.dumps([list(rows), [astuple(completion) for completion in completions]], ensure_ascii=False)
         with self._path.open("ab") as stream:
             stream.write(line.encode() + b"\n")
 
     def clear(self) -> None:
-        """Forget everything: the run has ended."""
+        """Remove the file."""
         self._path.unlink(missing_ok=True)
 
-    def _keep(self, line: bytes) -> bool:
-        # A line without its end was cut off; so may be a character in the middle of it.
+    def _read(self, line: bytes) -> bool:
+        # A line without its end was cut off, perhaps within a character.
         if not line.endswith(b"\n"):
             return False
         try:

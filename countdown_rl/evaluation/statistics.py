@@ -1,4 +1,8 @@
-"""Intervals and tests for shares of puzzles solved."""
+"""95% intervals and paired tests of accuracies.
+
+SciPy has no interval of Wilson for a fractional sample size, no bootstrap-t and nothing of Newcombe; McNemar's test is
+its own.
+"""
 
 from collections.abc import Sequence
 from math import erfc, sqrt
@@ -6,8 +10,8 @@ from math import erfc, sqrt
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
 
-#: Resamples of a bootstrap; the fewest values that it is made from, and the fewest puzzles' worth of either side.
-DRAWS, FEWEST, RAREST = 4_000, 20, 5
+#: Of the bootstrap: resamples, the minimum count of values, and the minimum sum of the values and of their complements.
+RESAMPLES, MIN_VALUES, MIN_SUM = 4_000, 20, 5
 
 Interval = tuple[float, float]
 
@@ -23,46 +27,43 @@ def wilson(successes: float, n: float) -> Interval:
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def mean_interval(values: Sequence[float], each: int = 1) -> Interval:
-    """The 95% interval of the mean of *values* between 0 and 1, each found from *each* trials.
+def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
+    """The 95% interval of the mean of *values* between 0 and 1, each the share of successes in *trials* trials.
 
-    A mean over puzzles of shares is known better than one trial a puzzle would tell, and worse than
-    that many independent trials. Wilson's interval at the effective sample size, as Korn and Graubard
-    (1998) do for clustered data: p (1 - p) over the variance of the mean. For values of 0 and 1 it is
-    Wilson's own.
+    Wilson's interval at the effective sample size, as Korn and Graubard (1998) use it for clustered data: p (1 - p)
+    over the variance of the mean, at least the number of values and at most that of trials.
     """
     n = len(values)
     if n == 0:
         return wilson(0, 0)
     mean = sum(values) / n
     spread = sum((value - mean) ** 2 for value in values) / n
-    most = mean * (1 - mean)
-    effective = n if spread >= most else n * min(each, most / spread if spread else each)
+    variance = mean * (1 - mean)  # of one trial per value
+    effective = n if spread >= variance else n * min(trials, variance / spread if spread else trials)
     return wilson(mean * effective, effective)
 
 
 def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
-    """The 95% interval of the mean of *values* between 0 and 1, from resampling them.
+    """The 95% bootstrap interval of the mean of *values* between 0 and 1; deterministic.
 
     The bootstrap-t of the mean's log-odds (Efron and Tibshirani 1993, "An Introduction to the Bootstrap",
-    chapter 12): it stays between 0 and 1, and covers where resampled means alone do not. The same for the
-    same values. Where there are few values, or nearly all are 0 or 1, resampling tells too little: then it
-    is Wilson's.
+    chapter 12), which stays between 0 and 1 and has better coverage than the percentile method. With few values, or
+    nearly all of them 0 or 1, Wilson's interval.
     """
     import numpy as np
 
     distinct, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     n = int(counts.sum())
     total = float(counts @ distinct)
-    if len(distinct) < 2 or n < FEWEST or min(total, n - total) < RAREST:
+    if len(distinct) < 2 or n < MIN_VALUES or min(total, n - total) < MIN_SUM:
         return wilson(total, n)
-    # Equal values are exchangeable, so a resample is how often it has each of them; the last is the sample.
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=DRAWS)
+    # A resample is given by its counts of the distinct values; the last row is the sample itself.
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=RESAMPLES)
     drawn = np.concatenate((drawn, counts[None]))
     means = drawn @ distinct / n
     spread = np.maximum(drawn @ distinct**2 / n - means**2, 0)
-    known = (spread > 1e-12) & (means > 0) & (means < 1)
-    means, spread = means[known], spread[known]
+    defined = (spread > 1e-12) & (means > 0) & (means < 1)
+    means, spread = means[defined], spread[defined]
     odds = np.log(means / (1 - means))
     errors = np.sqrt(spread / n) / (means * (1 - means))
     below, above = np.quantile((odds[:-1] - odds[-1]) / errors[:-1], (0.025, 0.975))
@@ -71,10 +72,9 @@ def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
 
 
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
-    """The mean of *second* less that of *first*, pair by pair, with its 95% interval and two-sided p-value.
+    """The mean of *second* less that of *first*, paired, with its normal 95% interval and two-sided p-value.
 
-    For shares of several completions a puzzle, where a puzzle is no longer right or wrong: the normal
-    interval of a mean of differences.
+    For puzzles with several completions, which have a share correct each.
     """
     n = len(first)
     changes = [after - before for before, after in zip(first, second, strict=True)]
@@ -85,10 +85,10 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
 
 
 def paired_difference(both: int, first_only: int, second_only: int, neither: int) -> tuple[float, Interval]:
-    """The second proportion less the first, on the same *n* puzzles, with its 95% interval.
+    """The second proportion less the first, paired, with its 95% interval.
 
     Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based
-    on paired data", method 10: Wilson limits of both, joined with their correlation.
+    on paired data", method 10: from the Wilson limits of both and their correlation.
     """
     n = both + first_only + second_only + neither
     if n == 0:

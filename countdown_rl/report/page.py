@@ -44,7 +44,7 @@ def find(root: Path, *, results: Sequence[Path] = (), log: Path | None = None) -
     there = list(results) or sorted(path for path in place.glob("*") if artifacts.peek(path) == "eval")
     if not there:
         raise ArtifactError(f"{place} holds no evaluation; `{MADE_BY['eval']}` makes one.")
-    return Sources(compare.named(there), log or (usual if usual.is_file() else None))
+    return Sources(compare.by_name(there), log or (usual if usual.is_file() else None))
 
 
 def write(sources: Sources, out: Path, *, transcripts: int) -> int:

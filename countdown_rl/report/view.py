@@ -43,7 +43,7 @@ class Scored:
 
     @property
     def bound(self) -> bool:
-        return baselines.is_bound(self.result.metrics)
+        return baselines.is_baseline(self.result.metrics)
 
     @property
     def chain(self) -> list[Link]:
@@ -124,7 +124,7 @@ def _held(model: Result, bound: Result) -> bool:
 
 def _table(group: Group) -> dict[str, Any]:
     """One comparison: its rows, the kinds of puzzle, and why answers were refused."""
-    values = compare.numbers({name: one.result for name, one in group.items()})
+    values = compare.figures({name: one.result for name, one in group.items()})
     rows = [row | _more(group[row["name"]]) for row in values["results"]]
     models = [row for row in rows if not row["bound"]]
     reasons: dict[str, dict[str, int]] = {}
@@ -137,7 +137,7 @@ def _table(group: Group) -> dict[str, Any]:
         "n": rows[0]["n"],
         "each": models[0]["completions"] // rows[0]["n"],
         "data": values["data"],
-        "terms": compare.terms(values),
+        "terms": compare.conditions(values),
         "breakdowns": _breakdowns(rows),
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
         "passes": _passes(models[0]["metrics"].get("pass_at", {})),

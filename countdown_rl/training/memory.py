@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+from countdown_rl.models.shape import ModelShape
 from countdown_rl.training.config import TrainOptions
 
 #: Bytes per NF4 weight: 4 bits, one byte of scale per 64, and four per 256 of these scales.
@@ -42,46 +43,6 @@ class Estimate:
         return asdict(self) | {"peak": self.peak}
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a model that decide its memory per token; ``normed`` where q and k are normalised."""
-
-    layers: int
-    hidden: int
-    inner: int
-    queries: int
-    keys: int
-    vocabulary: int
-    normed: bool = False
-
-    @classmethod
-    def of(cls, model: Any) -> "Shape":
-        """The shape of a transformers *model* with the architecture of Llama."""
-        text = model.config.get_text_config()
-        heads = text.num_attention_heads
-        width = getattr(text, "head_dim", None) or text.hidden_size // heads
-        shared = getattr(text, "num_key_value_heads", None) or heads
-        inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-        return cls(
-            text.num_hidden_layers,
-            text.hidden_size,
-            inner,
-            heads * width,
-            shared * width,
-            text.vocab_size,
-            any(name.endswith("q_norm") for name, _ in model.named_modules()),
-        )
-
-
-def skeleton(config: Any) -> Any:
-    """The model of *config* on the meta device: shapes without data."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
-
-
 def lora_parameters(model: Any, rank: int) -> int:
     """Parameters of a LoRA adapter of *rank* on every linear layer of *model* but the output head."""
     head = model.get_output_embeddings()
@@ -103,7 +64,7 @@ def estimate(
     rank: int,
     processes: int = 1,
 ) -> Estimate:
-    """The memory of a run of *options* on *model*, a :func:`skeleton`, in each of *processes*.
+    """The memory of a run of *options* on *model*, which needs no weights, in each of *processes*.
 
     Args:
         nf4: linear layers are held in 4 bits, which only CUDA does.
@@ -113,7 +74,7 @@ def estimate(
     """
     from countdown_rl.models.nf4 import linears
 
-    shape = Shape.of(model)
+    shape = ModelShape.of(model.config)
     total = sum(parameter.numel() for parameter in model.parameters())
     packed = [prod(layer.weight.shape) for layer in linears(model).values()] if nf4 else []
     weights = round((total - sum(packed)) * width + sum(packed) * NF4_BYTES)
@@ -122,19 +83,19 @@ def estimate(
 
     sequences = options.prompts * options.num_generations * options.steps_per_generation // processes
     length = prompt + options.max_completion_length
-    cache = 2 * shape.layers * shape.keys * width * sequences * length
-    generation = cache + _SAMPLING * 4 * sequences * shape.vocabulary
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width * sequences * length
+    generation = cache + _SAMPLING * 4 * sequences * shape.vocab_size
 
     tokens = options.micro_batch * length
     # Autocast passes an adapter its input in the type of the base; without it, in its own.
     pair, mask = (width, 1) if device == "cuda" else (adapter_width, adapter_width)
-    block = tokens * kept_by_block(shape, width, pair, rank, options.lora_dropout, mask)
+    block = tokens * kept_by_block(model, width, pair, rank, options.lora_dropout, mask)
     if options.gradient_checkpointing:
-        kept = shape.layers * tokens * shape.hidden * width + block
+        kept = shape.num_layers * tokens * shape.hidden_size * width + block
     else:
-        kept = shape.layers * block
+        kept = shape.num_layers * block
     scored = min(options.micro_batch * options.max_completion_length, _TILE[0])
-    tile = 4 * scored * min(shape.vocabulary, _TILE[1])
+    tile = 4 * scored * min(shape.vocab_size, _TILE[1])
     unpacked = max(packed, default=0) * width
     return Estimate(
         device=device,
@@ -147,16 +108,19 @@ def estimate(
     )
 
 
-def kept_by_block(shape: Shape, width: int, pair: int, rank: int, dropout: float, mask: int) -> int:
-    """Bytes per token that one block keeps for the backward pass.
+def kept_by_block(model: Any, width: int, pair: int, rank: int, dropout: float, mask: int) -> int:
+    """Bytes per token that one block of *model* keeps for the backward pass.
 
     The base is frozen, so its layers keep no input; each LoRA pair keeps its own.
 
     Args:
         width: bytes per number in the base; *pair* in a LoRA pair; *mask* in a dropout mask.
     """
-    hidden, inner, queries, keys = shape.hidden, shape.inner, shape.queries, shape.keys
-    norms = 4 * (2 * hidden + (queries + keys if shape.normed else 0))  # computed in fp32
+    shape = ModelShape.of(model.config)
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    qk_norm = any(name.endswith("q_norm") for name, _ in model.named_modules())
+    norms = 4 * (2 * hidden + (queries + keys if qk_norm else 0))  # computed in fp32
     attention = (2 * queries + 2 * keys) * width  # q, k, v, output
     gated = 3 * inner * width  # gate, its activation, up
     lora_inputs = 5 * hidden + queries + inner  # of q, k, v, gate and up; of o; of down

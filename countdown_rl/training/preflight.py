@@ -72,7 +72,8 @@ def check(
     load.silence_libraries()
     ref = reference.without_weights(reference.resolve(model, revision=revision))
     base = ref.base or ref
-    skeleton = memory.skeleton(shape.read_config(reference.files(base), trust_remote_code=trust_remote_code))
+    config = shape.read_config(reference.files(base), trust_remote_code=trust_remote_code)
+    skeleton = shape.skeleton(config, trust_remote_code=trust_remote_code)
     device = load.device_name("auto").partition(":")[0]
     quantized = load.stored_format(base) == "bitsandbytes-4bit"
     precision = "nf4" if options.precision == "auto" and quantized else options.precision

@@ -115,7 +115,7 @@ def scored(tmp_path, right: str, **decoding) -> results.Result:
 def test_models_are_compared_with_models_and_bounds_stand_beside_them(tmp_path):
     floor, ceiling = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling")
     one, two = scored(tmp_path, "+---"), scored(tmp_path, "+-++")
-    values = compare.numbers({"random": floor, "one": one, "solver": ceiling, "two": two})
+    values = compare.figures({"random": floor, "one": one, "solver": ceiling, "two": two})
     rows = {row["name"]: row for row in values["results"]}
     assert list(rows) == ["random", "one", "solver", "two"]
     assert [name for name in rows if "against_first" in rows[name]] == ["two"]
@@ -129,9 +129,9 @@ def test_models_are_compared_with_models_and_bounds_stand_beside_them(tmp_path):
 def test_a_bound_has_as_many_answers_a_puzzle_as_the_model_it_is_held_against(tmp_path):
     floor = run(tmp_path, "random", "floor")
     with pytest.raises(InputError, match="random and model were decoded differently"):
-        compare.numbers({"random": floor, "model": scored(tmp_path, "++++", samples=2)})
+        compare.figures({"random": floor, "model": scored(tmp_path, "++++", samples=2)})
     with pytest.raises(InputError, match="give an evaluation of a model"):
-        compare.numbers({"random": floor, "solver": run(tmp_path, "solver", "ceiling")})
+        compare.figures({"random": floor, "solver": run(tmp_path, "solver", "ceiling")})
 
 
 def test_the_command_needs_no_torch(tmp_path, monkeypatch, capsys):
@@ -148,7 +148,7 @@ def test_the_command_needs_no_torch(tmp_path, monkeypatch, capsys):
 def test_a_single_model_is_held_against_its_floor_and_its_ceiling(tmp_path):
     floor, ceiling, one = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling"), scored(tmp_path, "+---")
     results = {"random": floor, "one": one, "solver": ceiling}
-    rows = {row["name"]: row for row in compare.numbers(results)["results"]}
+    rows = {row["name"]: row for row in compare.figures(results)["results"]}
     assert rows["one"]["against_first"] == compare.difference(floor, one)
     assert rows["solver"]["against_previous"] == compare.difference(one, ceiling)
     assert {change["to"] for change in compare.changes(results)} == {"one", "solver"}

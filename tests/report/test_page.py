@@ -233,7 +233,7 @@ def test_what_else_is_measured_is_shown_as_it_is(tmp_path):
 def test_paired_differences_are_those_of_a_comparison(run):
     from countdown_rl.evaluation import compare
 
-    values = compare.numbers({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
+    values = compare.figures({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
     text = page()
     for row in values["results"][1:]:
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]

@@ -7,6 +7,7 @@ import pytest
 
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
+from countdown_rl.models import shape
 from countdown_rl.training import memory
 from countdown_rl.training.config import TrainOptions
 from tests.support import standins
@@ -51,7 +52,7 @@ def check(monkeypatch, capsys, tmp_path):
 def big(**changes):
     """A skeleton of the shape of Llama-3.1-8B."""
     family = standins.FAMILIES["llama-3.1"]
-    return memory.skeleton(standins.config(family, standins.tokenizer(family), **LLAMA_8B | changes))
+    return shape.skeleton(standins.config(family, standins.tokenizer(family), **LLAMA_8B | changes))
 
 
 def test_an_8b_adapter_of_rank_8_has_the_published_count_of_parameters():
@@ -99,7 +100,7 @@ def kept(family, layers, dtype, dropout):
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         hidden = model.get_base_model().model(input_ids=ids).last_hidden_state
     assert hidden.requires_grad
-    return sum(found.values()) / ids.numel(), memory.Shape.of(model.get_base_model())
+    return sum(found.values()) / ids.numel(), model.get_base_model()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.05])
@@ -109,8 +110,8 @@ def test_what_a_block_keeps_for_the_backward_pass_is_what_autograd_keeps(name, w
     import torch
 
     dtype = {2: torch.bfloat16, 4: torch.float32}[width]
-    (one, shape), (three, _) = (kept(standins.FAMILIES[name], layers, dtype, dropout) for layers in (1, 3))
-    reckoned = memory.kept_by_block(shape, width, pair=4, rank=4, dropout=dropout, mask=4)
+    (one, model), (three, _) = (kept(standins.FAMILIES[name], layers, dtype, dropout) for layers in (1, 3))
+    reckoned = memory.kept_by_block(model, width, pair=4, rank=4, dropout=dropout, mask=4)
     assert reckoned == pytest.approx((three - one) / 2, rel=0.02)
 
 
