@@ -1,4 +1,4 @@
-"""Completions to read: which ones, in pieces with their sums checked, and their answers step by step."""
+"""Completions to read: a selection, in pieces with their equations checked, and their answers step by step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from countdown_rl.report.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.explain import verdict
 
-#: Puzzles of each side that are shown of those that changed side.
+#: The number of puzzles won, and of puzzles lost, that are shown.
 CHANGED = 4
 
 
@@ -23,13 +23,13 @@ class Transcript:
     """A completion to read.
 
     Attributes:
-        sample: as an evaluation keeps it.
+        sample: the graded completion.
         pieces: its text, in pieces.
-        steps: its answer worked out; none where it is no expression.
+        steps: the operations of its answer; none where it is no expression.
         numbers: the numbers of the puzzle, and whether the answer uses each.
         foreign: numbers in the answer that the puzzle does not give, or not so often.
         verdict: the grade in words.
-        way: a solution, where the answer is wrong and there is one.
+        solution: a solution, where the answer is wrong and there is one.
     """
 
     sample: Mapping[str, Any]
@@ -38,57 +38,58 @@ class Transcript:
     numbers: Sequence[tuple[int, bool]]
     foreign: Sequence[int]
     verdict: str
-    way: str | None
+    solution: str | None
 
 
 def transcript(sample: Mapping[str, Any]) -> Transcript:
-    """*sample*, made readable; what a page would obey in its text is gone."""
+    """The transcript of *sample*, without characters that a page would obey."""
+    foreign: list[int] = []
+    worked: list[Step] = []
     try:
         expression = parse(sample["answer"] or "")
-        used = expression.numbers
-        worked = steps(expression.tree) if "nums" in sample else []
     except ExpressionError:
-        used, worked = [], []
-    given, foreign = list(sample.get("nums", [])), list(used)
+        pass
+    else:
+        foreign = list(expression.numbers)
+        worked = steps(expression.tree) if "nums" in sample else []
+    nums = list(sample.get("nums", []))
     numbers = []
-    for number in given:
+    for number in nums:
         numbers.append((number, number in foreign))
         if number in foreign:
             foreign.remove(number)
-    shown = pieces(printable(sample["completion"]).strip("\n"))
-    way = None if sample["correct"] or not 0 < len(given) <= MAX_NUMBERS else _way(CountdownRow(sample).puzzle)
-    return Transcript(sample, shown, worked, numbers, foreign, printable(verdict(sample)), way)
+    completion = pieces(printable(sample["completion"]).strip("\n"))
+    known = sample["correct"] or not 0 < len(nums) <= MAX_NUMBERS
+    solution = None if known else _solution(CountdownRow(sample).puzzle)
+    return Transcript(sample, completion, worked, numbers, foreign, printable(verdict(sample)), solution)
 
 
 @lru_cache(maxsize=4_096)
-def _way(posed: Puzzle) -> str | None:
-    return solver.solve(posed).solution
+def _solution(puzzle: Puzzle) -> str | None:
+    return solver.solve(puzzle).solution
 
 
 def leading(result: Result, puzzles: int) -> list[Transcript]:
     """The first completion of each of the first so many *puzzles*."""
-    each = len(result.samples) // result.metrics["n"]
-    return [transcript(sample) for sample in result.samples[: puzzles * each : each]]
+    per_puzzle = len(result.samples) // result.metrics["n"]
+    return [transcript(sample) for sample in result.samples[: puzzles * per_puzzle : per_puzzle]]
 
 
 def changed(first: Result, last: Result) -> dict[str, Any] | None:
-    """The puzzles that one of two models alone solved, the first few with both completions.
+    """The puzzles that only one of two models solved, the first few with both completions.
 
-    None where a puzzle has several completions: it need not be on one side then.
+    None where a puzzle has several completions, which may differ.
     """
     if len(first.samples) > first.metrics["n"]:
         return None
     pairs = list(zip(first.samples, last.samples, strict=True))
     won = [pair for pair in pairs if not pair[0]["correct"] and pair[1]["correct"]]
     lost = [pair for pair in pairs if pair[0]["correct"] and not pair[1]["correct"]]
-
-    def shown(some: Sequence[tuple[Any, Any]]) -> list[tuple[Transcript, Transcript]]:
-        return [(transcript(one), transcript(other)) for one, other in some[:CHANGED]]
-
-    return {"won": len(won), "lost": len(lost), "won_shown": shown(won), "lost_shown": shown(lost)}
+    shown = [[tuple(map(transcript, pair)) for pair in side[:CHANGED]] for side in (won, lost)]
+    return {"won": len(won), "lost": len(lost), "won_shown": shown[0], "lost_shown": shown[1]}
 
 
-def sums(samples: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """How many sums with their result the completions write, and how many of them are right."""
+def count_equations(samples: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """The number of equations in the completions, and of those that are right."""
     kinds = [piece.kind for sample in samples for piece in pieces(sample["completion"])]
     return kinds.count("right") + kinds.count("wrong"), kinds.count("right")

@@ -1,4 +1,4 @@
-"""Answers step by step, and the sums in a text: exact, and the text itself left whole."""
+"""Steps of an answer, and equations in a text: exact, and the text unchanged."""
 
 import random
 from fractions import Fraction
@@ -41,26 +41,25 @@ def test_steps_end_in_the_value_and_each_is_right(nums, seed):
         ("5 / 2 / 5", ["5/2=5/2", "5/2/5=1/2"]),
     ],
 )
-def test_steps_go_by_brackets_and_rank(answer, says):
+def test_steps_follow_parentheses_and_precedence(answer, says):
     assert [f"{step.left}{step.operator}{step.right}={step.result}" for step in steps(parse(answer).tree)] == says
 
 
 @given(st.text(alphabet="0123456789+-*/()= .,x×\n<think>answer", max_size=80))
-def test_pieces_are_the_text(text):
+def test_pieces_join_to_the_text(text):
     assert "".join(piece.text for piece in pieces(text)) == text
     assert all(piece.text for piece in pieces(text))
 
 
 @given(numbers, st.integers(0, 2**32), st.integers(-50, 5_000))
-def test_a_sum_is_right_when_it_is(nums, seed, claim):
+def test_an_equation_is_right_when_its_value_is_the_claim(nums, seed, claim):
     text = baselines.expression(Puzzle((*nums, 7), 1), random.Random(seed))
-    said = f"so\n{text} = {claim}, no"
-    found = checked(said)
-    assert found == [(f"{text} = {claim}", "right" if parse(text).value == str(claim) else "wrong")]
+    sentence = f"so\n{text} = {claim}, no"
+    assert checked(sentence) == [(f"{text} = {claim}", "right" if parse(text).value == str(claim) else "wrong")]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "equations"),
     [
         ("9 * 8 = 72, 72 - 38 = 33 no", [("9 * 8 = 72", "right"), ("72 - 38 = 33", "wrong")]),
         ("- 3 + 4 = 7\n- 3 + 4 = 8", [("3 + 4 = 7", "right"), ("3 + 4 = 8", "wrong")]),
@@ -83,10 +82,10 @@ def test_a_sum_is_right_when_it_is(nums, seed, claim):
         ("1 + 2 => 3", []),
     ],
 )
-def test_sums_are_found_and_what_is_only_half_of_one_is_left(text, found):
-    assert checked(text) == found
+def test_equations_are_marked_and_parts_of_longer_ones_are_not(text, equations):
+    assert checked(text) == equations
 
 
-def test_tags_stand_apart():
+def test_tags_are_pieces():
     kinds = [(piece.text, piece.kind) for piece in pieces("a</think>\n<answer>3</answer>")]
     assert kinds == [("a", ""), ("</think>", "tag"), ("\n", ""), ("<answer>", "tag"), ("3", ""), ("</answer>", "tag")]

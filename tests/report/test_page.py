@@ -1,4 +1,4 @@
-"""The page about a run: whole by itself, its figures those of the artifacts, and a model's text only text."""
+"""The report page: self-contained, with the figures of the artifacts, and model text escaped."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation import results
 from countdown_rl.report import charts
 from countdown_rl.report import page as report
-from countdown_rl.report.view import _spans
+from countdown_rl.report.view import seconds
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.tasks.task import parse_row
@@ -44,7 +44,7 @@ VOID = {"meta", "br", "input", "link", "img", "rect", "path", "circle", "line"}
 
 
 def chained(*kinds: str) -> dict:
-    """How the last of *kinds* is written down as an input, each made from the one before it, all from data."""
+    """The manifest input of the last of *kinds*, each made from the one before it, all from data."""
     options = {"n": 50_000, "seed": 42, "steps": 3, "format": "nf4", "deep": {"a": {"b": 1}}, "none": None}
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
@@ -62,11 +62,11 @@ def solved(row) -> str:
     return "7 + 3 = 10 no\n</think>\n<answer>" + " + ".join(map(str, row["nums"])) + "</answer>"
 
 
-def made(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) -> Path:
+def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) -> Path:
     """An evaluation at *path*: each completion answers its puzzle (``+``), or gives *text*."""
     kept = []
-    for at, mark in enumerate(marks):
-        row = dict(rows[at // samples])
+    for index, mark in enumerate(marks):
+        row = dict(rows[index // samples])
         if mark == "+" and "nums" in row:
             row["target"] = sum(row["nums"])
         completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
@@ -97,9 +97,9 @@ def steps(count: int, **values) -> list[StepRow]:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made(Path("artifacts/eval/base"), "++--++--+---")
-    made(Path("artifacts/eval/merged"), "++++++-++--+")
-    made(Path("artifacts/eval/adapter"), "++++++-++-+.")
+    write_eval(Path("artifacts/eval/base"), "++--++--+---")
+    write_eval(Path("artifacts/eval/merged"), "++++++-++--+")
+    write_eval(Path("artifacts/eval/adapter"), "++++++-++-+.")
     trainlog.write(Path("artifacts/train/log.csv"), steps(3))
     return Path("artifacts")
 
@@ -109,7 +109,7 @@ def page(root=Path("artifacts"), transcripts=12, **sources) -> str:
 
 
 class Tree(HTMLParser):
-    """The elements of a page, by what they are; fails where one is not closed, or closed twice."""
+    """The elements of a page; fails where one is not closed, or closed twice."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -151,8 +151,8 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
     assert {"results", "training", "changed", "texts", "origin"} <= set(ids)
 
 
-def test_it_refers_to_nothing_outside_and_runs_nothing(run):
-    made(run / "eval" / "hostile", "-+" * 6, text=HOSTILE)
+def test_the_page_has_no_scripts_and_no_outside_references(run):
+    write_eval(run / "eval" / "hostile", "-+" * 6, text=HOSTILE)
     text = page()
     tree = Tree(text)
     assert not {"script", "img", "iframe", "object", "embed", "link", "base", "form"} & {
@@ -170,8 +170,8 @@ def test_it_refers_to_nothing_outside_and_runs_nothing(run):
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def test_what_a_model_writes_stays_text(run):
-    made(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
+def test_model_text_is_escaped(run):
+    write_eval(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
     text = page()
     assert "<script" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
@@ -204,12 +204,12 @@ def test_figures_are_those_of_the_metrics(run):
         assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
 
 
-def test_what_else_is_measured_is_shown_as_it_is(tmp_path):
+def test_pass_at_k_tokens_solutions_and_refusals_are_those_of_the_metrics(tmp_path):
     rows = [row | {"solutions": at % 6} for at, row in enumerate(ROWS)]
     no_way = [row for row in rows if not row["solutions"]]
     assert len(no_way) == 2
     text = "</think>\n<answer>impossible</answer>"
-    made(tmp_path / "eval" / "base", "+-" * 12, samples=2, rows=rows, text=text)
+    write_eval(tmp_path / "eval" / "base", "+-" * 12, samples=2, rows=rows, text=text)
     metrics = json.loads((tmp_path / "eval" / "base" / "details.json").read_text())
     shown = page(tmp_path)
 
@@ -224,8 +224,8 @@ def test_what_else_is_measured_is_shown_as_it_is(tmp_path):
     kinds = dict(re.findall(r'data-kind="([^"]*)">.*?<data value="([^"]*)"', shown, re.S))
     for kind, share in {"1 solution": "1", "2-4 solutions": "2-4", "5-9 solutions": "5-9"}.items():
         assert json.loads(kinds[kind]) == metrics["by_solutions"][share]["accuracy"]
-    assert json.loads(kinds["impossible puzzles, and it says so"]) == metrics["impossible"]["accuracy"]
-    refusals = kinds["puzzles that have a way, and it says impossible"]
+    assert json.loads(kinds["impossible puzzles, and the answer is impossible"]) == metrics["impossible"]["accuracy"]
+    refusals = kinds["solvable puzzles, and the answer is impossible"]
     assert json.loads(refusals) == metrics["wrong_refusals"]["share"] > 0
     assert "normal for paired differences" in shown
 
@@ -247,9 +247,11 @@ def test_the_same_artifacts_give_the_same_bytes(run):
     assert page() == page()
 
 
-def test_models_stand_in_the_order_they_are_made_and_bounds_after_them(run):
-    made(run / "eval" / "ceiling", "+" * 12, model={"source": "solver", "kind": "ceiling"}, decoding={"samples": 1})
-    made(run / "eval" / "a", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
+def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
+    write_eval(
+        run / "eval" / "ceiling", "+" * 12, model={"source": "solver", "kind": "ceiling"}, decoding={"samples": 1}
+    )
+    write_eval(run / "eval" / "a", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
     text = page()
     assert re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text) == [
         "base",
@@ -263,10 +265,12 @@ def test_models_stand_in_the_order_they_are_made_and_bounds_after_them(run):
     assert "<h1>From artifacts/model to merged</h1>" in text
 
 
-def test_other_puzzles_and_other_decoding_have_tables_of_their_own(run):
-    made(run / "eval" / "five", "+-+", data=DATA | {"digest": "e" * 64})
-    made(run / "eval" / "sampled", "+-" * 12, samples=2)
-    made(run / "eval" / "floor", "-" * 24, samples=2, model={"source": "r", "kind": "floor"}, decoding={"samples": 2})
+def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(run):
+    write_eval(run / "eval" / "five", "+-+", data=DATA | {"digest": "e" * 64})
+    write_eval(run / "eval" / "sampled", "+-" * 12, samples=2)
+    write_eval(
+        run / "eval" / "floor", "-" * 24, samples=2, model={"source": "r", "kind": "floor"}, decoding={"samples": 2}
+    )
     text = page()
     tables = re.findall(r'<table class="main">(.*?)</table>', text, re.S)
     rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
@@ -275,33 +279,33 @@ def test_other_puzzles_and_other_decoding_have_tables_of_their_own(run):
     assert text.count("On other puzzles, or decoded in another way") == 2
 
 
-def test_several_completions_a_puzzle_are_read_one_each_and_change_no_side(tmp_path):
+def test_of_several_completions_the_first_is_shown_and_no_changes_are_listed(tmp_path):
     for name in ("base", "adapter"):
-        made(tmp_path / "eval" / name, "+-" * 12, samples=2)
+        write_eval(tmp_path / "eval" / name, "+-" * 12, samples=2)
     text = page(tmp_path)
     assert 'id="changed"' not in text
     assert text.count('class="t card w0 ok"') == 12
     assert text.count('class="t card w0 no"') == 0
 
 
-def test_word_problems_are_shown_too(tmp_path):
+def test_word_problems_are_shown(tmp_path):
     rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5", "style": "begun"}]
-    made(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
+    write_eval(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
     text = page(tmp_path)
     assert "How &lt;many&gt; are 2 and 3?" in text
     assert "an answer that is no number" in text
     Tree(text)
 
 
-def test_one_evaluation_alone_is_a_page(tmp_path):
-    made(tmp_path / "eval" / "base", "+-+.")
+def test_one_evaluation_makes_a_page(tmp_path):
+    write_eval(tmp_path / "eval" / "base", "+-+.")
     text = page(tmp_path, transcripts=0)
     tree = Tree(text)
     assert "<h1>base</h1>" in text
     assert not {"training", "changed", "texts"} & {attrs.get("id") for _, attrs in tree.elements}
 
 
-def test_a_completion_is_worked_out_step_by_step(run):
+def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
     text = page()
     assert "<li>50 − 3 = <b>47</b></li>" in text
     assert '<span class="wrong">50 - 3 = 48</span>' in text
@@ -309,10 +313,10 @@ def test_a_completion_is_worked_out_step_by_step(run):
     assert "a number not used, where the rule asks for all" in text
     assert "no answer: it ran out of tokens" not in text
     assert "… cut at 9 tokens" in text
-    assert re.search(r"a way: [0-9 +*/()-]+<", text)
+    assert re.search(r"a solution: [0-9 +*/()-]+<", text)
 
 
-def test_a_number_that_is_not_given_stands_out():
+def test_numbers_not_given_are_marked():
     from countdown_rl.report.transcripts import transcript
 
     sample = {"nums": [3, 3, 5], "target": 8, "completion": "", "answer": "3 + 5 + 5 + 9", "value": "22"}
@@ -321,7 +325,7 @@ def test_a_number_that_is_not_given_stands_out():
     assert shown.foreign == [5, 9]
 
 
-def test_a_log_of_another_run_and_a_changed_manifest_are_said(run):
+def test_a_log_of_another_run_and_an_altered_manifest_are_reported(run):
     assert "This log is not of the run" not in page()
     assert "Every manifest in this chain has the digest" in page()
     trainlog.write(run / "train" / "log.csv", steps(4))
@@ -337,7 +341,7 @@ def test_a_log_of_another_run_and_a_changed_manifest_are_said(run):
     assert "<b>The manifest of artifacts/adapter is not the one that was recorded.</b>" in text
 
 
-def test_what_is_not_there_or_in_the_way_is_refused_and_nothing_is_written_over(run, tmp_path):
+def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritten(run, tmp_path):
     def write(out, **sources):
         return report.write(report.find(run, **sources), Path(out), transcripts=2)
 
@@ -364,7 +368,7 @@ def test_what_is_not_there_or_in_the_way_is_refused_and_nothing_is_written_over(
     with pytest.raises(InputError, match="not a training log"):
         write("deep/page.html", results=[run / "eval" / "base"])
     assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
-    made(run / "eval" / "floor", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
+    write_eval(run / "eval" / "floor", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
     trainlog.write(run / "train" / "log.csv", steps(3))
     with pytest.raises(InputError, match="give an evaluation of a model"):
         write("new.html", results=[run / "eval" / "floor"])
@@ -377,7 +381,7 @@ def command(monkeypatch, *words: str) -> int:
     return done.value.code or 0
 
 
-def test_the_command_says_what_it_wrote(run, monkeypatch, capsys):
+def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
     assert command(monkeypatch, "--json") == 0
     said = capsys.readouterr().out
     assert said.count("\n") == 1
@@ -394,26 +398,26 @@ def test_the_command_says_what_it_wrote(run, monkeypatch, capsys):
     assert "given twice" in capsys.readouterr().err
 
 
-def test_a_quantity_that_was_not_measured_has_no_chart():
+def test_unmeasured_quantities_have_no_chart():
     drawn = charts.curves(steps(5))
-    assert "KL to the start" not in [curve.title for curve in drawn]
-    assert [curve.title for curve in charts.curves(steps(5, kl=0.1))].count("KL to the start") == 1
+    assert "KL from the initial model" not in [curve.title for curve in drawn]
+    assert [curve.title for curve in charts.curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
     assert drawn[0].title == "Share solved"
     assert len(charts.curves(steps(1))[0].svg) > 0
 
 
-def test_a_long_log_is_thinned_and_every_point_is_in_the_picture():
+def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():
     (curve, *_) = charts.curves(steps(5_000))
     points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw" d="([^"]*)"', curve.svg)[1])
     assert 100 < len(points) <= charts.POINTS
     assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
     assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)
-    assert curve.svg.count('class="stop"') <= charts.STOPS
+    assert curve.svg.count('class="stop"') <= charts.READOUTS
     assert points[-1] == (f"{charts.WIDTH - charts.RIGHT:.1f}", f"{charts.TOP:.1f}")
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-def test_ticks_are_even_and_hold_every_value(low, span):
+def test_ticks_are_even_and_span_all_values(low, span):
     marks = charts.ticks(low, low + span)
     gaps = [after - before for before, after in pairwise(marks)]
     assert marks[0] <= low + 1e-6 * span
@@ -423,13 +427,13 @@ def test_ticks_are_even_and_hold_every_value(low, span):
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=200))
-def test_a_smoothed_line_keeps_its_steps_and_its_bounds(values):
+def test_smoothing_keeps_steps_and_bounds(values):
     series = list(enumerate(values, 1))
     smooth = charts.smoothed(series)
     assert [step for step, _ in smooth] == [step for step, _ in series]
     assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for _, value in smooth)
 
 
-def test_the_time_of_a_log_counts_every_step():
+def test_training_seconds_count_every_step():
     log = trainlog.thinned(steps(10, seconds=2.0), 4)
-    assert [spans for _, spans in _spans(log)] == [4, 4, 2]
+    assert seconds(log) == 20
