@@ -67,10 +67,7 @@ class Plan:
 
 
 def merge(
-    ref: ModelRef,
-    out: Path,
-    options: MergeOptions,
-    conversations: Sequence[Sequence[Mapping[str, str]]] | None = None,
+    ref: ModelRef, out: Path, options: MergeOptions, conversations: Sequence[Sequence[Mapping[str, str]]] | None = None
 ) -> artifacts.Manifest:
     """Write the merged artifact of adapter *ref* at *out*; its manifest records the measured agreement.
 

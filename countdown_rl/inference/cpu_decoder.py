@@ -258,13 +258,7 @@ class Decoder:
         return kept, hidden[:, -1]
 
     def _step(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        keys: list[Tensor],
-        values: list[Tensor],
-        padding: Tensor,
-        column: int,
+        self, tokens: Tensor, positions: Tensor, keys: list[Tensor], values: list[Tensor], padding: Tensor, column: int
     ) -> Tensor:
         """Read one token a row, ids (B,) at *positions* (B,), into *column* of the caches; returns hidden (B, H)."""
         hidden = self.embedding[tokens].float()

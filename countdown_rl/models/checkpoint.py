@@ -154,11 +154,7 @@ def _write_header(file: IO[bytes], specs: Mapping[str, TensorSpec]) -> dict[str,
     offsets, end = {}, 0
     for name, spec in sorted(specs.items(), key=lambda item: -item[1].dtype.itemsize):
         offsets[name], end = end, end + spec.nbytes
-        header[name] = {
-            "dtype": _CODES[spec.dtype],
-            "shape": list(spec.shape),
-            "data_offsets": [offsets[name], end],
-        }
+        header[name] = {"dtype": _CODES[spec.dtype], "shape": list(spec.shape), "data_offsets": [offsets[name], end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little") + text)

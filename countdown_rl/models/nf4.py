@@ -135,11 +135,7 @@ def dequantize_layers(model: Any, dtype: torch.dtype) -> None:
         model.set_submodule(name, plain)
     # PEFT, the trainer and save_pretrained must take it for an unquantized model from here on.
     model.is_loaded_in_4bit = model.is_quantized = False
-    for owner, name in (
-        (model, "hf_quantizer"),
-        (model, "quantization_method"),
-        (model.config, "quantization_config"),
-    ):
+    for owner, name in ((model, "hf_quantizer"), (model, "quantization_method"), (model.config, "quantization_config")):
         if hasattr(owner, name):
             delattr(owner, name)
     cast(model, dtype)
