@@ -24,7 +24,7 @@ from countdown_rl.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
 from countdown_rl.models import chat_template
 from countdown_rl.models.checkpoint import Checkpoint
-from countdown_rl.models.shape import ModelShape
+from countdown_rl.models.shape import ModelShape, read_config
 
 #: llama.cpp's number for each ``--gguf-type``, and the type of most of its tensors.
 FILE_TYPES = {
@@ -71,20 +71,28 @@ def write(source: Checkpoint, directory: Path, out: Path, *, name: str, kind: st
         ModelError: GGUF does not support the architecture, one of its tensors, or its tokenizer; or *kind* needs a
             library that is not installed.
     """
-    config = json.loads((directory / "config.json").read_bytes())
-    arch = ARCHITECTURES.get(config.get("model_type"))
+    config = read_config(directory)
+    arch = ARCHITECTURES.get(config.model_type)
     if arch is None:
         raise ModelError(
-            f"GGUF export supports {', '.join(ARCHITECTURES)}, and this model is {config.get('model_type')}; "
+            f"GGUF export supports {', '.join(ARCHITECTURES)}, and this model is {config.model_type}; "
             "convert it with llama.cpp's convert_hf_to_gguf.py."
         )
     if kind == "q4_k_m":
         _ggml()
-    tensors = _plan(source, config, arch, kind)
+    shape = ModelShape.of(config)
+    tensors = _plan(source, shape, arch, kind, tied=config.tie_word_embeddings)
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[arch])
-    _write_metadata(writer, directory, config, name, kind, sum(spec.numel for spec in source.specs.values()))
-    gguf_tokenizer.write(writer, directory, tokenizer, config["vocab_size"])
-    frequencies = _rope_frequencies(config)
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(name)
+    parameters = sum(spec.numel for spec in source.specs.values())
+    writer.add_size_label(
+        gguf.utility.size_label(parameters, 0, 0, 0) if parameters >= 1e6 else f"{parameters // 1000}K"
+    )
+    writer.add_file_type(FILE_TYPES[kind])
+    _write_config(writer, directory, config)
+    gguf_tokenizer.write(writer, directory, tokenizer, shape.vocab_size)
+    frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
     if frequencies is not None:
         writer.add_tensor_info("rope_freqs.weight", frequencies.shape, frequencies.dtype, frequencies.nbytes)
     for tensor in tensors.values():
@@ -122,11 +130,10 @@ def modelfile(file: str, tokenizer: Any, context: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plan(source: Checkpoint, config: Mapping[str, Any], arch: Any, kind: str) -> dict[str, _Tensor]:
+def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: bool) -> dict[str, _Tensor]:
     """The tensors of the file, by their names in *source*."""
-    shape = ModelShape.of(config)
     names = gguf.get_tensor_name_map(arch, shape.num_layers)
-    tied = config.get("tie_word_embeddings", False) or "lm_head.weight" not in source.specs
+    tied = tied or "lm_head.weight" not in source.specs
     plan = {}
     for original, spec in source.specs.items():
         if tied and original == "lm_head.weight":
@@ -205,21 +212,12 @@ def _ggml() -> ctypes.CDLL:
     return library
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    rope = dict(config.get("rope_scaling") or {}) | dict(config.get("rope_parameters") or {})
-    rope.setdefault("rope_theta", config.get("rope_theta", 10_000.0))
-    rope.setdefault("rope_type", rope.get("type", "default"))
-    return rope
-
-
-def _rope_frequencies(config: Mapping[str, Any]) -> np.ndarray | None:
-    """The divisors of the rotary frequencies of Llama 3.1 and later, which GGUF stores as a tensor."""
-    rope = _rope(config)
+def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
+    """The divisors of the rotary frequencies of Llama 3.1 and later, which GGUF stores as a tensor; else None."""
     if rope["rope_type"] == "default":
         return None
     if rope["rope_type"] != "llama3":
         raise ModelError(f"rotary scaling of type {rope['rope_type']} is not supported in GGUF export.")
-    width = ModelShape.of(config).head_dim
     wavelengths = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, width, 2, dtype=np.float64) / width)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     ratio = rope["original_max_position_embeddings"] / wavelengths
@@ -227,16 +225,9 @@ def _rope_frequencies(config: Mapping[str, Any]) -> np.ndarray | None:
     return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
 
 
-def _write_metadata(
-    writer: Any, directory: Path, config: Mapping[str, Any], name: str, kind: str, parameters: int
-) -> None:
+def _write_config(writer: Any, directory: Path, config: Any) -> None:
+    """Write the dimensions of the model, and its own sampling settings, which become llama.cpp's defaults for it."""
     shape = ModelShape.of(config)
-    writer.add_type(gguf.GGUFType.MODEL)
-    writer.add_name(name)
-    writer.add_size_label(
-        gguf.utility.size_label(parameters, 0, 0, 0) if parameters >= 1e6 else f"{parameters // 1000}K"
-    )
-    writer.add_file_type(FILE_TYPES[kind])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_context_length(shape.context_length)
@@ -248,9 +239,8 @@ def _write_metadata(
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(float(_rope(config)["rope_theta"]))
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    # The model's own sampling settings are llama.cpp's defaults for it.
+    writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     file = directory / "generation_config.json"
     sampling = json.loads(file.read_bytes()) if file.is_file() else {}
     for key, ours, cast in (("temperature", "temp", float), ("top_k", "top_k", int), ("top_p", "top_p", float)):

@@ -246,6 +246,7 @@ def _hub(source: str, revision: str | None) -> ModelRef:
 
 
 def _cached(source: str, revision: str | None) -> ModelRef:
+    """The model in the local cache of the Hub."""
     from huggingface_hub import snapshot_download
 
     try:

@@ -1,7 +1,6 @@
 """A model's architecture without its weights: its configuration, its dimensions, and a skeleton on the meta device."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,32 +23,18 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Any) -> "ModelShape":
-        """Read the dimensions from a transformers configuration, or from the contents of a ``config.json``."""
-        values = config if isinstance(config, Mapping) else _Attributes(config.get_text_config())
-        hidden, heads = values["hidden_size"], values["num_attention_heads"]
+        """Read the dimensions from a transformers configuration."""
+        text = config.get_text_config()
         return cls(
-            num_layers=values["num_hidden_layers"],
-            hidden_size=hidden,
-            intermediate_size=values.get("intermediate_size") or 4 * hidden,
-            num_heads=heads,
-            num_kv_heads=values.get("num_key_value_heads") or heads,
-            head_dim=values.get("head_dim") or hidden // heads,
-            vocab_size=values["vocab_size"],
-            context_length=values.get("max_position_embeddings"),
+            num_layers=text.num_hidden_layers,
+            hidden_size=text.hidden_size,
+            intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+            num_heads=text.num_attention_heads,
+            num_kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+            head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+            vocab_size=text.vocab_size,
+            context_length=getattr(text, "max_position_embeddings", None),
         )
-
-
-class _Attributes:
-    """The attributes of a configuration as a mapping; GPT-2's go by other names that only ``getattr`` knows."""
-
-    def __init__(self, config: Any) -> None:
-        self._config = config
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self._config, name)
-
-    def get(self, name: str) -> Any:
-        return getattr(self._config, name, None)
 
 
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
