@@ -1,10 +1,11 @@
-"""Evaluation: completions a second against the loop that nearly every notebook has, on the same model,
-puzzles and cores: ``generate`` on batches of 8 in file order, padded, up to a fixed number of new tokens.
+"""Evaluation: completions per second against the loop of most notebooks, on the same model, puzzles and cores.
+
+That loop calls ``generate`` on padded batches of 8 in file order, up to a fixed number of new tokens.
 
     python -m benchmarks.evaluation [--model countdown-tiny] [--data artifacts/data/test.jsonl] [--n 200]
 
-``--trial`` measures beside them what transformers offers itself: the same loop over a static cache, that
-compiled, and continuous batching.
+``--trial`` also measures what transformers offers: the same loop with a static cache, with that compiled, and
+continuous batching.
 """
 
 import argparse
@@ -16,8 +17,8 @@ from benchmarks import bench
 BATCH = 8
 
 
-def notebook(loaded, prompts, max_new_tokens, *, length=None, **how):
-    """The usual loop. Texts in the order of *prompts*, padded to *length* tokens where it is given."""
+def notebook(loaded, prompts, max_new_tokens, *, length=None, **options):
+    """The usual loop: texts in the order of *prompts*, which are padded to *length* tokens if there is one."""
     import torch
 
     texts = []
@@ -35,7 +36,7 @@ def notebook(loaded, prompts, max_new_tokens, *, length=None, **how):
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
                 pad_token_id=loaded.tokenizer.pad_token_id,
-                **how,
+                **options,
             )
         rows = written[:, batch["input_ids"].shape[1] :]
         texts += loaded.tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -47,12 +48,12 @@ def static(loaded, prompts, max_new_tokens):
 
 
 def compiled(loaded, prompts, max_new_tokens):
-    """The decoding step compiled by inductor, which transformers does by itself on a GPU only."""
+    """With the decoding step compiled by inductor, which transformers does by default on a GPU only."""
     from transformers import CompileConfig
 
     config = CompileConfig(mode="default", fullgraph=False)
     config._compile_all_devices = True
-    # Every batch of one shape, or each is compiled anew.
+    # All batches have one shape, otherwise each is compiled again.
     length = max(len(ids) for ids in loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"])
     return notebook(
         loaded, prompts, max_new_tokens, length=length, cache_implementation="static", compile_config=config
@@ -60,7 +61,7 @@ def compiled(loaded, prompts, max_new_tokens):
 
 
 def continuous(loaded, prompts, max_new_tokens):
-    """Continuous batching, which takes as many rows as fit its cache and lets new ones in as others leave."""
+    """Continuous batching: as many rows as fit its cache, with finished ones replaced by new ones."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
@@ -71,30 +72,30 @@ def continuous(loaded, prompts, max_new_tokens):
         pad_token_id=loaded.tokenizer.pad_token_id,
     )
     longest = max(map(len, ids)) + max_new_tokens
-    # As much cache as these prompts need: left to itself it takes most of the memory, and is slower for it.
+    # As much cache as these prompts need: by default it takes most of the memory, and is slower.
     pages = ContinuousBatchingConfig(num_blocks=len(ids) * -(-longest // 256), max_batch_tokens=512)
-    found = loaded.model.generate_batch(
+    results = loaded.model.generate_batch(
         inputs=ids, generation_config=config, continuous_batching_config=pages, progress_bar=False
     )
-    written = {tuple(one.prompt_ids): one.generated_tokens for one in found.values()}
-    return loaded.tokenizer.batch_decode([written[tuple(one)] for one in ids], skip_special_tokens=True)
+    written = {tuple(result.prompt_ids): result.generated_tokens for result in results.values()}
+    return loaded.tokenizer.batch_decode([written[tuple(prompt)] for prompt in ids], skip_special_tokens=True)
 
 
-TRIALS = {way.__name__: way for way in (static, compiled, continuous)}
+TRIALS = {method.__name__: method for method in (static, compiled, continuous)}
 
 
 def ours(loaded, prompts, max_new_tokens):
     from countdown_rl.inference import generate
 
     ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    lengths = [len(one) for one in ids]
+    lengths = [len(prompt) for prompt in ids]
 
-    def fits(length):
+    def capacity(length):
         return generate.max_rows(loaded, length + max_new_tokens)
 
     generator = generate.Generator(loaded, generate.Decoding(max_new_tokens))
     texts = [""] * len(ids)
-    for batch in generate.batches(lengths, fits):
+    for batch in generate.batches(lengths, capacity):
         for row, completion in zip(batch, generator.complete([ids[row] for row in batch]), strict=True):
             texts[row] = completion.text
     return texts
@@ -106,11 +107,11 @@ def upto_answer(text):
 
 
 def agreement(texts, others, grades, more):
-    """On how many puzzles two ways give the same, of those that both were asked."""
+    """On how many puzzles two methods agree, of those that both completed."""
     agree = dict.fromkeys(("same_text_up_to_the_answer", "same_answer", "same_verdict"), 0)
     pairs = list(zip(texts, others, grades, more, strict=False))
-    for one, other, a, b in pairs:
-        agree["same_text_up_to_the_answer"] += upto_answer(one) == upto_answer(other)
+    for text, other, a, b in pairs:
+        agree["same_text_up_to_the_answer"] += upto_answer(text) == upto_answer(other)
         agree["same_answer"] += a.answer == b.answer
         agree["same_verdict"] += a.correct == b.correct
     return {name: f"{count} of {len(pairs)}" for name, count in agree.items()}
@@ -121,53 +122,51 @@ def main():
     parser.add_argument("--model", default="countdown-tiny")
     parser.add_argument("--data", type=Path, default=Path("artifacts/data/test.jsonl"))
     parser.add_argument("--n", type=int, default=200)
-    parser.add_argument(
-        "--loop-n", type=int, help="the loop takes the first so many only: it is slow, and its rate steady"
-    )
+    parser.add_argument("--loop-n", type=int, help="puzzles for the loop, which is slow at a steady rate")
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--trial", action="append", choices=TRIALS, default=[], help="may be repeated")
     parser.add_argument("--name", default="evaluation")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     import torch
 
     from countdown_rl.data import jsonl
     from countdown_rl.models import chat_template, load, reference
 
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(options.threads)
     load.silence_libraries()
-    rows = jsonl.read_rows(given.data)[: given.n]
-    loaded = load.load(reference.resolve(given.model), precision=given.precision)
+    rows = jsonl.read_rows(options.data)[: options.n]
+    loaded = load.load(reference.resolve(options.model), precision=options.precision)
     prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]
     texts = {}
 
-    counts = dict.fromkeys(["notebook", *given.trial], given.loop_n or len(prompts)) | {"ours": len(prompts)}
+    counts = dict.fromkeys(["notebook", *options.trial], options.loop_n or len(prompts)) | {"ours": len(prompts)}
 
     def work(write):
         some = prompts[: counts[write.__name__]]
-        texts[write.__name__] = write(loaded, some, given.max_new_tokens)
+        texts[write.__name__] = write(loaded, some, options.max_new_tokens)
         return len(some)
 
-    ways = (notebook, ours, *(TRIALS[name] for name in given.trial))
-    for way in ways:  # the first call of anything is slow, and compiling takes the shape that is measured
-        way(loaded, prompts[: counts["notebook"]][:BATCH], given.max_new_tokens if way is compiled else 8)
-    rates = bench.rates({way.__name__: partial(work, way) for way in ways}, rounds=given.rounds)
+    methods = (notebook, ours, *(TRIALS[name] for name in options.trial))
+    for method in methods:  # warm-up; compiling needs the shape that is measured
+        method(loaded, prompts[: counts["notebook"]][:BATCH], options.max_new_tokens if method is compiled else 8)
+    rates = bench.rates({method.__name__: partial(work, method) for method in methods}, rounds=options.rounds)
     grades = {
         name: [row.grade(upto_answer(text)) for row, text in zip(rows, texts[name], strict=False)] for name in texts
     }
-    others = [way.__name__ for way in ways[1:]]
+    others = [method.__name__ for method in methods[1:]]
     bench.save(
-        given.name,
+        options.name,
         {
-            "model": Path(given.model).name,
+            "model": Path(options.model).name,
             "parameters": loaded.model.num_parameters(),
             "precision": loaded.precision,
             "puzzles": counts,
-            "max_new_tokens": given.max_new_tokens,
-            "threads": given.threads,
+            "max_new_tokens": options.max_new_tokens,
+            "threads": options.threads,
             "completions_a_second_of_processor_time": {name: round(rate, 2) for name, rate in rates.items()},
             "times_faster": {name: round(rates[name] / rates["notebook"], 2) for name in others},
             "accuracy": {name: sum(grade.correct for grade in grades[name]) / counts[name] for name in grades},

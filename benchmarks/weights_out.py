@@ -1,7 +1,7 @@
-"""Memory and time of merge and quantize, beside PEFT's merge_and_unload and transformers' own NF4 export.
+"""Memory and time of merge and quantize, beside PEFT's merge_and_unload and loading the model with transformers.
 
-A random Llama-shaped model in several shards, an adapter on every linear layer; each way in a process of
-its own, whose peak resident memory the operating system reports.
+A random Llama in several shards with an adapter on every linear layer; each method runs in its own process, whose peak
+resident memory the operating system reports.
 
     python -m benchmarks.weights_out [--layers 16] [--folder DIR]
 """
@@ -45,10 +45,10 @@ def make(folder: Path, layers: int) -> None:
     base.mkdir(parents=True)
     adapter.mkdir()
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    slots = {name: checkpoint.TensorSpec(torch.bfloat16, shape) for name, shape in shapes.items()}
+    specs = {name: checkpoint.TensorSpec(torch.bfloat16, shape) for name, shape in shapes.items()}
     torch.manual_seed(0)
     values = ((name, (torch.randn(shape) * 0.02).bfloat16()) for name, shape in shapes.items())
-    checkpoint.write(base, slots, values, max_shard_size=600_000_000)
+    checkpoint.write(base, specs, values, max_shard_size=600_000_000)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(base)
     core = Tokenizer(models.WordLevel({"<end>": 0, "a": 1}, unk_token="a"))
@@ -83,7 +83,7 @@ def peft(folder: Path) -> None:
 
     model = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.bfloat16)
     PeftModel.from_pretrained(model, folder / "peft").merge_and_unload().save_pretrained(folder / "by-peft")
-    for path in (folder / "by-peft").iterdir():  # ours ends when its files are on the disk, so this does too
+    for path in (folder / "by-peft").iterdir():  # ours is not finished before its files are on the disk
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
 
@@ -120,11 +120,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--only")
-    given = parser.parse_args()
-    if given.only:
+    options = parser.parse_args()
+    if options.only:
         begin = time.perf_counter()
-        globals()[given.only](given.folder)
-        if given.only == "same":
+        globals()[options.only](options.folder)
+        if options.only == "same":
             return
         used = resource.getrusage(resource.RUSAGE_SELF)
         line = {
@@ -134,27 +134,27 @@ def main() -> None:
         }
         print(json.dumps(line))
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        make(folder, given.layers)
+        make(folder, options.layers)
         shards = [path.stat().st_size for path in (folder / "base").glob("*.safetensors")]
-        found = {"largest_shard_mb": round(max(shards) / 1e6), "shards": len(shards)}
-        for way in ("ours", "peft", "same", "ours_nf4", "load_whole"):
-            command = [sys.executable, "-m", "benchmarks.weights_out", "--only", way, "--folder", str(folder)]
+        result = {"largest_shard_mb": round(max(shards) / 1e6), "shards": len(shards)}
+        for method in ("ours", "peft", "same", "ours_nf4", "load_whole"):
+            command = [sys.executable, "-m", "benchmarks.weights_out", "--only", method, "--folder", str(folder)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            found[way] = json.loads(done.stdout)
-    bench.save("weights_out", {"layers": given.layers, **found, "bars": bars(found)})
+            result[method] = json.loads(done.stdout)
+    bench.save("weights_out", {"layers": options.layers, **result, "bars": bars(result)})
 
 
-def bars(found: dict[str, Any]) -> dict[str, bool]:
-    """Which of the bars that are set for these commands are met. The processor's time, since the machine may be
-    shared."""
+def bars(result: dict[str, Any]) -> dict[str, bool]:
+    """Which of the bars set for these commands are met; in processor time, since the machine may be shared."""
     return {
-        "merge_peak_at_most_1.5_shards_and_600_mb": found["ours"]["peak_mb"] <= 1.5 * found["largest_shard_mb"] + 600,
-        "merge_no_slower_than_merge_and_unload": found["ours"]["processor_seconds"]
-        <= found["peft"]["processor_seconds"],
-        "merge_bit_for_bit": found["same"]["differing"] == 0,
-        "nf4_peak_at_most_a_third_of_loading_whole": 3 * found["ours_nf4"]["peak_mb"] <= found["load_whole"]["peak_mb"],
+        "merge_peak_at_most_1.5_shards_and_600_mb": result["ours"]["peak_mb"] <= 1.5 * result["largest_shard_mb"] + 600,
+        "merge_no_slower_than_merge_and_unload": result["ours"]["processor_seconds"]
+        <= result["peft"]["processor_seconds"],
+        "merge_bit_for_bit": result["same"]["differing"] == 0,
+        "nf4_peak_at_most_a_third_of_loading_whole": 3 * result["ours_nf4"]["peak_mb"]
+        <= result["load_whole"]["peak_mb"],
     }
 
 

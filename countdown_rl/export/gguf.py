@@ -117,7 +117,7 @@ def modelfile(file: str, tokenizer: Any, context: int) -> str:
     bos = tokenizer.bos_token or ""  # Ollama adds it by itself
     without_system = chat_template.render(tokenizer, [turn]).removeprefix(bos)
     with_system = chat_template.render(tokenizer, [{"role": "system", "content": system}, turn]).removeprefix(bos)
-    before_user, after_user = (part.removeprefix(bos) for part in without_system.split(user))
+    before_user, after_user = without_system.split(user)
     before_system, after_system = with_system.split(system)
     between = after_system.split(user)[0]
     template = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from countdown_rl.errors import CountdownError, ModelError, UsageError, first_line
-from countdown_rl.models import nf4, shape, w4a16
+from countdown_rl.models import shape
 from countdown_rl.models.reference import ModelRef, files
 from countdown_rl.options import Precision
 
@@ -158,6 +158,8 @@ def stored_format(ref: ModelRef) -> str:
     Raises:
         ModelError: they are quantized in an unsupported way.
     """
+    from countdown_rl.models import w4a16
+
     path = files(ref)
     if path.is_file():
         return "gguf"
@@ -200,6 +202,8 @@ def _load_base(
     ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remote_code: bool, plain: bool
 ) -> Loaded:
     import torch
+
+    from countdown_rl.models import nf4
 
     stored = stored_format(ref)
     precision, note = _resolve_precision(ref, stored, precision, device)
@@ -245,6 +249,8 @@ def _read_weights(
     """Read the weights of *ref*: the one place where transformers loads a model."""
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
+
+    from countdown_rl.models import w4a16
 
     path: Path = files(ref)
     options: dict[str, Any] = {"dtype": {"auto": "auto", "fp32": torch.float32}.get(precision, torch.bfloat16)}
