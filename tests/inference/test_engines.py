@@ -268,11 +268,13 @@ def test_a_batch_that_does_not_fit_in_memory_is_halved_with_the_same_greedy_resu
         return complete(self, prompts, number)
 
     monkeypatch.setattr(generation.Generator, "complete", tight)
+    monkeypatch.setattr(generation, "free_memory", lambda: None)  # which takes a second
     assert run(folder, tmp_path / "tight").samples == expected
     assert sizes == [11, 6, 3, 3, 5, 3, 2]
 
 
-def test_halves_of_a_batch_have_their_own_random_numbers():
+def test_halves_of_a_batch_have_their_own_random_numbers(monkeypatch):
+    monkeypatch.setattr(generation, "free_memory", lambda: None)  # which takes a second
     numbers = []
 
     class Tight:
