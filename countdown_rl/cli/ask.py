@@ -1,8 +1,7 @@
 """``countdown-rl ask``: a model's answer to one puzzle, streamed."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -51,17 +50,14 @@ def ask(
     if loaded.note:
         console.note(loaded.note)
     if not as_json:
-        console.result({}, as_json=False, view=_heading(row, ref.source))
+        console.result(
+            {}, as_json=False, view=Text.assemble((console.problem(row), "bold"), (printable(f"  {ref.source}"), "dim"))
+        )
         if options.style == "begun":
             console.stream(OPEN_THINK)
     reply = asking.ask(loaded, row, options, None if as_json else console.stream)
     about = {"model": {"source": ref.source, "kind": ref.kind}, "solver": asdict(reply.solved)}
     console.result(reply.sample() | about, as_json=as_json, view=_view(reply))
-
-
-def _heading(row: Mapping[str, Any], model: str) -> Text:
-    puzzle = f"{' '.join(map(str, row['nums']))} → {row['target']}"
-    return Text.assemble((puzzle, "bold"), (printable(f"  {model}"), "dim"))
 
 
 def _view(reply: "Reply") -> Text:

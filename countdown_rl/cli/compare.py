@@ -64,8 +64,7 @@ def _view(values: dict[str, Any]) -> Table:
 
 
 def _change(change: dict[str, Any]) -> Text:
-    puzzle = f"{' '.join(map(str, change['nums']))} → {change['target']}" if "nums" in change else change["question"]
-    text = Text(f"\n{printable(puzzle)}", style="bold")
+    text = Text(f"\n{console.problem(change)}", style="bold")
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
         text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")

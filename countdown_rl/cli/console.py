@@ -50,6 +50,11 @@ def table(*heads: str, title: str | None = None) -> Table:
     return grid
 
 
+def problem(row: Mapping[str, Any]) -> str:
+    """Return the puzzle or question of a row in one line."""
+    return f"{' '.join(map(str, row['nums']))} → {row['target']}" if "nums" in row else printable(row["question"])
+
+
 def stream(text: str) -> None:
     """Print a piece of a completion to stdout at once."""
     _out.print(Text(printable(text), "dim"), end="")

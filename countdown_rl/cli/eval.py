@@ -12,9 +12,12 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
 
-#: The k of pass@k that the table shows beside the last, and how many reasons it names.
-POWERS = (1, 2, 4, 8, 16, 32, 64)
+#: The k of pass@k that the table shows beside the last, and the number of reasons it shows.
+POWERS = ("1", "2", "4", "8", "16", "32", "64")
 REASONS = 4
+GROUPS = {"by_size": "{} numbers", "by_needs": "{}", "by_solutions": "{} solutions"}
+NAMES = {"add-sub": "+ - suffice", "mul-div": "* or / needed"}
+REFUSALS = {"impossible": "impossible, and answered so", "wrong_refusals": "possible, answered impossible"}
 
 
 @with_options
@@ -89,54 +92,47 @@ def with_rate(update: Callable[[int, int, str], None]) -> Callable[[int, int, in
 
 
 def _view(out: str, metrics: dict[str, Any]) -> Table:
-    heads = ("", "solved", "95% interval", "n")
-    table = console.table(*heads, title=f"{metrics['model']['source']} → {out}")
+    table = console.table("", "solved", "95% interval", "n", title=f"{metrics['model']['source']} → {out}")
 
-    def row(name: str, share: dict[str, Any], style: str = "") -> None:
+    def add(name: str, share: dict[str, Any], style: str = "") -> None:
         low, high = share["interval"]
-        solved = share.get("share", share.get("accuracy"))
-        table.add_row(
-            name, f"{solved:.1%}", f"{low:.1%} to {high:.1%}", f"{share.get('n', metrics['n']):,}", style=style
-        )
+        cells = (f"{share.get('share', share.get('accuracy')):.1%}", f"{low:.1%} to {high:.1%}")
+        table.add_row(name, *cells, f"{share.get('n', metrics['n']):,}", style=style)
 
-    def kinds(key: str, name: Callable[[str], str]) -> None:
-        if shares := metrics.get(key):
-            table.add_row()
-        for kind, share in (shares or {}).items():
-            row(name(kind), share)
-
-    row("all", metrics, "bold")
+    add("all", metrics, "bold")
     passes = metrics.get("pass_at", {})
     for k, share in passes.items():
-        if k in (*map(str, POWERS), str(len(passes))):
-            row(f"pass@{k}", share)
+        if k in (*POWERS, str(len(passes))):
+            add(f"pass@{k}", share)
     if "majority" in metrics:
-        row("majority vote", metrics["majority"])
-    kinds("by_size", lambda size: f"{size} numbers")
-    kinds("by_needs", lambda needs: {"add-sub": "+ - suffice", "mul-div": "needs * or /"}.get(needs, needs))
-    kinds("by_solutions", lambda many: f"{many} solution{'' if many == '1' else 's'}")
-    refusals = [key for key in ("impossible", "wrong_refusals") if metrics.get(key, {}).get("n")]
+        add("majority vote", metrics["majority"])
+    for key, name in GROUPS.items():
+        if metrics.get(key):
+            table.add_row()
+        for kind, share in (metrics.get(key) or {}).items():
+            add(NAMES.get(kind) or name.format(kind), share)
+    refusals = [key for key in REFUSALS if metrics.get(key, {}).get("n")]
     if "impossible" in refusals or metrics["reasons"].get("not-impossible"):
         table.add_row()
         for key in refusals:
-            row({"impossible": "impossible, and said so", "wrong_refusals": "possible, refused"}[key], metrics[key])
-    table.caption = "\n".join(_aside(metrics))
+            add(REFUSALS[key], metrics[key])
+    table.caption = "\n".join(_caption(metrics))
     return table
 
 
-def _aside(metrics: dict[str, Any]) -> list[str]:
+def _caption(metrics: dict[str, Any]) -> list[str]:
     lines, tokens = [], metrics["tokens"]
-    if "precision" in metrics:  # a floor or a ceiling writes nothing in tokens
+    if "precision" in metrics:  # the bounds have no tokens
         lines = [
-            f"format {metrics['format']:.1%}, {metrics['truncated']:.1%} cut short",
-            f"{metrics['mean_tokens']:.0f} tokens a completion, 19 of 20 within {tokens['p95']:,}",
+            f"format {metrics['format']:.1%}, truncated {metrics['truncated']:.1%}",
+            f"{metrics['mean_tokens']:.0f} tokens per completion (95th percentile {tokens['p95']:,})",
         ]
-    if lines and tokens["per_right_answer"] is not None:
-        lines[-1] += f", {tokens['per_right_answer']:,.0f} for each right answer"
+        if tokens["per_right_answer"] is not None:
+            lines[-1] += f", {tokens['per_right_answer']:,.0f} per correct answer"
     if "draws" in metrics:
         draws = metrics["draws"]
-        lines.append(f"one draw of all puzzles solves {draws['lowest']:.1%} to {draws['highest']:.1%}")
+        lines.append(f"accuracy of single samples {draws['lowest']:.1%} to {draws['highest']:.1%}")
     if metrics["reasons"]:
-        most = list(metrics["reasons"].items())[:REASONS]
-        lines.append("refused: " + ", ".join(f"{reason} {count:,}" for reason, count in most))
+        reasons = list(metrics["reasons"].items())[:REASONS]
+        lines.append("wrong: " + ", ".join(f"{reason} {count:,}" for reason, count in reasons))
     return lines

@@ -59,14 +59,12 @@ def block(rows: list[StepRow], max_steps: int) -> Table:
     bar = ProgressBar(total=max_steps, completed=step, width=_WIDTH)
     left = f"{_time_left(rows, max_steps)} left" if rows else "first completions …"
     grid.add_row(Text("step", "dim"), f"{step}/{max_steps}", bar, Text(left, "dim"))
+    if not rows:
+        return grid
     for name, label, figure, detail in (
-        (
-            ("reward", "reward", "{:.3f}", f"{rows[-1].frac_reward_zero_std:.0%} of groups without signal"),
-            ("correct", "solved", "{:.0%}", ""),
-            ("mean_length", "length", "{:.0f} tokens", f"{rows[-1].truncated:.0%} truncated"),
-        )
-        if rows
-        else ()
+        ("reward", "reward", "{:.3f}", f"{rows[-1].frac_reward_zero_std:.0%} of groups without signal"),
+        ("correct", "solved", "{:.0%}", ""),
+        ("mean_length", "length", "{:.0f} tokens", f"{rows[-1].truncated:.0%} truncated"),
     ):
         curve = Text(sparkline([getattr(row, name) for row in rows]), "cyan")
         grid.add_row(Text(label, "dim"), figure.format(_recent(rows, name)), curve, Text(detail, "dim"))

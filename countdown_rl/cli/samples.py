@@ -68,9 +68,8 @@ def _steps(text: str) -> range:
 
 
 def _view(sample: dict[str, Any]) -> Text:
-    puzzle = f"{' '.join(map(str, sample['nums']))} → {sample['target']}" if "nums" in sample else sample["question"]
     text = Text(f"step {sample['step']}  " if "step" in sample else "", style="dim")
-    text.append(printable(puzzle), style="bold").append("\n")
+    text.append(console.problem(sample), style="bold").append("\n")
     text.append(printable(sample["completion"].strip("\n")), style="default").append("\n")
     answer, value = sample["answer"], sample["value"]
     shown = printable(f"{answer} = {value}" if value not in (None, answer) else answer or "")
