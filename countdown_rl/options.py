@@ -1,12 +1,14 @@
 """Base class of the stages' options: frozen dataclasses whose fields carry default, bounds, choices and help.
 
-A field is written once, as ``seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 42``. The command line
+A field is written once, as ``seed: Annotated[int, option("Random seed.", min=0)] = 42``. The command line
 makes a flag of it (``cli.parameters``); constructing the dataclass checks it, in a library call as well.
 """
 
 import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
 
 from countdown_rl.errors import UsageError
 
@@ -29,6 +31,11 @@ class Options:
             for item in value if isinstance(value, tuple | list) else (value,):
                 if item is not None:
                     _check(name, item, hint)
+
+
+def option(help: str, panel: str | None = None, *, name: str | None = None, **settings: Any) -> Any:
+    """Return the ``typer.Option`` of a field, listed in a panel of the help; *name* replaces the flag of the field."""
+    return typer.Option(*([name] if name else []), help=help, rich_help_panel=panel, **settings)
 
 
 def flag(name: str) -> str:

@@ -12,6 +12,7 @@ from countdown_rl.cli.parameters import AsJson, Model, Revision, TrustRemoteCode
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models.chat_template import OPEN_THINK
+from countdown_rl.options import option
 
 if TYPE_CHECKING:
     from countdown_rl.inference.ask import Reply
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def ask(
     *,
     numbers: Annotated[list[int], typer.Argument(min=1, help="Numbers, up to six.")],
-    target: Annotated[int, typer.Option(min=1, help="Target to reach.")],
+    target: Annotated[int, option("Target to reach.", min=1)],
     model: Model = "countdown-tiny",
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -50,9 +51,8 @@ def ask(
     if loaded.note:
         console.note(loaded.note)
     if not as_json:
-        console.result(
-            {}, as_json=False, view=Text.assemble((console.problem(row), "bold"), (printable(f"  {ref.source}"), "dim"))
-        )
+        heading = Text.assemble((console.problem(row), "bold"), (printable(f"  {ref.source}"), "dim"))
+        console.result({}, as_json=False, view=heading)
         if options.style == "begun":
             console.stream(OPEN_THINK)
     reply = asking.ask(loaded, row, options, None if as_json else console.stream)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.console import printable
-from countdown_rl.cli.parameters import AsJson, Out
+from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.formatting import interval, percent
 
@@ -18,9 +18,7 @@ from countdown_rl.formatting import interval, percent
 def compare(
     results: Annotated[list[Path], typer.Argument(help="Directories of eval, two or more, in order.")],
     out: Out = Path("artifacts/eval/comparison"),
-    changed: Annotated[
-        int, typer.Option(min=0, help="Number of puzzles to show whose grade changed, with both completions.")
-    ] = 0,
+    changed: Annotated[int, option("Number of puzzles to show whose grade changed, with both completions.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare evaluations on the same puzzles.

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.options import option
 
 #: The k of pass@k that the table shows beside the last, and the number of reasons it shows.
 POWERS = ("1", "2", "4", "8", "16", "32", "64")
@@ -28,7 +28,7 @@ def eval(
     trust_remote_code: TrustRemoteCode = False,
     data: Data = Path("artifacts/data/test.jsonl"),
     out: Annotated[
-        Path | None, typer.Option(help="Directory to write.", show_default="artifacts/eval/<last part of --model>")
+        Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
     ] = None,
     options: EvalOptions,
     as_json: AsJson = False,

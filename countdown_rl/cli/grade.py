@@ -10,15 +10,16 @@ from typing import Annotated, BinaryIO, TextIO
 import typer
 
 from countdown_rl.cli import console
+from countdown_rl.options import option
 
 
 def grade(
     source: Annotated[
         str, typer.Argument(metavar="[FILE]", help="JSONL with nums, target and completion; - is stdin.")
     ] = "-",
-    out: Annotated[Path | None, typer.Option(help="File for the grades.", show_default="stdout")] = None,
+    out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a summary as one JSON object; grades only with --out.")
+        bool, option("Print a summary as one JSON object; grades only with --out.", name="--json")
     ] = False,
 ) -> None:
     """Grade completions exactly, one line of output per line of input.

@@ -3,19 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, Revision, with_options
 from countdown_rl.export.config import MergeOptions
+from countdown_rl.options import option
 
 
 @with_options
 def merge(
     *,
-    adapter: Annotated[
-        str, typer.Option(help="Adapter of train, or another LoRA adapter of PEFT.")
-    ] = "artifacts/adapter",
+    adapter: Annotated[str, option("Adapter of train, or another LoRA adapter of PEFT.")] = "artifacts/adapter",
     revision: Revision = None,
     out: Out = Path("artifacts/merged"),
     options: MergeOptions,

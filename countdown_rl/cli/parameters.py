@@ -8,16 +8,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-import typer
+from countdown_rl.options import Options, choices, field_hints, option
 
-from countdown_rl.options import Options, choices, field_hints
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Data = Annotated[Path, typer.Option(help="Data directory of gen-data, or one JSONL file.")]
-Model = Annotated[str, typer.Option(help="Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
-Out = Annotated[Path, typer.Option(help="Directory to write.")]
-Revision = Annotated[str | None, typer.Option(help="Revision of a Hub model.")]
-TrustRemoteCode = Annotated[bool, typer.Option(help="Run code that comes with a model.")]
+AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
+Data = Annotated[Path, option("Data directory of gen-data, or one JSONL file.")]
+Model = Annotated[str, option("Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
+Out = Annotated[Path, option("Directory to write.")]
+Revision = Annotated[str | None, option("Revision of a Hub model.")]
+TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, with_options
 from countdown_rl.errors import UsageError
 from countdown_rl.hub.config import HUB, PublishOptions, UploadOptions
+from countdown_rl.options import option
 
 
 @with_options
@@ -17,9 +16,7 @@ def publish(
     options: PublishOptions,
     out: Out = Path("artifacts/release"),
     upload: UploadOptions,
-    unmeasured: Annotated[
-        bool, typer.Option("--unmeasured", rich_help_panel=HUB, help="Upload weights without an evaluation.")
-    ] = False,
+    unmeasured: Annotated[bool, option("Upload weights without an evaluation.", HUB, name="--unmeasured")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Build the release folder of a model, and upload it with --push.

@@ -3,25 +3,19 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, Revision, with_options
 from countdown_rl.export.config import CHECK, QuantizeOptions
+from countdown_rl.options import option
 
 
 @with_options
 def quantize(
     *,
-    model: Annotated[
-        str, typer.Option(help="Directory of merge, or another safetensors checkpoint.")
-    ] = "artifacts/merged",
+    model: Annotated[str, option("Directory of merge, or another safetensors checkpoint.")] = "artifacts/merged",
     revision: Revision = None,
     out: Out = Path("artifacts/quantized"),
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Puzzles on which the result and its source are evaluated.", rich_help_panel=CHECK),
-    ] = None,
+    data: Annotated[Path | None, option("Puzzles on which the result and its source are evaluated.", CHECK)] = None,
     options: QuantizeOptions,
     as_json: AsJson = False,
 ) -> None:

@@ -10,6 +10,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, with_options
 from countdown_rl.errors import InputError, UsageError
+from countdown_rl.options import option
 from countdown_rl.report.config import ReportOptions
 
 
@@ -18,10 +19,10 @@ def report(
     *,
     run: Annotated[Path, typer.Argument(help="Directory of the artifacts.")] = Path("artifacts"),
     result: Annotated[
-        list[Path] | None, typer.Option(help="Directory of eval; repeatable.", show_default="all in RUN/eval")
+        list[Path] | None, option("Directory of eval; repeatable.", show_default="all in RUN/eval")
     ] = None,
-    log: Annotated[Path | None, typer.Option(help="Log of train.", show_default="RUN/train/log.csv if present")] = None,
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("artifacts/report.html"),
+    log: Annotated[Path | None, option("Log of train.", show_default="RUN/train/log.csv if present")] = None,
+    out: Annotated[Path, option("File to write.")] = Path("artifacts/report.html"),
     options: ReportOptions,
     as_json: AsJson = False,
 ) -> None:

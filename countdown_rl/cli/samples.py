@@ -11,17 +11,18 @@ from countdown_rl.cli import console
 from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.errors import UsageError
+from countdown_rl.options import option
 
 
 def samples(
     result: Annotated[Path, typer.Argument(help="Directory of eval, or of the log of train.")] = Path(
         "artifacts/eval/adapter"
     ),
-    n: Annotated[int, typer.Option(min=1, help="Number of completions to show.")] = 5,
-    right: Annotated[bool, typer.Option("--right", help="Only correct ones.")] = False,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Only wrong ones.")] = False,
-    reason: Annotated[str | None, typer.Option(help="Only those graded wrong for this reason.")] = None,
-    step: Annotated[str | None, typer.Option(metavar="N|A-B", help="Only those of these training steps.")] = None,
+    n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
+    right: Annotated[bool, option("Only correct ones.", name="--right")] = False,
+    wrong: Annotated[bool, option("Only wrong ones.", name="--wrong")] = False,
+    reason: Annotated[str | None, option("Only those graded wrong for this reason.")] = None,
+    step: Annotated[str | None, option("Only those of these training steps.", metavar="N|A-B")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show completions with their grades.

@@ -6,15 +6,15 @@ import typer
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.options import RuleName
+from countdown_rl.options import RuleName, option
 
 
 def solve(
     numbers: Annotated[list[int], typer.Argument(min=1, help="Numbers, up to six.")],
-    target: Annotated[int, typer.Option(min=1, help="Target to reach.")],
-    rule: Annotated[RuleName, typer.Option(help="How often a number is used.")] = "exactly-once",
-    operators: Annotated[str, typer.Option(help="Allowed operators.")] = "+-*/",
-    every: Annotated[bool, typer.Option("--all", help="Print every distinct solution.")] = False,
+    target: Annotated[int, option("Target to reach.", min=1)],
+    rule: Annotated[RuleName, option("How often a number is used.")] = "exactly-once",
+    operators: Annotated[str, option("Allowed operators.")] = "+-*/",
+    every: Annotated[bool, option("Print every distinct solution.", name="--all")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Count the solutions of a puzzle exactly, and print a short one.

@@ -9,6 +9,7 @@ import typer
 from countdown_rl import processes
 from countdown_rl.cli import console, live, memory_view
 from countdown_rl.cli.parameters import AsJson, Data, Model, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.options import option
 from countdown_rl.training.config import RUN, TrainOptions
 
 
@@ -22,29 +23,22 @@ def train(
     out: Out = Path("artifacts/adapter"),
     as_json: AsJson = False,
     options: TrainOptions,
-    log: Annotated[Path, typer.Option(help="CSV log.", rich_help_panel=RUN)] = Path("artifacts/train/log.csv"),
-    checkpoints: Annotated[
-        Path, typer.Option(help="Directory of the checkpoints of an unfinished run.", rich_help_panel=RUN)
-    ] = Path("artifacts/train/checkpoints"),
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Ignore checkpoints and start again.", rich_help_panel=RUN)
-    ] = False,
-    processes_: Annotated[
-        int, typer.Option("--processes", min=1, help="Processes on this machine, one per GPU.", rich_help_panel=RUN)
-    ] = 1,
+    log: Annotated[Path, option("CSV log.", RUN)] = Path("artifacts/train/log.csv"),
+    checkpoints: Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)] = Path(
+        "artifacts/train/checkpoints"
+    ),
+    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False,
+    processes_: Annotated[int, option("Processes on this machine, one per GPU.", RUN, name="--processes", min=1)] = 1,
     launch: Annotated[
         str | None,
-        typer.Option(
+        option(
+            f"How processes share the work: {', '.join(processes.LAUNCHES)} or an Accelerate configuration.",
+            RUN,
             metavar="NAME|FILE",
-            help=f"How processes share the work: {', '.join(processes.LAUNCHES)} or an Accelerate configuration.",
             show_default="ddp",
-            rich_help_panel=RUN,
         ),
     ] = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Only check the options, data, model and memory.", rich_help_panel=RUN),
-    ] = False,
+    check: Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")] = False,
 ) -> None:
     """Train a LoRA adapter with GRPO.
 

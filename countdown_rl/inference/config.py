@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Option
-
-from countdown_rl.options import Device, Options, Precision, RuleName
+from countdown_rl.options import Device, Options, Precision, RuleName, option
 
 PUZZLE, DECODING, MACHINE = "Puzzle", "Decoding", "Machine"
 
@@ -14,22 +12,15 @@ PUZZLE, DECODING, MACHINE = "Puzzle", "Decoding", "Machine"
 class AskOptions(Options):
     """Rule of one puzzle, and decoding settings of its completion."""
 
-    rule: Annotated[RuleName, Option(help="How often a number is used.", rich_help_panel=PUZZLE)] = "exactly-once"
-    operators: Annotated[str, Option(help="Allowed operators.", rich_help_panel=PUZZLE)] = "+-*/"
+    rule: Annotated[RuleName, option("How often a number is used.", PUZZLE)] = "exactly-once"
+    operators: Annotated[str, option("Allowed operators.", PUZZLE)] = "+-*/"
     style: Annotated[
         Literal["begun", "own"],
-        Option(
-            help="Response format. begun: the prompt opens <think>, as in training; own: the model does.",
-            rich_help_panel=PUZZLE,
-        ),
+        option("Response format. begun: the prompt opens <think>, as in training; own: the model does.", PUZZLE),
     ] = "begun"
-    max_new_tokens: Annotated[
-        int, Option(min=1, help="Maximum tokens of the completion.", rich_help_panel=DECODING)
-    ] = 512
-    temperature: Annotated[
-        float, Option(min=0, help="Sampling temperature; 0 is greedy.", rich_help_panel=DECODING)
-    ] = 0.0
-    top_p: Annotated[float, Option(min=0.01, max=1, help="Nucleus sampling.", rich_help_panel=DECODING)] = 1.0
-    seed: Annotated[int, Option(min=0, help="Random seed of sampling.", rich_help_panel=DECODING)] = 42
-    precision: Annotated[Precision, Option(help="Precision of the weights.", rich_help_panel=MACHINE)] = "auto"
-    device: Annotated[Device, Option(help="Device to compute on.", rich_help_panel=MACHINE)] = "auto"
+    max_new_tokens: Annotated[int, option("Maximum tokens of the completion.", DECODING, min=1)] = 512
+    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0)] = 0.0
+    top_p: Annotated[float, option("Nucleus sampling.", DECODING, min=0.01, max=1)] = 1.0
+    seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
+    precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
+    device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"

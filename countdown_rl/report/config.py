@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from typer import Option
-
-from countdown_rl.options import Options
+from countdown_rl.options import Options, option
 
 
 @dataclass(frozen=True)
 class ReportOptions(Options):
     """Length of the page."""
 
-    transcripts: Annotated[int, Option(min=0, help="Puzzles whose completions are shown.")] = 24
+    transcripts: Annotated[int, option("Puzzles whose completions are shown.", min=0)] = 24

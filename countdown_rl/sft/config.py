@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Option
-
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Options, flag
+from countdown_rl.options import Options, flag, option
 
 TRACES, OPTIMISER, SHAPE = "Traces", "Optimiser", "New model"
 
@@ -15,27 +13,23 @@ TRACES, OPTIMISER, SHAPE = "Traces", "Optimiser", "New model"
 class SftOptions(Options):
     """Supervised training on search traces, of a new model or an existing one."""
 
-    model: Annotated[str | None, Option(help="Model to continue from.", show_default="a new, small one")] = None
-    revision: Annotated[str | None, Option(help="Revision of a Hub model.")] = None
-    give_up: Annotated[
-        float, Option(min=0, max=1, help="Probability of giving up after a failed line.", rich_help_panel=TRACES)
-    ] = 0.0
-    max_lines: Annotated[int, Option(min=1, help="Maximum lines of a trace.", rich_help_panel=TRACES)] = 12
-    max_steps: Annotated[int, Option(min=1, help="Optimiser steps.", rich_help_panel=OPTIMISER)] = 2_600
-    batch_size: Annotated[int, Option(min=1, help="Traces per step.", rich_help_panel=OPTIMISER)] = 32
-    optimizer: Annotated[
-        Literal["muon", "adamw"], Option(help="Optimiser of the matrices.", rich_help_panel=OPTIMISER)
-    ] = "muon"
-    learning_rate: Annotated[float, Option(min=0, help="Peak learning rate.", rich_help_panel=OPTIMISER)] = 3e-3
-    weight_decay: Annotated[float, Option(min=0, rich_help_panel=OPTIMISER)] = 0.05
-    vocab_size: Annotated[int, Option(min=320, help="Maximum vocabulary.", rich_help_panel=SHAPE)] = 640
-    hidden_size: Annotated[int, Option(min=64, help="A multiple of 64.", rich_help_panel=SHAPE)] = 256
-    layers: Annotated[int, Option(min=1, rich_help_panel=SHAPE)] = 4
-    heads: Annotated[int, Option(min=1, rich_help_panel=SHAPE)] = 4
-    intermediate_size: Annotated[int, Option(min=64, help="A multiple of 64.", rich_help_panel=SHAPE)] = 512
-    context: Annotated[int, Option(min=64, help="Context length in tokens.", rich_help_panel=SHAPE)] = 1_024
-    seed: Annotated[int, Option(min=0, help="Random seed.")] = 42
-    threads: Annotated[int, Option(min=0, help="CPU threads; 0: all available.")] = 0
+    model: Annotated[str | None, option("Model to continue from.", show_default="a new, small one")] = None
+    revision: Annotated[str | None, option("Revision of a Hub model.")] = None
+    give_up: Annotated[float, option("Probability of giving up after a failed line.", TRACES, min=0, max=1)] = 0.0
+    max_lines: Annotated[int, option("Maximum lines of a trace.", TRACES, min=1)] = 12
+    max_steps: Annotated[int, option("Optimiser steps.", OPTIMISER, min=1)] = 2_600
+    batch_size: Annotated[int, option("Traces per step.", OPTIMISER, min=1)] = 32
+    optimizer: Annotated[Literal["muon", "adamw"], option("Optimiser of the matrices.", OPTIMISER)] = "muon"
+    learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0)] = 3e-3
+    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.05
+    vocab_size: Annotated[int, option("Maximum vocabulary.", SHAPE, min=320)] = 640
+    hidden_size: Annotated[int, option("A multiple of 64.", SHAPE, min=64)] = 256
+    layers: Annotated[int, option("Number of layers.", SHAPE, min=1)] = 4
+    heads: Annotated[int, option("Number of attention heads.", SHAPE, min=1)] = 4
+    intermediate_size: Annotated[int, option("A multiple of 64.", SHAPE, min=64)] = 512
+    context: Annotated[int, option("Context length in tokens.", SHAPE, min=64)] = 1_024
+    seed: Annotated[int, option("Random seed.", min=0)] = 42
+    threads: Annotated[int, option("CPU threads; 0: all available.", min=0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Option
-
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Options, Precision
+from countdown_rl.options import Options, Precision, option
 
 BATCH, LOSS, COMPLETIONS, OPTIMISER = "Batch", "Loss", "Completions", "Optimiser"
 MODEL, RUN = "Adapter and precision", "Run"
@@ -21,92 +19,70 @@ class TrainOptions(Options):
     and optimiser steps per round of completions.
     """
 
-    max_steps: Annotated[int, Option(min=1, help="Optimiser steps.", rich_help_panel=BATCH)] = 200
-    prompts: Annotated[int, Option(min=1, help="Puzzles per step.", rich_help_panel=BATCH)] = 8
-    num_generations: Annotated[
-        int, Option(min=2, help="Completions per puzzle (group size).", rich_help_panel=BATCH)
-    ] = 16
-    micro_batch: Annotated[
-        int, Option(min=1, help="Completions per forward and backward pass.", rich_help_panel=BATCH)
-    ] = 16
+    max_steps: Annotated[int, option("Optimiser steps.", BATCH, min=1)] = 200
+    prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
+    num_generations: Annotated[int, option("Completions per puzzle (group size).", BATCH, min=2)] = 16
+    micro_batch: Annotated[int, option("Completions per forward and backward pass.", BATCH, min=1)] = 16
     steps_per_generation: Annotated[
-        int, Option(min=1, help="Steps per round of completions, each on its own part.", rich_help_panel=BATCH)
+        int, option("Steps per round of completions, each on its own part.", BATCH, min=1)
     ] = 1
-    num_iterations: Annotated[int, Option(min=1, help="GRPO iterations per batch (mu).", rich_help_panel=BATCH)] = 1
-    curriculum: Annotated[
-        bool, Option(help="Sample more of the kinds of puzzles solved sometimes.", rich_help_panel=BATCH)
-    ] = False
+    num_iterations: Annotated[int, option("GRPO iterations per batch (mu).", BATCH, min=1)] = 1
+    curriculum: Annotated[bool, option("Sample more of the kinds of puzzles solved sometimes.", BATCH)] = False
 
     reward: Annotated[
-        tuple[str, ...],
-        Option(metavar="NAME=WEIGHT", help="Reward function and its weight; repeatable.", rich_help_panel=LOSS),
+        tuple[str, ...], option("Reward function and its weight; repeatable.", LOSS, metavar="NAME=WEIGHT")
     ] = ("correct=1", "format=0.1")
-    loss_type: Annotated[
-        Literal["dapo", "grpo", "dr_grpo", "bnpo"], Option(help="Normalisation of the loss.", rich_help_panel=LOSS)
-    ] = "dapo"
+    loss_type: Annotated[Literal["dapo", "grpo", "dr_grpo", "bnpo"], option("Normalisation of the loss.", LOSS)] = (
+        "dapo"
+    )
     scale_rewards: Annotated[
-        Literal["group", "batch", "none"],
-        Option(help="Divide advantages by the standard deviation within.", rich_help_panel=LOSS),
+        Literal["group", "batch", "none"], option("Divide advantages by the standard deviation within.", LOSS)
     ] = "group"
     importance_sampling_level: Annotated[
-        Literal["token", "sequence"],
-        Option(help="Level of the probability ratios; sequence is GSPO.", rich_help_panel=LOSS),
+        Literal["token", "sequence"], option("Level of the probability ratios; sequence is GSPO.", LOSS)
     ] = "token"
-    beta: Annotated[
-        float, Option(min=0, help="Weight of the KL divergence from the initial model.", rich_help_panel=LOSS)
-    ] = 0.0
-    epsilon: Annotated[float, Option(min=0, help="Lower clipping: 1 - epsilon.", rich_help_panel=LOSS)] = 0.2
-    epsilon_high: Annotated[float, Option(min=0, help="Upper clipping: 1 + epsilon.", rich_help_panel=LOSS)] = 0.28
-    mask_truncated_completions: Annotated[
-        bool, Option(help="Leave truncated completions out of the loss.", rich_help_panel=LOSS)
-    ] = False
+    beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
+    epsilon: Annotated[float, option("Lower clipping: 1 - epsilon.", LOSS, min=0)] = 0.2
+    epsilon_high: Annotated[float, option("Upper clipping: 1 + epsilon.", LOSS, min=0)] = 0.28
+    mask_truncated_completions: Annotated[bool, option("Leave truncated completions out of the loss.", LOSS)] = False
     trl: Annotated[
-        tuple[str, ...],
-        Option(metavar="KEY=VALUE", help="Other field of TRL's GRPOConfig; repeatable.", rich_help_panel=LOSS),
+        tuple[str, ...], option("Other field of TRL's GRPOConfig; repeatable.", LOSS, metavar="KEY=VALUE")
     ] = ()
 
-    temperature: Annotated[float, Option(min=0.01, help="Sampling temperature.", rich_help_panel=COMPLETIONS)] = 1.0
-    top_p: Annotated[float, Option(min=0.01, max=1, help="Nucleus sampling.", rich_help_panel=COMPLETIONS)] = 1.0
-    max_completion_length: Annotated[
-        int, Option(min=1, help="Maximum tokens of a completion.", rich_help_panel=COMPLETIONS)
-    ] = 256
+    temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01)] = 1.0
+    top_p: Annotated[float, option("Nucleus sampling.", COMPLETIONS, min=0.01, max=1)] = 1.0
+    max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
     max_prompt_length: Annotated[
-        int, Option(min=1, help="Maximum tokens of a prompt; longer ones are an error.", rich_help_panel=COMPLETIONS)
+        int, option("Maximum tokens of a prompt; longer ones are an error.", COMPLETIONS, min=1)
     ] = 512
 
-    learning_rate: Annotated[float, Option(min=0, help="Peak learning rate.", rich_help_panel=OPTIMISER)] = 2e-4
+    learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0)] = 2e-4
     lr_scheduler_type: Annotated[
         Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
-        Option(help="Learning rate schedule.", rich_help_panel=OPTIMISER),
+        option("Learning rate schedule.", OPTIMISER),
     ] = "constant"
-    warmup_steps: Annotated[int, Option(min=0, help="Linear warmup.", rich_help_panel=OPTIMISER)] = 0
-    weight_decay: Annotated[float, Option(min=0, rich_help_panel=OPTIMISER)] = 0.0
-    adam_beta1: Annotated[float, Option(min=0, max=1, rich_help_panel=OPTIMISER)] = 0.9
-    adam_beta2: Annotated[float, Option(min=0, max=1, rich_help_panel=OPTIMISER)] = 0.999
-    max_grad_norm: Annotated[float, Option(min=0, help="Maximum gradient norm.", rich_help_panel=OPTIMISER)] = 1.0
+    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 0
+    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
+    adam_beta1: Annotated[float, option("Beta 1 of AdamW.", OPTIMISER, min=0, max=1)] = 0.9
+    adam_beta2: Annotated[float, option("Beta 2 of AdamW.", OPTIMISER, min=0, max=1)] = 0.999
+    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
 
-    lora_r: Annotated[int, Option(min=1, help="LoRA rank.", rich_help_panel=MODEL)] = 16
-    lora_alpha: Annotated[int, Option(min=1, help="LoRA scale: alpha / r.", rich_help_panel=MODEL)] = 32
-    lora_dropout: Annotated[float, Option(min=0, max=1, rich_help_panel=MODEL)] = 0.0
-    precision: Annotated[Precision, Option(help="Precision of the frozen base.", rich_help_panel=MODEL)] = "nf4"
-    gradient_checkpointing: Annotated[
-        bool, Option(help="Less memory, about a fifth slower.", rich_help_panel=MODEL)
-    ] = False
+    lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1)] = 16
+    lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
+    lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
+    precision: Annotated[Precision, option("Precision of the frozen base.", MODEL)] = "nf4"
+    gradient_checkpointing: Annotated[bool, option("Less memory, about a fifth slower.", MODEL)] = False
 
-    seed: Annotated[int, Option(min=0, help="Random seed.", rich_help_panel=RUN)] = 42
-    threads: Annotated[int, Option(min=0, help="CPU threads; 0: all available.", rich_help_panel=RUN)] = 0
-    save_steps: Annotated[int, Option(min=0, help="Steps between checkpoints; 0: none.", rich_help_panel=RUN)] = 25
-    save_minutes: Annotated[
-        float, Option(min=0, help="Minutes between further checkpoints; 0: none.", rich_help_panel=RUN)
-    ] = 0.0
-    logging_steps: Annotated[int, Option(min=1, help="Steps per row of the log.", rich_help_panel=RUN)] = 1
-    sample_every: Annotated[
-        int, Option(min=0, help="Steps between saved completions; 0: none.", rich_help_panel=RUN)
-    ] = 10
-    sample_size: Annotated[int, Option(min=1, help="Completions saved at a time.", rich_help_panel=RUN)] = 4
+    seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
+    threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
+    save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
+    save_minutes: Annotated[float, option("Minutes between further checkpoints; 0: none.", RUN, min=0)] = 0.0
+    logging_steps: Annotated[int, option("Steps per row of the log.", RUN, min=1)] = 1
+    sample_every: Annotated[int, option("Steps between saved completions; 0: none.", RUN, min=0)] = 10
+    sample_size: Annotated[int, option("Completions saved at a time.", RUN, min=1)] = 4
     report_to: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
-        Option(help="Tracker, offline, beside the log; repeatable.", rich_help_panel=RUN),
+        option("Tracker, offline, beside the log; repeatable.", RUN),
     ] = ()
 
     @property
