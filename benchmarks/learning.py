@@ -1,11 +1,10 @@
-"""Learning: the pipeline's own training over several seeds, from the warm start to greedy accuracy on the
-held-out puzzles. Each run is what ``stages/train.yaml`` says but for its seed, through the command itself.
+"""Learning: greedy accuracy on held-out puzzles after training, over several seeds. Each run is the ``train``
+command with the options of ``stages/train.yaml`` and its own seed.
 
     python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
-Writes ``results/learning.json`` and, for every seed, ``results/learning-<seed>.csv`` with a row for each step
-and a picture of it.
-``--name`` says otherwise than "learning", for trials with other options.
+Writes ``results/learning.json`` and, for every seed, the log ``results/learning-<seed>.csv`` with its curves;
+``--name`` replaces "learning", for trials with other options.
 """
 
 import argparse
@@ -27,18 +26,18 @@ STAGES = Path(__file__).parent.parent / "stages"
 
 
 def flags(stage, changes=()):
-    """The flags of *stage* from its file of options, with *changes* ("key=value") over them."""
+    """The flags of *stage* from its options file, overridden by *changes* ("key=value")."""
     options = yaml.safe_load((STAGES / f"{stage}.yaml").read_text())[stage]
     options |= {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in changes)}
-    given = []
+    words = []
     for key, value in options.items():
-        for one in value if isinstance(value, list) else [value]:
-            given += [f"--{'' if one is not False else 'no-'}{key}", *([] if isinstance(one, bool) else [str(one)])]
-    return given
+        for item in value if isinstance(value, list) else [value]:
+            words += [f"--{'' if item is not False else 'no-'}{key}", *([] if isinstance(item, bool) else [str(item)])]
+    return words
 
 
 def command(*words):
-    """Run one command of this tool and return the seconds it took."""
+    """Run a command of countdown-rl and return its seconds."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "countdown_rl", *map(str, words)], check=True)
     return time.perf_counter() - started
@@ -49,7 +48,7 @@ def score(model, data, out):
     return results.read(out)
 
 
-def shown(result):
+def summary(result):
     metrics = result.metrics
     return {key: metrics[key] for key in ("accuracy", "n", "interval", "truncated")} | {
         "by_size": {size: part["accuracy"] for size, part in metrics["by_size"].items()},
@@ -64,32 +63,32 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--name", default="learning")
-    given = parser.parse_args()
+    args = parser.parse_args()
     runs = []
     with tempfile.TemporaryDirectory() as scratch:
-        base = score(given.model, given.data, Path(scratch) / "base")
-        for seed in given.seeds:
+        base = score(args.model, args.data, Path(scratch) / "base")
+        for seed in args.seeds:
             place = Path(scratch) / str(seed)
-            options = flags("train", [*given.set, f"seed={seed}"])
+            options = flags("train", [*args.set, f"seed={seed}"])
             log = place / "log.csv"
-            words = ["--model", given.model, "--data", given.data, "--out", place / "adapter", "--log", log]
+            words = ["--model", args.model, "--data", args.data, "--out", place / "adapter", "--log", log]
             seconds = command("train", *words, *options, "--checkpoints", place / "checkpoints")
-            trained = score(place / "adapter", given.data, place / "eval")
+            trained = score(place / "adapter", args.data, place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
-            kept = bench.RESULTS / f"{given.name}-{seed}.csv"
-            shutil.copy(log, kept)
-            plots.draw(kept, kept.with_suffix(".png"))
+            log_copy = bench.RESULTS / f"{args.name}-{seed}.csv"
+            shutil.copy(log, log_copy)
+            plots.draw(log_copy, log_copy.with_suffix(".png"))
             gain = compare.difference(base, trained)
-            runs.append({"seed": seed, "minutes": round(seconds / 60, 2), "gain": gain} | shown(trained))
+            runs.append({"seed": seed, "minutes": round(seconds / 60, 2), "gain": gain} | summary(trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
     bench.save(
-        given.name,
+        args.name,
         {
             "model": base.metrics["model"],
             "data": base.metrics["data"],
             "decoding": base.metrics["decoding"],
-            "options": flags("train", given.set),
-            "base": shown(base),
+            "options": flags("train", args.set),
+            "base": summary(base),
             "runs": runs,
         },
     )

@@ -1,12 +1,12 @@
-"""Training: seconds an optimiser step, and seconds to the same held-out accuracy, against a plain TRL loop.
+"""Training: seconds per optimiser step, and seconds to the same held-out accuracy, against a plain TRL loop.
 
     python -m benchmarks.training [--minutes 5] [--steps 110] [--set learning-rate=0.0004 ...]
 
-The plain loop is how TRL is used in a notebook: ``GRPOTrainer`` as it comes, its own generation, a grader with
-a pattern and ``eval``, a log every ten steps. Both sides start from the same model with the same LoRA, learning
-rate, batch, seed and order of puzzles (``stages/train.yaml``), one after the other, on the cores that this
-process may use, for ``--minutes`` each or ``--steps``. Every ``--every`` steps the clock stops and the greedy
-accuracy on ``--n`` held-out puzzles is measured, by the same code for both. Writes ``results/training.json``.
+The plain loop is TRL as in a notebook: an unchanged ``GRPOTrainer``, its own generation, a grader with a regular
+expression and ``eval``, a log every ten steps. Both sides start from the same model with the same LoRA, learning
+rate, batch, seed and order of puzzles (``stages/train.yaml``), one after the other, on the cores available to this
+process, for ``--minutes`` each or ``--steps``. Every ``--every`` steps the clock stops and the greedy accuracy on
+``--n`` held-out puzzles is measured, by the same code for both. Writes ``results/training.json``.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LISTS = ("reward", "trl", "report_to")
 
 
 class Clock:
-    """Seconds that were spent training, measured by the wall; and when to stop."""
+    """Wall-clock seconds of training, and its limit."""
 
     def __init__(self, minutes):
         self.seconds, self._limit, self._since = 0.0, minutes * 60, None
@@ -52,7 +52,7 @@ class Clock:
 
 
 class Course:
-    """What was measured of one side: after which step and second which share of the held-out puzzles was right."""
+    """Measurements of one side: accuracy on the held-out puzzles by step and second."""
 
     def __init__(self, clock, rows, tokenizer, every, longest):
         self.clock, self.every, self.points, self.ends = clock, every, [], []
@@ -71,7 +71,7 @@ class Course:
         self.points.append({"step": step, "seconds": round(self.clock.seconds, 2), "accuracy": right / len(self._rows)})
 
     def result(self):
-        # The first step has the setting up in it, which seconds_to counts and this does not.
+        # The first step includes the start-up, which only seconds_to counts.
         steps = len(self.ends) - 1
         pace = round((self.ends[-1] - self.ends[0]) / steps, 3) if steps > 0 else None
         return {"steps": len(self.ends), "seconds_a_step": pace, "course": self.points}
@@ -98,7 +98,7 @@ def copied_grader(completions, nums, target, **_):
     def one(text, numbers, goal):
         found = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
         said = found[1].strip() if found else ""
-        # The grader that is copied from project to project, but for a bound: a power would never come back.
+        # The common grader of such notebooks, but bounded: a power would not terminate.
         if not re.fullmatch(r"[0-9+\-*/(). ]{1,60}", said) or "**" in said:
             return 0.0
         if sorted(int(number) for number in re.findall(r"\d+", said)) != sorted(numbers):
@@ -115,7 +115,7 @@ COPIED = {"correct": copied_grader, "format": copied_format}
 
 
 def plain(options, ref, rows, course):
-    """GRPO as TRL does it by itself."""
+    """GRPO with an unchanged GRPOTrainer."""
     import datasets
     import peft
     from transformers import PrinterCallback, TrainerCallback
@@ -185,11 +185,11 @@ def plain(options, ref, rows, course):
 
 
 class Enough(BaseException):
-    """The time of a side is over."""
+    """The time limit of a side is reached."""
 
 
 def ours(options, model, data, course):
-    """``countdown-rl train``, whose checkpoints show the model while it learns."""
+    """``countdown-rl train``, measured by its checkpoints."""
     import peft
 
     beside = load.load(reference.resolve(model), precision=options.precision)
@@ -198,7 +198,7 @@ def ours(options, model, data, course):
         place = Path(folder)
 
         def measure(step):
-            # A fresh copy of the adapter: nothing of it stays on the base.
+            # Unloaded afterwards, so that the base is left as it was.
             adapted = peft.PeftModel.from_pretrained(beside.model, place / "checkpoints" / f"checkpoint-{step}")
             course.measure(step, adapted)
             beside.model = adapted.unload()
@@ -206,7 +206,7 @@ def ours(options, model, data, course):
         def on_step(row):
             course.clock.stop()
             course.ends.append(course.clock.seconds)
-            # The checkpoint of a step is written after it was told of.
+            # The checkpoint of a step is written after this call.
             if row.step > 1 and (row.step - 1) % course.every == 0:
                 measure(row.step - 1)
                 course.points[-1]["seconds"] = round(course.ends[-2], 2)
@@ -262,7 +262,7 @@ def main(given: Sequence[str] | None = None) -> None:
         ours(options, asked.model, asked.data, course) if name == "ours" else plain(options, ref, rows, course)
         courses[name] = course
         print(name, course.result()["seconds_a_step"], [point["accuracy"] for point in course.points], flush=True)
-    # The best that both got to.
+    # The highest accuracy that both reached.
     goal = min(max(point["accuracy"] for point in course.points) for course in courses.values())
     bench.save(
         asked.name,
