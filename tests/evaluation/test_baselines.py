@@ -1,4 +1,4 @@
-"""The floor and the ceiling: legal by every rule, the same each time, and in the table beside the models."""
+"""Baselines: legal under every rule, reproducible, and listed beside the models."""
 
 import json
 import random
@@ -39,14 +39,14 @@ rows = st.fixed_dictionaries(
 
 
 @given(rows, st.integers())
-def test_a_random_expression_keeps_every_rule(row, seed):
+def test_a_random_expression_obeys_every_rule(row, seed):
     completion = baselines.complete("random", parse_row(row), str(seed))
     grade = parse_row(row).grade(completion)
     assert grade.strict_format
     assert grade.correct or grade.reason == "wrong-value"
 
 
-def test_every_expression_of_a_small_puzzle_comes_up():
+def test_every_expression_of_a_small_puzzle_is_drawn():
     posed = parse_row({"nums": [2, 5], "target": 1, "rule": "at-most-once"}).puzzle
     values = {parse(baselines.expression(posed, random.Random(seed))).value for seed in range(400)}
     one, other = Fraction(2), Fraction(5)
@@ -71,7 +71,7 @@ def run(tmp_path, model, name, puzzles=ROWS, **options):
     return evaluate.evaluate(EvalOptions(**options), model=model, data=data, out=tmp_path / name)
 
 
-def test_the_solver_is_right_about_every_puzzle_whether_there_is_a_way_or_not(tmp_path):
+def test_the_solver_is_correct_on_every_puzzle_solvable_or_not(tmp_path):
     result = run(tmp_path, "solver", "out")
     assert result.metrics["correct"] == result.metrics["n"] == 4
     assert [sample["answer"] for sample in result.samples][2] == "impossible"
@@ -79,7 +79,7 @@ def test_the_solver_is_right_about_every_puzzle_whether_there_is_a_way_or_not(tm
     assert results.read(tmp_path / "out") == result
 
 
-def test_a_row_s_expression_depends_on_seed_and_row_alone(tmp_path):
+def test_a_random_expression_depends_on_seed_and_row_alone(tmp_path):
     few, all_ = run(tmp_path, "random", "few", limit=2), run(tmp_path, "random", "all")
     assert all_.samples[:2] == few.samples
     assert run(tmp_path, "random", "again").samples == all_.samples
@@ -112,7 +112,7 @@ def scored(tmp_path, right: str, **decoding) -> results.Result:
     return results.Result(metrics | {"data": floor.metrics["data"], "precision": "fp32"}, samples)
 
 
-def test_models_are_compared_with_models_and_bounds_stand_beside_them(tmp_path):
+def test_models_are_compared_with_models_and_not_with_baselines(tmp_path):
     floor, ceiling = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling")
     one, two = scored(tmp_path, "+---"), scored(tmp_path, "+-++")
     values = compare.figures({"random": floor, "one": one, "solver": ceiling, "two": two})
@@ -126,7 +126,7 @@ def test_models_are_compared_with_models_and_bounds_stand_beside_them(tmp_path):
     assert lines[5].count("+50.0") == 1
 
 
-def test_a_bound_has_as_many_answers_a_puzzle_as_the_model_it_is_held_against(tmp_path):
+def test_a_baseline_needs_as_many_samples_as_the_model(tmp_path):
     floor = run(tmp_path, "random", "floor")
     with pytest.raises(InputError, match="random and model were decoded differently"):
         compare.figures({"random": floor, "model": scored(tmp_path, "++++", samples=2)})
@@ -134,7 +134,7 @@ def test_a_bound_has_as_many_answers_a_puzzle_as_the_model_it_is_held_against(tm
         compare.figures({"random": floor, "solver": run(tmp_path, "solver", "ceiling")})
 
 
-def test_the_command_needs_no_torch(tmp_path, monkeypatch, capsys):
+def test_a_baseline_is_evaluated_without_torch(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(Path("test.jsonl"))
     monkeypatch.setitem(sys.modules, "torch", None)  # so that importing it fails
@@ -145,7 +145,7 @@ def test_the_command_needs_no_torch(tmp_path, monkeypatch, capsys):
     assert "100.0%" in capsys.readouterr().out
 
 
-def test_a_single_model_is_held_against_its_floor_and_its_ceiling(tmp_path):
+def test_a_single_model_is_compared_with_its_baselines(tmp_path):
     floor, ceiling, one = run(tmp_path, "random", "floor"), run(tmp_path, "solver", "ceiling"), scored(tmp_path, "+---")
     results = {"random": floor, "one": one, "solver": ceiling}
     rows = {row["name"]: row for row in compare.figures(results)["results"]}

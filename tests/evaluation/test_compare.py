@@ -1,4 +1,4 @@
-"""Evaluations side by side: paired figures, one table, and no comparing of what cannot be compared."""
+"""Comparison: paired differences, one table, and refusal of results that cannot be compared."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def three(tmp_path, monkeypatch):
     return {name: made(Path(name), marks) for name, marks in (("base", BASE), ("adapter", TRAINED), ("merged", MERGED))}
 
 
-def test_each_is_held_against_the_first_and_the_one_before_puzzle_by_puzzle(three):
+def test_differences_from_the_first_and_the_previous_result_are_paired(three):
     values = compare.compare(three, Path("comparison"))
     base, adapter, merged = values["results"]
     assert [row["name"] for row in values["results"]] == ["base", "adapter", "merged"]
@@ -76,7 +76,7 @@ def test_each_is_held_against_the_first_and_the_one_before_puzzle_by_puzzle(thre
     }
 
 
-def test_the_table_has_a_line_each_and_says_how(three):
+def test_the_table_has_a_line_per_result_and_the_conditions(three):
     compare.compare(three, Path("comparison"))
     lines = Path("comparison/comparison.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
@@ -94,7 +94,7 @@ def test_the_table_has_a_line_each_and_says_how(three):
     )
 
 
-def test_the_puzzles_that_changed_side_are_kept_with_both_completions(three):
+def test_changes_hold_both_completions(three):
     compare.compare(three, Path("comparison"))
     changes = compare.read_changes(Path("comparison"))
     marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
@@ -115,7 +115,7 @@ def test_the_puzzles_that_changed_side_are_kept_with_both_completions(three):
     assert (sides.count("won"), sides.count("lost")) == (told["merged"]["won"], told["merged"]["lost"])
 
 
-def test_of_several_completions_a_change_shows_those_that_tell():
+def test_a_change_among_several_completions_shows_the_first_wrong_and_correct_ones():
     def result(*puzzles):
         samples = [
             {"correct": ok, "completion": f"{at}{turn}", "nums": [1], "target": 1, "answer": "1", "value": "1"}
@@ -154,14 +154,14 @@ def test_rows_need_no_id(tmp_path):
         (BASE, {"decoding": GREEDY | {"greedy": False, "temperature": 1.0}}, "other and base were decoded differently"),
     ],
 )
-def test_other_puzzles_or_another_decoding_are_refused(three, marks, changes, says):
+def test_results_on_other_puzzles_or_with_other_decoding_are_refused(three, marks, changes, says):
     made(Path("other"), marks, **changes)
     with pytest.raises(InputError, match=says):
         compare.compare({"base": Path("base"), "other": Path("other")}, Path("out"))
     assert not Path("out").exists()
 
 
-def test_what_is_no_evaluation_is_refused_and_nothing_is_overwritten(three):
+def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
     compare.compare(three, Path("out"))
     before = {file.name: file.read_bytes() for file in Path("out").iterdir()}
     with pytest.raises(InputError, match="at least two"):
@@ -204,7 +204,7 @@ def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
     assert len(json.loads(capsys.readouterr().out)["changes"]) == 4
 
 
-def test_the_command_names_results_by_what_tells_them_apart(three, monkeypatch, capsys):
+def test_the_command_names_results_by_directory_or_by_path(three, monkeypatch, capsys):
     for run in ("a", "b"):
         made(Path("runs", run, "eval"), BASE)
     assert command(monkeypatch, "runs/a/eval", "runs/b/eval", "--out", "out", "--json") == 0

@@ -1,4 +1,4 @@
-"""Evaluations: what they measure, that they repeat to the byte, go on after a kill, and refuse in one sentence."""
+"""Evaluation: figures, reproducible bytes, resuming after a kill, and errors in one sentence."""
 
 import errno
 import json
@@ -92,7 +92,7 @@ def saying(monkeypatch):
 # What it measures
 
 
-def test_an_evaluation_says_what_was_solved_of_which_data_and_how(place, unbroken, tmp_path):
+def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_path):
     manifest = artifacts.read(place / "unbroken", "eval")
     result = results.read(place / "unbroken")
     metrics = result.metrics
@@ -113,7 +113,7 @@ def test_an_evaluation_says_what_was_solved_of_which_data_and_how(place, unbroke
     assert str(place) not in unbroken["details.json"].decode()
 
 
-def test_shares_are_counted_over_all_and_in_groups_in_the_order_of_their_size():
+def test_shares_are_measured_over_all_and_by_group_in_order_of_size():
     rows = [{"nums": [1] * size, "needs": needs} for size, needs in [(3, "add-sub"), (10, None), (3, "mul-div")]]
     grade = {"format": True, "strict_format": False, "truncated": False, "tokens": 10}
     samples = [
@@ -131,7 +131,7 @@ def test_shares_are_counted_over_all_and_in_groups_in_the_order_of_their_size():
     assert metrics["rules"] == ["exactly-once"]
 
 
-def test_right_answers_count_in_every_style_rule_and_task(place, tmp_path, saying):
+def test_answers_are_graded_by_style_rule_and_operators_of_their_row(place, tmp_path, saying):
     rows = [
         {"id": "plain", "nums": [2, 3], "target": 5},
         {"id": "own", "nums": [2, 3], "target": 5, "style": "own"},
@@ -151,7 +151,7 @@ def test_right_answers_count_in_every_style_rule_and_task(place, tmp_path, sayin
     assert result.metrics["rules"] == ["at-most-once", "exactly-once"]
 
 
-def test_saying_impossible_is_right_where_there_is_no_way(place, tmp_path, saying):
+def test_impossible_is_correct_for_an_unsolvable_puzzle_only(place, tmp_path, saying):
     rows = [{"id": "no", "nums": [1, 1], "target": 50}, {"id": "yes", "nums": [1, 1], "target": 2}]
     saying("</think>\n<answer>impossible</answer>")
     result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", rows))
@@ -159,7 +159,7 @@ def test_saying_impossible_is_right_where_there_is_no_way(place, tmp_path, sayin
     assert result.samples[1]["reason"] == "not-impossible"
 
 
-def test_word_problems_go_the_same_way(place, tmp_path, saying):
+def test_gsm8k_rows_are_evaluated(place, tmp_path, saying):
     saying("<thinking>\n2 + 3\n</thinking>\n<answer>\n5\n</answer>")
     result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", [GSM]))
     assert result.metrics["accuracy"] == 1
@@ -169,7 +169,7 @@ def test_word_problems_go_the_same_way(place, tmp_path, saying):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["5", "6"])
-def test_larger_puzzles_that_gen_data_makes_are_scored_by_their_size(place, tmp_path, monkeypatch, size):
+def test_larger_puzzles_of_gen_data_are_measured_by_size(place, tmp_path, monkeypatch, size):
     monkeypatch.chdir(tmp_path)
     made = (
         "gen-data",
@@ -193,7 +193,7 @@ def test_larger_puzzles_that_gen_data_makes_are_scored_by_their_size(place, tmp_
     assert result.metrics["data"]["file"] == "test.jsonl"
 
 
-def test_word_problems_in_the_shape_of_gsm8k_go_from_their_file_to_a_score(place, tmp_path, monkeypatch, saying):
+def test_an_imported_gsm8k_file_is_evaluated(place, tmp_path, monkeypatch, saying):
     monkeypatch.chdir(tmp_path)
     given = [{"question": f"How many are {n} and 1?", "answer": f"So.\n#### {n + 1:,}"} for n in range(950, 1050)]
     write(Path("gsm8k.jsonl"), given)
@@ -207,7 +207,7 @@ def test_word_problems_in_the_shape_of_gsm8k_go_from_their_file_to_a_score(place
     assert result.metrics["majority"]["share"] == result.metrics["pass_at"]["3"]["share"] == 1
 
 
-def test_a_data_artifact_stands_for_its_test_split_and_a_row_needs_no_id(place, unbroken, tmp_path):
+def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroken, tmp_path):
     bare = [{"nums": row["nums"], "target": row["target"]} for row in ROWS]
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
         for split in ("train", "valid", "test"):
@@ -218,7 +218,7 @@ def test_a_data_artifact_stands_for_its_test_split_and_a_row_needs_no_id(place, 
     assert "id" not in result.samples[0]
 
 
-def test_what_a_model_writes_comes_back_whatever_it_is(place, tmp_path, saying):
+def test_any_completion_is_read_back_unchanged(place, tmp_path, saying):
     odd = "a\u2028b\x85c\x1ed\re\x0cf\tg\ufffd é 🙂"
     saying(odd)
     result = run(place, tmp_path / "eval")
@@ -226,7 +226,7 @@ def test_what_a_model_writes_comes_back_whatever_it_is(place, tmp_path, saying):
     assert result.samples[0]["completion"] == odd
 
 
-def test_it_sees_for_itself_what_it_is_given(place, unbroken, tmp_path):
+def test_the_kind_of_model_and_its_precision_are_recognised(place, unbroken, tmp_path):
     adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model")
     result = run(place, tmp_path / "eval", model=str(adapter))
     assert result.metrics["model"]["kind"] == "adapter"
@@ -241,7 +241,7 @@ def test_it_sees_for_itself_what_it_is_given(place, unbroken, tmp_path):
 # The same bytes
 
 
-def test_two_runs_give_the_same_bytes_and_leave_nothing_else(place, unbroken, tmp_path):
+def test_two_runs_give_the_same_bytes_and_no_other_files(place, unbroken, tmp_path):
     run(place, tmp_path / "deep" / "er" / "eval")
     assert files(tmp_path / "deep" / "er" / "eval") == unbroken
     assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["eval"]
@@ -256,13 +256,13 @@ def test_sampling_repeats_with_its_seed(place, tmp_path):
     assert texts[0] != texts[2]
 
 
-def test_another_size_of_batch_writes_the_same_greedily(place, unbroken, tmp_path):
+def test_greedy_completions_do_not_depend_on_the_batch_size(place, unbroken, tmp_path):
     texts = results.read(place / "unbroken").samples
     assert run(place, tmp_path / "eval", replace(SMALL, batch_size=0)).samples == texts
 
 
 @pytest.mark.parametrize("options", [SMALL, replace(SMALL, temperature=1.0)], ids=["greedy", "sampled"])
-def test_a_run_that_breaks_off_ends_with_the_same_bytes_and_writes_no_batch_twice(place, tmp_path, written, options):
+def test_an_interrupted_run_resumes_to_the_same_bytes_without_repeating_a_batch(place, tmp_path, written, options):
     run(place, tmp_path / "whole", options)
     assert written == [0, 1, 2, 3]
     written.clear()
@@ -283,7 +283,7 @@ def test_a_run_that_breaks_off_ends_with_the_same_bytes_and_writes_no_batch_twic
     assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "whole"]
 
 
-def test_a_run_that_is_killed_ends_with_the_same_bytes(place, unbroken, tmp_path):
+def test_a_killed_run_resumes_to_the_same_bytes(place, unbroken, tmp_path):
     code = (
         "import os, signal, sys; from pathlib import Path; from countdown_rl.evaluation import evaluate;"
         "from countdown_rl.evaluation.config import EvalOptions;"
@@ -304,7 +304,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bytes(place, unbroken, tmp_path
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_ten_times_at_random_moments_ends_with_the_same_bytes(place, tmp_path):
+def test_a_run_killed_ten_times_at_random_moments_resumes_to_the_same_bytes(place, tmp_path):
     # Enough puzzles that a run takes longer than it takes to start, one batch after another.
     rows = [row | {"id": f"{row['id']}-{turn}", "target": row["target"] + turn} for turn in range(40) for row in ROWS]
     data = write(tmp_path / "rows.jsonl", rows)
@@ -335,7 +335,7 @@ def test_a_run_that_is_killed_ten_times_at_random_moments_ends_with_the_same_byt
     assert [path.name for path in (tmp_path / "again").iterdir()] == ["eval"]
 
 
-def test_what_another_run_left_is_not_taken(place, unbroken, tmp_path, written):
+def test_batches_of_another_run_are_not_used(place, unbroken, tmp_path, written):
     def breaking(done, *rest):
         if done == 8:
             raise KeyboardInterrupt
@@ -352,7 +352,7 @@ def test_what_another_run_left_is_not_taken(place, unbroken, tmp_path, written):
 # The file of finished batches
 
 
-def test_progress_is_whole_up_to_where_its_file_was_cut(tmp_path):
+def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
     path, identity = tmp_path / "new" / "file", {"model": "é"}
     batches = {(0, 3): [Completion("é\u2028🙂\n", 3, True)] * 2, (1,): [Completion("", 1, False)], (2,): []}
     batches[(2,)] = [Completion("→", 5, True)]
@@ -379,7 +379,7 @@ def test_progress_is_whole_up_to_where_its_file_was_cut(tmp_path):
 @pytest.mark.parametrize(
     "damage", [b"\xff\xfe\n", b"[]\n", b"null\n", b"[[1], 5]\n", b'[[1], [["a"]]]\n', b"[[1, 2], []]\n"]
 )
-def test_progress_drops_what_follows_a_line_that_cannot_be_read(tmp_path, damage):
+def test_progress_drops_everything_after_a_damaged_line(tmp_path, damage):
     first = Progress(tmp_path / "file", {})
     first.add((5, 6), [Completion("a", 1, True)] * 2)
     whole = (tmp_path / "file").read_bytes()
@@ -465,7 +465,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, cap
     assert {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))} == before
 
 
-def test_a_full_disk_is_one_sentence_and_what_was_finished_is_kept(here, monkeypatch, capsys, written):
+def test_a_full_disk_is_one_sentence_and_finished_batches_are_kept(here, monkeypatch, capsys, written):
     add = Progress.add
 
     def full(self, rows, completions):
@@ -485,7 +485,7 @@ def test_a_full_disk_is_one_sentence_and_what_was_finished_is_kept(here, monkeyp
     assert written == [2, 3]
 
 
-def test_a_result_stands_until_a_new_one_is_whole(here, monkeypatch, capsys):
+def test_a_result_is_replaced_only_by_a_complete_one(here, monkeypatch, capsys):
     assert command(monkeypatch, *GOOD) == 0
     before = files(Path("out"))
     assert command(monkeypatch, *GOOD, "--data", "broken.jsonl") == 1
@@ -511,7 +511,7 @@ def test_a_damaged_evaluation_is_refused(here, monkeypatch, capsys):
 # Reading completions
 
 
-def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys, saying):
+def test_samples_filters_completions(here, place, monkeypatch, capsys, saying):
     answers = [
         "</think>\n<answer>2+3+5</answer>",
         "<answer>2 + 9</answer>",
@@ -543,7 +543,7 @@ def test_samples_shows_those_that_are_asked_for(here, place, monkeypatch, capsys
     assert "4 of 4 completions" in text
 
 
-def test_a_sample_without_a_value_shows_what_was_said(here, place, monkeypatch, capsys, saying):
+def test_a_sample_without_a_value_shows_its_answer(here, place, monkeypatch, capsys, saying):
     saying("</think>\n<answer>impossible</answer>")
     rows = [{"nums": [1, 1], "target": 50}, {"nums": [1, 1], "target": 2}]
     run(place, Path("eval"), data=write(Path("two.jsonl"), rows))

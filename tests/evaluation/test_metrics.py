@@ -1,4 +1,4 @@
-"""Shares of several completions a puzzle: estimators against enumeration, intervals against simulation."""
+"""Metrics of several completions per puzzle: estimators against enumeration, intervals against simulation."""
 
 from itertools import combinations
 from statistics import NormalDist, stdev
@@ -24,7 +24,7 @@ def graded(right, *, size=3):
 
 
 @pytest.mark.parametrize("each", range(1, 7))
-def test_pass_at_k_is_the_share_of_draws_that_have_a_right_one(each):
+def test_pass_at_k_equals_enumeration(each):
     for right in range(each + 1):
         outcomes = [True] * right + [False] * (each - right)
         for k in range(1, each + 1):
@@ -32,13 +32,13 @@ def test_pass_at_k_is_the_share_of_draws_that_have_a_right_one(each):
             assert pass_at(k, right, each) == pytest.approx(sum(draws) / len(draws))
 
 
-def test_one_completion_a_puzzle_has_wilsons_interval():
+def test_one_completion_per_puzzle_has_wilsons_interval():
     for n in (1, 7, 500):
         for right in {0, 1, n // 2, n - 1, n}:
             assert mean_interval([1.0] * right + [0.0] * (n - right)) == pytest.approx(wilson(right, n))
 
 
-def test_completions_that_always_agree_tell_no_more_than_one_and_independent_ones_as_much_as_they_are():
+def test_the_effective_sample_size_is_that_of_puzzles_or_of_completions_at_the_extremes():
     alike = [1.0] * 30 + [0.0] * 70
     assert mean_interval(alike, 8) == pytest.approx(wilson(30, 100))
     assert mean_interval([0.5] * 100, 8) == pytest.approx(wilson(400, 800))
@@ -72,7 +72,7 @@ def test_the_bootstrap_of_pass_at_k_covers_95_percent_of_10000_draws(a, b, n, k)
     assert covered / 10_000 == pytest.approx(0.95, abs=0.01)
 
 
-def test_the_bootstrap_repeats_and_gives_way_to_wilson_where_resampling_tells_nothing():
+def test_the_bootstrap_is_deterministic_and_wilsons_interval_for_few_values():
     values = [0.25] * 30 + [1.0] * 20 + [0.0] * 50
     low, high = bootstrap(values)
     assert (low, high) == bootstrap(sorted(values))
@@ -82,13 +82,13 @@ def test_the_bootstrap_repeats_and_gives_way_to_wilson_where_resampling_tells_no
     assert bootstrap([1.0] + [0.0] * 999) == wilson(1, 1000)
 
 
-def test_a_bootstrap_interval_is_about_that_of_the_mean_where_the_mean_is_known_well():
+def test_the_bootstrap_of_many_values_is_close_to_the_normal_interval():
     values = np.random.default_rng(1).beta(3, 2, size=2_000)
     error = 1.96 * values.std() / 2_000**0.5
     assert bootstrap(values) == pytest.approx((values.mean() - error, values.mean() + error), abs=error / 20)
 
 
-def test_a_paired_mean_is_that_of_the_differences():
+def test_the_paired_mean_equals_the_mean_difference():
     first, second = [0.0, 0.25, 0.5, 1.0], [0.25, 0.25, 1.0, 0.75]
     mean, (low, high), p = paired_mean(first, second)
     assert mean == pytest.approx(0.125)
@@ -130,11 +130,11 @@ def answers(*texts):
         ([None, None], False),
     ],
 )
-def test_the_answer_given_most_often_wins_however_it_is_written(texts, right):
+def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
     assert vote(answers(*texts)) is right
 
 
-def test_metrics_of_several_completions_say_how_they_vote_and_how_draws_differ():
+def test_metrics_of_several_completions_include_majority_and_draws():
     samples, rows = graded([(True, False, False), (True, True, True), (False, False, True), (True, False, False)])
     for sample in samples:
         sample["answer"] = "1" if sample["correct"] else "2"
@@ -147,7 +147,7 @@ def test_metrics_of_several_completions_say_how_they_vote_and_how_draws_differ()
     assert metrics["pass_at"]["1"]["share"] == metrics["accuracy"] == 0.5
 
 
-def test_puzzles_are_told_apart_by_how_many_solutions_they_have_and_refusals_by_whether_they_are_right():
+def test_metrics_by_number_of_solutions_and_of_refusals():
     found = [1, 0, 7, 0, 1, 30, 3, None]
     rows = [{"nums": [1, 2], "target": 3, "solutions": count} for count in found]
     rows[-1].pop("solutions")
@@ -164,7 +164,7 @@ def test_puzzles_are_told_apart_by_how_many_solutions_they_have_and_refusals_by_
     assert "impossible" not in measure([blank | {"correct": True, "reason": ""}], rows[:1])
 
 
-def test_lengths_are_told_by_side_with_the_price_of_a_right_answer():
+def test_token_counts_by_correctness_and_per_correct_answer():
     blank = {"format": True, "strict_format": True, "truncated": False}
     marks = [(10, True), (20, True), (30, False), (200, False)]
     samples = [blank | {"tokens": n, "correct": ok, "reason": "" if ok else "no-answer"} for n, ok in marks]
@@ -182,7 +182,7 @@ def test_lengths_are_told_by_side_with_the_price_of_a_right_answer():
     assert (none["mean_right"], none["per_right_answer"]) == (None, None)
 
 
-def test_metrics_of_one_completion_say_nothing_of_pass_at():
+def test_metrics_of_one_completion_have_no_pass_at_k():
     samples, rows = graded([(True,), (False,)])
     assert "pass_at" not in measure(samples, rows)
 

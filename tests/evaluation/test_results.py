@@ -40,7 +40,7 @@ def test_metrics_of_six_evaluations_fit_140_columns():
     assert width + sum(4 + max(len(name), len(str(value))) for name, value in flat.items()) <= 140
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_a_written_result_is_read_back(tmp_path):
     metrics = measure(SAMPLES, ROWS)
     with artifacts.writing(tmp_path / "eval", "eval", options={}) as draft:
         results.write(draft.path, metrics, SAMPLES)

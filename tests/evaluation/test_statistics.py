@@ -26,7 +26,7 @@ def test_wilson_gives_the_published_limits(successes, n, low, high):
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (3, 10), (500, 1000), (1000, 1000), (1, 100_000)])
-def test_wilson_limits_are_where_the_score_test_just_fails(successes, n):
+def test_wilson_limits_invert_the_score_test(successes, n):
     low, high = wilson(successes, n)
     assert 0 <= low <= successes / n <= high <= 1
     for limit in (low, high):
@@ -34,7 +34,7 @@ def test_wilson_limits_are_where_the_score_test_just_fails(successes, n):
             assert abs(successes / n - limit) / sqrt(limit * (1 - limit) / n) == pytest.approx(Z)
 
 
-def test_nothing_counted_says_nothing():
+def test_statistics_of_no_trials():
     assert wilson(0, 0) == (0, 1)
     assert paired_difference(0, 0, 0, 0) == (0, (-1, 1))
     assert mcnemar(0, 0) == 1
@@ -71,7 +71,7 @@ def test_the_paired_difference_has_the_published_limits(table, difference, low, 
     assert interval == pytest.approx((low, high), abs=6e-4)
 
 
-def test_the_paired_interval_turns_round_with_its_sides_and_stays_in_bounds():
+def test_the_paired_interval_is_antisymmetric_and_within_bounds():
     for both, first, second, neither in product(range(5), repeat=4):
         if both + first + second + neither == 0:
             continue
@@ -81,7 +81,7 @@ def test_the_paired_interval_turns_round_with_its_sides_and_stays_in_bounds():
         assert (turned, below, above) == pytest.approx((-found, -high, -low), abs=1e-12)
 
 
-def test_two_that_agree_everywhere_differ_by_nothing_known_better_with_more_puzzles():
+def test_equal_results_have_a_narrow_interval_around_zero():
     found, (low, high) = paired_difference(600, 0, 0, 400)
     assert found == 0
     assert -0.005 < low < 0 < high < 0.005
@@ -112,14 +112,14 @@ def test_mcnemar_is_the_binomial_test_of_an_even_coin():
             assert mcnemar(first, n - first) == pytest.approx(float(exact), abs=1e-12)
 
 
-def test_mcnemar_gives_the_published_value_and_stands_thousands_of_puzzles():
+def test_mcnemar_gives_the_published_value_and_handles_thousands_of_puzzles():
     assert mcnemar(1, 7) == pytest.approx(0.0703, abs=1e-4)  # Fagerland et al. (2013), exact conditional test
     assert mcnemar(5_000, 5_000) == 1
     assert 0 < mcnemar(4_900, 5_300) < 1e-4
     assert mcnemar(0, 1_000) == pytest.approx(2**-999)
 
 
-def test_mcnemar_rejects_what_is_true_no_more_often_than_it_says():
+def test_mcnemar_keeps_its_significance_level():
     n = 200
     rejected = sum(comb(n, k) for k in range(n + 1) if mcnemar(k, n - k) < 0.05)
     assert Fraction(rejected, 2**n) <= Fraction(5, 100)

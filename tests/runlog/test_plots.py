@@ -1,4 +1,4 @@
-"""The picture of a run: the same bytes for the same log, and one for every log that can be read."""
+"""Training curves as a PNG: deterministic, and drawn for every readable log."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from countdown_rl.runlog import log, plots
 from tests.runlog.test_diagnostics import row, run
 
 
-def test_the_same_log_gives_the_same_picture(tmp_path):
+def test_the_same_log_gives_the_same_bytes(tmp_path):
     log.write(tmp_path / "log.csv", [row(step, reward=step / 200) for step in range(1, 150)])
     plots.draw(tmp_path / "log.csv", tmp_path / "a" / "one.png")
     plots.draw(tmp_path / "log.csv", tmp_path / "two.png")
@@ -27,7 +27,7 @@ def test_short_logs_and_logs_with_gaps_are_drawn_too(tmp_path, rows):
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
-def test_what_is_no_log_is_refused(tmp_path):
+def test_an_empty_log_is_refused(tmp_path):
     log.write(tmp_path / "log.csv", [])
     with pytest.raises(InputError, match="no step"):
         plots.draw(tmp_path / "log.csv", tmp_path / "picture.png")

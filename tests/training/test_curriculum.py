@@ -1,10 +1,10 @@
-"""A curriculum draws what the model solves sometimes, and the same again after a break."""
+"""Curriculum: puzzles solved sometimes are drawn more, and a resumed run draws the same ones."""
 
 import json
 from collections import Counter
 from itertools import islice
 
-from countdown_rl.training.curriculum import Curriculum, kind
+from countdown_rl.training.curriculum import Curriculum, in_turn, kind
 
 ROWS = [{"size": size, "needs": needs, "solutions": 2} for size in (3, 4) for needs in ("add-sub", "mul-div")] * 25
 KINDS = sorted({kind(row) for row in ROWS})
@@ -27,18 +27,18 @@ def test_kinds_are_by_size_by_need_and_by_the_number_of_solutions():
     assert kind({"question": "?"}) == "0 numbers, ?, ? solutions"
 
 
-def test_before_anything_is_known_every_kind_is_drawn_as_the_data_has_it():
+def test_without_evidence_kinds_are_drawn_in_proportion_to_the_data():
     assert set(made().probabilities(0).values()) == {0.25}
     drawn = made().draw(0)
     assert len(drawn) == 40
     assert len(set(drawn)) == 40
 
 
-def test_a_small_data_set_is_drawn_from_more_than_once():
+def test_rows_of_a_small_data_set_repeat():
     assert len(made(size=300).draw(0)) == 300
 
 
-def test_kinds_that_are_solved_sometimes_are_drawn_more_and_the_others_never_forgotten():
+def test_kinds_solved_sometimes_are_drawn_more_and_others_still():
     course = made()
     for number in range(12):
         course.observe(outcomes(course.draw(number), KINDS[:1]), num_generations=2)
@@ -49,7 +49,7 @@ def test_kinds_that_are_solved_sometimes_are_drawn_more_and_the_others_never_for
     assert drawn[KINDS[0]] > 250
 
 
-def test_a_kind_not_seen_for_long_is_tried_again():
+def test_the_probability_of_an_unseen_kind_recovers():
     course = made()
     for number in range(12):
         course.observe(outcomes(course.draw(number), KINDS[:1]), num_generations=2)
@@ -60,7 +60,7 @@ def test_a_kind_not_seen_for_long_is_tried_again():
     assert course.probabilities(112)[KINDS[1]] > 2 * low
 
 
-def test_reading_one_round_ahead_changes_nothing_and_a_break_neither():
+def test_prefetching_and_resuming_do_not_change_the_draws():
     def rounds(ahead, stop_at=None):
         course, drawn = made(), {}
         for number in range(8):
@@ -75,3 +75,10 @@ def test_reading_one_round_ahead_changes_nothing_and_a_break_neither():
     assert plain == rounds(1) == rounds(0, stop_at=1) == rounds(1, stop_at=5)
     course = made()
     assert list(islice(course.indices(0), 40)) == plain[0]
+
+
+def test_every_row_is_drawn_once_per_epoch():
+    order = list(islice(in_turn(7, seed=3), 21))
+    assert sorted(order[:7]) == sorted(order[7:14]) == list(range(7))
+    assert order[:7] != order[7:14]
+    assert list(islice(in_turn(7, seed=3, start=9), 12)) == order[9:]

@@ -1,4 +1,4 @@
-"""LoRA gradients over a base, however it is held, are those of the plain formula, and stay so after it was used."""
+"""LoRA gradients equal the formula for every precision of the base, before and after generation."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def evaluate(model, tokenizer):
 
 
 @pytest.mark.parametrize(("precision", "device", "path", "tolerance"), PATHS)
-def test_they_are_the_formulas_before_and_after_an_evaluation(base, precision, device, path, tolerance):
+def test_lora_gradients_equal_the_formula_before_and_after_generation(base, precision, device, path, tolerance):
     import peft
 
     loaded = load(resolve(str(base)), precision=precision, device=device)

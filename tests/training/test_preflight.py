@@ -1,4 +1,4 @@
-"""What `train --check` says before a run: memory worked out from shapes, and every reason not to begin."""
+"""`train --check`: the memory estimate, and the errors that prevent a run."""
 
 import json
 import sys
@@ -62,7 +62,7 @@ def test_an_8b_adapter_of_rank_8_has_the_published_count_of_parameters():
     assert model.num_parameters() + trained == 8_051_232_768
 
 
-def test_4_bit_weights_take_the_bytes_that_are_stored():
+def test_4_bit_weights_are_counted_in_stored_bytes():
     from math import prod
 
     from countdown_rl.models import nf4
@@ -106,7 +106,7 @@ def kept(family, layers, dtype, dropout):
 @pytest.mark.parametrize("dropout", [0.0, 0.05])
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("name", standins.FAMILIES)
-def test_what_a_block_keeps_for_the_backward_pass_is_what_autograd_keeps(name, width, dropout):
+def test_activations_of_a_block_are_those_that_autograd_keeps(name, width, dropout):
     import torch
 
     dtype = {2: torch.bfloat16, 4: torch.float32}[width]
@@ -115,7 +115,7 @@ def test_what_a_block_keeps_for_the_backward_pass_is_what_autograd_keeps(name, w
     assert reckoned == pytest.approx((three - one) / 2, rel=0.02)
 
 
-def test_memory_grows_with_what_it_should_grow_with():
+def test_memory_depends_on_batch_length_precision_and_processes():
     model = big(num_hidden_layers=2, vocab_size=1_000)
 
     def of(nf4=False, processes=1, **changes):
@@ -133,7 +133,7 @@ def test_memory_grows_with_what_it_should_grow_with():
     assert plain.peak == parts + max(plain.generation, plain.loss)
 
 
-def test_a_run_that_can_begin_is_told_as_one_json_object_and_writes_nothing(check, llama, rows, tmp_path):
+def test_a_valid_run_is_described_and_nothing_is_written(check, llama, rows, tmp_path):
     status, out, err = check("--model", llama, "--data", rows, "--lora-r", 8, "--json")
     assert status == 0
     told = json.loads(out)
@@ -171,14 +171,14 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--loss-type", "guess"], 2, "guess"),
     ],
 )
-def test_what_could_not_begin_is_refused_in_one_sentence(check, llama, rows, words, status, says):
+def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, status, says):
     found, out, err = check("--model", llama, "--data", rows, *words)
     assert (found, out) == (status, "")
     assert says in err
     assert "Traceback" not in err
 
 
-def test_a_run_that_no_machine_has_room_for_is_warned_of(check, llama, rows):
+def test_a_run_that_exceeds_memory_is_a_warning(check, llama, rows):
     words = ["--prompts", 4096, "--num-generations", 256, "--max-completion-length", 100_000, "--json"]
     status, out, err = check("--model", llama, "--data", rows, *words)
     assert status == 0

@@ -1,4 +1,4 @@
-"""Rewards, and the four systems whose schemes they have to express."""
+"""Reward functions, and the reward schemes of four published systems."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_system_4_five_rewards(completion, n_tokens, expected):
     assert total(specs, completion, GSM8K, n_tokens) == expected
 
 
-def test_closeness_pays_legal_expressions_by_their_distance():
+def test_closeness_rewards_legal_expressions_by_distance():
     def closeness(answer, row=ROW):
         return total(["closeness"], f"</think>\n<answer>{answer}</answer>", row)
 
@@ -93,7 +93,7 @@ def test_a_function_of_your_own():
     assert total(specs, "</think>\n<answer>55 + 36 - 7 - 19</answer>", ROW) == 1
 
 
-def test_weights_are_read_as_they_are_given():
+def test_weights_are_parsed():
     assert rewards.parse(["correct=1", "format=0.1", "length:200=-2", "integer"]) == {
         "correct": 1.0,
         "format": 0.1,
@@ -115,11 +115,11 @@ def test_weights_are_read_as_they_are_given():
         "=1",
     ],
 )
-def test_what_makes_no_sense_is_refused(spec):
+def test_an_invalid_reward_is_refused(spec):
     with pytest.raises(UsageError):
         rewards.parse([spec])
 
 
-def test_a_reward_is_given_once():
+def test_a_repeated_reward_is_refused():
     with pytest.raises(UsageError, match="twice"):
         rewards.parse(["correct=1", "correct=2"])

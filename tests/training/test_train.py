@@ -1,7 +1,6 @@
-"""Training: the same gradient for less, continued to the same bytes, and refused in one sentence."""
+"""Training: gradients equal to TRL's, resumed runs with the same bytes, and errors in one sentence."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -125,7 +124,7 @@ def unbroken(place, letters, tmp_path_factory):
     return run(place, out)
 
 
-def test_a_run_leaves_an_adapter_a_log_and_nothing_else(place, unbroken):
+def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     out = unbroken.out.parent
     manifest = artifacts.read(unbroken.out, "adapter")
     assert {path.name for path in out.iterdir()} == {"adapter", "log.csv", "samples.jsonl"}
@@ -142,7 +141,7 @@ def test_a_run_leaves_an_adapter_a_log_and_nothing_else(place, unbroken):
     assert all(row.grad_norm > 0 for row in rows)
 
 
-def test_a_killed_and_continued_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
+def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(5))
     assert not (tmp_path / "adapter").exists()
@@ -158,7 +157,7 @@ def test_a_killed_and_continued_run_ends_with_the_same_bytes(place, unbroken, tm
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_an_unfinished_run_is_not_overwritten_by_another(place, tmp_path):
+def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(4))
     left = files(tmp_path / "checkpoints" / "checkpoint-3")
@@ -172,7 +171,7 @@ def test_an_unfinished_run_is_not_overwritten_by_another(place, tmp_path):
     assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
 
 
-def test_nothing_calls_home(place, tmp_path, monkeypatch):
+def test_training_sends_no_telemetry(place, tmp_path, monkeypatch):
     told: list[dict] = []
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
@@ -180,14 +179,14 @@ def test_nothing_calls_home(place, tmp_path, monkeypatch):
     assert not told
 
 
-def test_restart_begins_again(place, unbroken, tmp_path):
+def test_restart_ignores_checkpoints(place, unbroken, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(4))
     assert run(place, tmp_path, restart=True).resumed is None
     assert files(tmp_path / "adapter") == files(unbroken.out)
 
 
-def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
+def test_logging_options_do_not_change_the_weights(place, unbroken, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, replace(SMALL, logging_steps=5), on_step=killing(4))
     run(place, tmp_path, replace(SMALL, logging_steps=4, save_steps=0))
@@ -198,7 +197,7 @@ def test_watching_more_closely_changes_nothing(place, unbroken, tmp_path):
     assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
 
 
-def test_rounds_of_several_steps_continue_exactly_too(place, tmp_path):
+def test_a_run_with_rounds_of_several_steps_resumes_exactly(place, tmp_path):
     options = replace(SMALL, steps_per_generation=2, num_iterations=2, beta=0.1, max_steps=6, save_steps=1)
     whole = run(place, tmp_path / "a", options)
     with pytest.raises(Killed):
@@ -209,7 +208,7 @@ def test_rounds_of_several_steps_continue_exactly_too(place, tmp_path):
 
 
 @pytest.mark.parametrize("more", [{}, {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}])
-def test_a_curriculum_continues_exactly_too(place, tmp_path, more):
+def test_a_run_with_a_curriculum_resumes_exactly(place, tmp_path, more):
     options = replace(SMALL, curriculum=True, save_steps=1, sample_every=2, **more)
     whole = run(place, tmp_path / "a", options)
     with pytest.raises(Killed):
@@ -222,7 +221,7 @@ def test_a_curriculum_continues_exactly_too(place, tmp_path, more):
         assert [row.reward for row in plain.rows] != [row.reward for row in whole.rows[:4]]
 
 
-def test_a_curriculum_is_told_of_every_round_once(place, tmp_path, monkeypatch):
+def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
     rounds, observe = [], curriculum.Curriculum.observe
 
     def recorded(self, *outcomes):
@@ -237,7 +236,7 @@ def test_a_curriculum_is_told_of_every_round_once(place, tmp_path, monkeypatch):
         assert all(len(kinds) == 1 for kinds in groups)
 
 
-def test_minutes_between_checkpoints_count_as_well(place, tmp_path):
+def test_checkpoints_are_saved_by_time(place, tmp_path):
     options = replace(SMALL, save_steps=0, save_minutes=1e-6)
     with pytest.raises(Killed):
         run(place, tmp_path, options, on_step=killing(3))
@@ -249,7 +248,7 @@ def test_minutes_between_checkpoints_count_as_well(place, tmp_path):
     assert [step for step in range(1, 7) if by_round.due(step)] == [2, 4]
 
 
-def test_samples_show_completions_over_time_with_their_grades(place, tmp_path):
+def test_samples_hold_completions_with_their_grades(place, tmp_path):
     result = run(place, tmp_path, replace(SMALL, sample_every=2, sample_size=2))
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
     assert [sample["step"] for sample in samples] == [1, 1, 3, 3, 5, 5]
@@ -262,7 +261,7 @@ def test_samples_show_completions_over_time_with_their_grades(place, tmp_path):
     assert (tmp_path / "none" / "samples.jsonl").read_bytes() == b""
 
 
-def test_a_run_that_goes_wrong_says_so_once_though_it_was_continued(place, tmp_path, monkeypatch):
+def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypatch):
     monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
     options = replace(SMALL, max_steps=14, save_steps=11)
     said, again = [], []
@@ -275,7 +274,7 @@ def test_a_run_that_goes_wrong_says_so_once_though_it_was_continued(place, tmp_p
     assert "(100%) the reason is odd, as in '1 + 1'" in result.warnings["zero"]
 
 
-def test_other_fields_of_trl_reach_the_run(place, tmp_path):
+def test_trl_fields_take_effect(place, tmp_path):
     likeliest = run(place, tmp_path / "a", replace(SMALL, max_steps=1, trl=("top_k=1",)))
     assert likeliest.rows[0].frac_reward_zero_std == 1.0
     calm = run(place, tmp_path / "b", replace(SMALL, max_steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
@@ -293,7 +292,7 @@ def test_a_tracker_that_is_not_installed_is_one_sentence(place, tmp_path, monkey
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
-def test_a_tracker_writes_beside_the_log_without_the_network(place, unbroken, tmp_path, name):
+def test_a_tracker_writes_beside_the_log_offline(place, unbroken, tmp_path, name):
     pytest.importorskip(name)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_train as t; from pathlib import Path;"
@@ -324,7 +323,7 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
 @pytest.mark.parametrize("mask_truncated", [False, True])
-def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, loss_type, mask_truncated):
+def test_leaving_out_rows_and_columns_does_not_change_the_gradient(place, tmp_path, loss_type, mask_truncated):
     import torch
 
     from countdown_rl.inference.cpu_decoder import Stop
@@ -385,42 +384,7 @@ def test_rows_and_columns_left_out_do_not_change_the_gradient(place, tmp_path, l
     assert kept == (8 if loss_type == "bnpo" else 4 if mask_truncated else 5)
 
 
-def test_every_row_is_drawn_once_before_any_is_drawn_again():
-    from itertools import islice
-
-    order = list(islice(curriculum.in_turn(7, seed=3), 21))
-    assert sorted(order[:7]) == sorted(order[7:14]) == list(range(7))
-    assert order[:7] != order[7:14]
-    assert list(islice(curriculum.in_turn(7, seed=3, start=9), 12)) == order[9:]
-
-
-def test_a_half_written_checkpoint_is_not_continued_from(tmp_path):
-    store = checkpoints.Checkpoints(tmp_path / "c", {"a": 1})
-    store.begin()
-    for step in (2, 4):
-        (tmp_path / "c" / f"checkpoint-{step}").mkdir()
-        (tmp_path / "c" / f"checkpoint-{step}" / "weights").write_text("x")
-    assert store.latest() is None
-    store.keep(tmp_path / "c" / "checkpoint-2")
-    assert store.latest() == tmp_path / "c" / "checkpoint-2"
-    (tmp_path / "c" / "checkpoint-4").mkdir()
-    assert store.latest() == tmp_path / "c" / "checkpoint-2"
-    other = checkpoints.Checkpoints(tmp_path / "c", {"a": 2})
-    assert other.differences() == ["it cannot be read"]
-    assert other.latest() is None
-
-
-def test_many_differences_are_counted(tmp_path):
-    options = dict.fromkeys("abcde", 1)
-    store = checkpoints.Checkpoints(tmp_path / "c", {"options": options})
-    store.begin()
-    (tmp_path / "c" / "checkpoint-2").mkdir()
-    store.keep(tmp_path / "c" / "checkpoint-2")
-    other = checkpoints.Checkpoints(tmp_path / "c", {"options": dict.fromkeys("abcde", 2)})
-    assert other.differences() == ["--a was 1, is 2", "--b was 1, is 2", "--c was 1, is 2", "2 more"]
-
-
-def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, tmp_path, unbroken):
+def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken):
     def refusal(error, options=SMALL, **changes):
         with pytest.raises(error) as caught:
             run(place, tmp_path, options, **changes)
@@ -440,7 +404,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_changed(place, 
     assert not (tmp_path / "log.csv").exists()
 
 
-def test_batch_sizes_that_do_not_divide_are_a_usage_error_before_torch_is_there():
+def test_batch_sizes_that_do_not_divide_are_a_usage_error_without_torch():
     code = (
         "import sys; from countdown_rl.cli.main import main\n"
         "sys.argv = ['countdown-rl', 'train', '--prompts', '3', '--num-generations', '3', '--micro-batch', '4']\n"
@@ -452,30 +416,10 @@ def test_batch_sizes_that_do_not_divide_are_a_usage_error_before_torch_is_there(
     assert "--micro-batch 4 does not divide the 9 completions" in " ".join(done.stderr.split())
 
 
-def test_options_name_their_mistakes():
+def test_invalid_options_are_usage_errors():
     for changes in ({"loss_type": "ppo"}, {"lr_scheduler_type": "sine"}, {"num_generations": 1}, {"precision": "int3"}):
         with pytest.raises(UsageError):
             replace(SMALL, **changes)
-
-
-def test_the_log_comes_back_as_it_was_written(tmp_path):
-    row = log.StepRow(3, 0.25, 0.5, 1.0, 40.5, 0.0, 1 / 3, None, None, 0.1, 1e-5, 2.5, 1.5, 0.01, 0.9)
-    kinds = {"correct_3": 0.5, "correct_mul_div": None}
-    rows = [row, replace(row, step=4, seconds_rest=0.25, kinds=kinds)]
-    log.write(tmp_path / "log.csv", rows)
-    assert log.read(tmp_path / "log.csv") == [replace(row, kinds=dict.fromkeys(kinds)), rows[1]]
-    (tmp_path / "log.csv").write_text("step,reward\n1,2\n")
-    with pytest.raises(InputError):
-        log.read(tmp_path / "log.csv")
-
-
-def test_a_logged_row_is_the_mean_of_its_steps():
-    first = log.StepRow(1, 0.0, 0, 0, 10, 0, 1, None, None, 0, 1e-4, 1, 1, 0, 0)
-    second = replace(first, step=2, reward=1.0, entropy=0.5, kinds={"correct_3": 0.25})
-    both = log.mean([first, second])
-    assert both.kinds == {"correct_3": 0.25}
-    assert (both.step, both.reward, both.entropy, both.kl) == (2, 0.5, 0.5, None)
-    assert math.isclose(both.mean_length, 10)
 
 
 def command(place, out, *more):
@@ -494,7 +438,7 @@ def command(place, out, *more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_the_command_survives_being_stopped_and_says_nothing_needless(place, tmp_path, how):
+def test_the_command_resumes_after_a_signal_and_prints_only_progress_and_warnings(place, tmp_path, how):
     whole = command(place, tmp_path / "whole", "--json")
     out, err = whole.communicate()
     assert whole.returncode == 0, err

@@ -1,4 +1,4 @@
-"""``--trl key=value`` reaches TRL as what it should be, or is refused by name."""
+"""``--trl key=value``: conversion to the type of the field, and errors."""
 
 import pytest
 
@@ -24,7 +24,7 @@ OWN = {"learning_rate": 1e-4, "max_steps": 5, "num_generations": 4}
         ('lr_scheduler_kwargs={"num_cycles": 2}', {"num_cycles": 2}),
     ],
 )
-def test_values_take_the_type_of_their_field(given, value):
+def test_values_are_converted_to_the_type_of_their_field(given, value):
     key = given.partition("=")[0]
     (read,) = trl_config.parse([given], OWN).items()
     assert read == (key, value)
@@ -48,13 +48,13 @@ def test_values_take_the_type_of_their_field(given, value):
         (["delta=1", "delta=2"], "twice"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(given, said):
+def test_an_invalid_field_is_refused_by_name(given, said):
     with pytest.raises(UsageError, match=said) as caught:
         trl_config.parse(given, OWN)
     assert str(caught.value).startswith(f"--trl {given[0].partition('=')[0]}")
 
 
-def test_what_trl_itself_refuses_is_a_usage_error(tmp_path):
+def test_an_error_of_trl_is_a_usage_error(tmp_path):
     own = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "use_cpu": True, "report_to": "none"}
     with pytest.raises(UsageError, match="--trl optim=sgdd: TRL refuses this"):
         trl_config.build(own, ["optim=sgdd"])
@@ -62,11 +62,11 @@ def test_what_trl_itself_refuses_is_a_usage_error(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["delta", "=1", "a b=1", "--delta=1"])
-def test_what_is_no_pair_is_refused_before_trl_is_there(given):
+def test_an_item_that_is_not_key_value_is_refused(given):
     with pytest.raises(UsageError, match="key=value"):
         TrainOptions(trl=(given,))
 
 
-def test_a_tracker_that_there_is_not_is_refused():
+def test_an_unknown_tracker_is_refused():
     with pytest.raises(UsageError, match="tensorboard, wandb, trackio"):
         TrainOptions(report_to=("mlflow",))
