@@ -15,22 +15,6 @@ from countdown_rl.hub.release import recorded
 
 #: The Hub's name of each split.
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
-_FIELDS = {
-    "id": "the numbers in order and the target; equal for equal puzzles",
-    "nums": "the numbers",
-    "target": "the target",
-    "solutions": "number of different solutions, counted by exhaustion; 0 if there is none",
-    "solution": "one solution",
-    "needs": "`add-sub` if + and − alone reach the target, `mul-div` if × or ÷ is needed",
-    "size": "count of numbers",
-    "operators": "the allowed operators, where not all four are",
-    "rule": "the rule, where it is not that each number is used exactly once",
-    "style": "format of the prompt and the response, where it is not the default",
-    "task": "kind of the row, where it is not a Countdown puzzle",
-    "question": "the question",
-    "answer": "the worked answer, as published",
-    "gold": "the correct number",
-}
 
 
 def build(options: PublishDataOptions, out: Path) -> Manifest:
@@ -81,21 +65,14 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: str, fields: list[
             }
         ],
     )
-    splits = manifest.facts["splits"]
-    columns = [  # (fact, kind) by which rows are counted
-        (fact, kind)
-        for fact in ("size", "needs")
-        for kind in sorted({kind for split in facts["rows"] for kind in splits[split].get(fact, {})})
-    ]
     card = DatasetCard.from_template(
         metadata,
         template_path=str(Path(__file__).with_name("dataset_card.md.jinja")),
         name=facts["name"],
         task=task,
         rows=facts["rows"],
-        heads=[f"{kind} numbers" if fact == "size" else kind for fact, kind in columns],
-        counts={split: [splits[split].get(fact, {}).get(kind, 0) for fact, kind in columns] for split in facts["rows"]},
-        fields={field: _FIELDS.get(field, "") for field in fields},
+        splits=manifest.facts["splits"],
+        fields=fields,
         command=f"{MADE_BY['data']} {flags(manifest.options)}",
         source=name,
         revision=source.get("revision"),

@@ -57,7 +57,7 @@ class Release:
 
     @property
     def task(self) -> str:
-        return self.evaluation.task if self.evaluation else "countdown"
+        return str(self.evaluation.metrics["task"]) if self.evaluation else "countdown"
 
     def link(self, kind: str) -> Link | None:
         """Return the first artifact of that kind in the chain."""
@@ -69,13 +69,14 @@ def write(draft: Draft, release: Release) -> None:
     from huggingface_hub import ModelCard
 
     if release.evaluation and release.measured_on:
-        _write_scores(draft.path, release.evaluation, release.measured_on)
+        _write_scores(draft.path, release.evaluation.metrics, release.measured_on)
     # The checksums are computed once: draft keeps those of the copied files for the manifest.
     card = ModelCard.from_template(
         _metadata(release),
         template_path=str(Path(__file__).with_name("model_card.md.jinja")),
         release=release,
         evaluation=release.evaluation,
+        metrics=release.evaluation.metrics if release.evaluation else None,
         origin=origin(release.chain),
         curves=CURVES if release.log else None,
         comparison=below((release.comparison / "comparison.md").read_text("utf-8")) if release.comparison else None,
@@ -85,7 +86,7 @@ def write(draft: Draft, release: Release) -> None:
         files=draft.files(),
         made_by=MADE_BY,
         **_prompt(release.task),
-        max_new_tokens=release.evaluation.decoding["max_new_tokens"] if release.evaluation else 256,
+        max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
         flag=flag, flags=flags, interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
     )  # fmt: skip
     (draft.path / CARD).write_text(f"{str(card).strip()}\n", "utf-8")
@@ -115,39 +116,40 @@ def _metadata(release: Release) -> Any:
 def _eval_results(evaluation: Evaluation, dataset: str | None) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
-    groups = [(None, evaluation.accuracy, evaluation.n, evaluation.interval), *evaluation.groups]
+    task, decoding = evaluation.metrics["task"], evaluation.metrics["decoding"]
     return [
         EvalResult(
             task_type="text-generation",
             task_name="Text generation",
-            dataset_type=dataset or evaluation.task,
-            dataset_name=f"{_TITLES[evaluation.task]}{f', {title}' if title else ''}",
+            dataset_type=dataset or task,
+            dataset_name=f"{_TITLES[task]}{f', {title}' if title else ''}",
             dataset_config=title,
             dataset_split="test",
             metric_type="accuracy",
             metric_name="Accuracy (pass@1)",
-            metric_value=round(accuracy, 4),
-            metric_args={"n": n, "interval_95": [round(end, 4) for end in ends], **evaluation.decoding},
+            metric_value=round(figures["accuracy"], 4),
+            metric_args={
+                "n": figures["n"], "interval_95": [round(end, 4) for end in figures["interval"]], **decoding
+            },
         )
-        for title, accuracy, n, ends in groups
-    ]
+        for title, figures in [(None, evaluation.metrics), *evaluation.groups]
+    ]  # fmt: skip
 
 
-def _write_scores(folder: Path, evaluation: Evaluation, dataset: str) -> None:
+def _write_scores(folder: Path, metrics: Mapping[str, Any], dataset: str) -> None:
     from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
-    low, high = evaluation.interval
-    decoding = evaluation.decoding
+    decoding, interval = metrics["decoding"], [f"{100 * end:.1f}" for end in metrics["interval"]]
     sampling = "greedy" if decoding.get("greedy") else f"temperature {decoding.get('temperature'):g}"
     entry = EvalResultEntry(
         dataset_id=dataset,
-        task_id=evaluation.task,
-        value=round(100 * evaluation.accuracy, 2),
-        notes=f"% solved at the first try, {sampling}, at most {decoding['max_new_tokens']} tokens, n {evaluation.n}, "
-        f"95% interval {100 * low:.1f} to {100 * high:.1f}",
+        task_id=metrics["task"],
+        value=round(100 * metrics["accuracy"], 2),
+        notes=f"% solved at the first try, {sampling}, at most {decoding['max_new_tokens']} tokens, n {metrics['n']}, "
+        f"95% interval {' to '.join(interval)}",
     )
-    path = folder / constants.EVAL_RESULTS_FOLDER / f"{evaluation.task}.yaml"
+    path = folder / constants.EVAL_RESULTS_FOLDER / f"{entry.task_id}.yaml"
     path.parent.mkdir()
     path.write_text(yaml_dump(eval_result_entries_to_yaml([entry])), "utf-8")
 
@@ -162,9 +164,9 @@ def _reproduction(release: Release) -> dict[str, Any] | None:
     evaluation = release.evaluation
     for link in release.chain:
         for name, file in link.files.items():
-            if evaluation and link.kind == "data" and file["sha256"] == evaluation.data["digest"]:
-                decoding = {key: setting for key, setting in evaluation.decoding.items() if key != "greedy"}
-                return {"data": link.options, "split": name, "eval": {"limit": evaluation.n} | decoding}
+            if evaluation and link.kind == "data" and file["sha256"] == evaluation.metrics["data"]["digest"]:
+                settings = {"limit": evaluation.metrics["n"]} | evaluation.metrics["decoding"]
+                return {"data": link.options, "split": name, "eval": settings | {"greedy": None}}
     return None
 
 

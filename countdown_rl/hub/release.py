@@ -53,33 +53,26 @@ def resolve(options: PublishOptions) -> Release:
 
     Raises:
         ArtifactError: one is missing or damaged, or is about other weights. UsageError: two formats would have the
-            same folder, or an adapter has no base on the Hub.
+            same folder. HubError: the licence of the base cannot be read.
     """
-    folders = ["", *map(formats.folder_of, options.also)]
-    if len(set(folders)) < len(folders):
-        raise UsageError("--also: two of the weights would have the same folder; rename one of the directories.")
-    weights = [
-        formats.read(source, folder) for source, folder in zip((options.model, *options.also), folders, strict=True)
-    ]
-    weights = _with_evaluations(weights, [Path(path) for path in options.evaluations])
+    weights = _weights(options)
     inputs = {item.folder or "model": item.entry for item in weights}
     chain = artifacts.chain(*inputs.values())
-    for item in weights:
-        if item.evaluation:
-            inputs[evaluation_key(item.folder)] = item.evaluation.manifest.as_input()
+    inputs |= {evaluation_key(item.folder): item.evaluation.manifest.as_input() for item in weights if item.evaluation}
     comparison, log = _comparison(options, weights[0]), _log(options, weights[0], chain)
     if comparison:
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
-    for key, path in (("log", log), ("license_file", options.license_file and Path(options.license_file))):
-        if path and path.is_file():
-            inputs[key] = artifacts.file_input(path)
+    for key, path in (("log", log), ("license_file", options.license_file)):
+        if path and Path(path).is_file():
+            inputs[key] = artifacts.file_input(Path(path))
     origin = artifacts.origin(chain)
-    on_hub = origin.kind == "hub"
-    base_model = options.base_model or (origin.name if on_hub else None)
+    base_model, revision = options.base_model, None
+    if base_model is None and origin.kind == "hub":
+        base_model, revision = origin.name, origin.revision
     license = options.license
     if license is None and (origin.name in SHIPPED or (origin.kind == "model" and base_model is None)):
         license = "apache-2.0"  # that of this package, which made the base
-    adapter = weights[0].format is formats.ADAPTER
+    relation = "adapter" if weights[0].format is formats.ADAPTER else "finetune"
     return Release(
         name=options.name or _name(origin, weights[0], chain),
         weights=weights,
@@ -88,10 +81,8 @@ def resolve(options: PublishOptions) -> Release:
         comparison=comparison,
         log=log,
         base_model=base_model,
-        base_relation=options.base_relation or ("adapter" if adapter else "finetune"),
-        license=licenses.resolve(
-            license, options.license_file, base_model, origin.revision if on_hub and not options.base_model else None
-        ),
+        base_relation=options.base_relation or relation,
+        license=licenses.resolve(license, options.license_file, base_model, revision),
         datasets=options.trained_on,
         measured_on=options.measured_on,
     )
@@ -152,16 +143,21 @@ def _sources(options: PublishOptions | PublishDataOptions) -> Iterable[str]:
         yield from (value,) if isinstance(value, str) else value
 
 
-def _with_evaluations(weights: list[Weights], paths: list[Path]) -> list[Weights]:
-    evaluations = {path: results.read(path) for path in paths}
+def _weights(options: PublishOptions) -> list[Weights]:
+    """Return the weights, each with its evaluation if there is one."""
+    folders = ["", *map(formats.folder_of, options.also)]
+    if len(set(folders)) < len(folders):
+        raise UsageError("--also: two of the weights would have the same folder; rename one of the directories.")
+    weights = [formats.read(*pair) for pair in zip((options.model, *options.also), folders, strict=True)]
+    evaluations = {Path(path): results.read(Path(path)) for path in options.evaluations}
     for path, evaluation in evaluations.items():
         if not any(evaluation.measures(item.manifest) for item in weights):
             intended = next((item for item in weights if item.path.name == path.name), weights[0])
             raise results.other_weights(path, intended.path)
 
     def evaluation_of(item: Weights) -> results.Evaluation | None:
-        mine = (evaluation for evaluation in evaluations.values() if evaluation.measures(item.manifest))
-        return next(mine, None) or results.evaluation_beside(item.path, item.manifest)
+        given = (evaluation for evaluation in evaluations.values() if evaluation.measures(item.manifest))
+        return next(given, None) or results.evaluation_beside(item.path, item.manifest)
 
     return [replace(item, evaluation=evaluation_of(item)) for item in weights]
 
@@ -204,13 +200,16 @@ def _check(release: Release, options: PublishOptions) -> None:
         if options.min_accuracy > 0:
             raise UsageError("--min-accuracy needs an evaluation; give --eval.")
         return
-    if any(link.files.get("train.jsonl", {}).get("sha256") == evaluation.data["digest"] for link in release.chain):
+    if any(
+        link.files.get("train.jsonl", {}).get("sha256") == evaluation.metrics["data"]["digest"]
+        for link in release.chain
+    ):
         raise ArtifactError(
             f"{options.model} was evaluated on puzzles it was trained on; run `countdown-rl eval` on the test split."
         )
-    if evaluation.accuracy < options.min_accuracy:
+    if evaluation.metrics["accuracy"] < options.min_accuracy:
         raise ArtifactError(
-            f"{options.model} solves {evaluation.accuracy:.1%} of the puzzles in {evaluation.data['file']}, less "
+            f"{options.model} solves {evaluation.metrics['accuracy']:.1%} of the puzzles, less "
             f"than --min-accuracy {options.min_accuracy:g}; train it further, or lower the bound."
         )
 
@@ -247,5 +246,5 @@ def _facts(release: Release) -> dict[str, Any]:
         "formats": {weights.location: weights.format.name for weights in release.weights},
     }
     if evaluation := release.evaluation:
-        facts |= {"accuracy": evaluation.accuracy, "n": evaluation.n, "interval": list(evaluation.interval)}
+        facts |= {key: evaluation.metrics[key] for key in ("accuracy", "n", "interval")}
     return facts

@@ -1,7 +1,6 @@
-"""Measurements of the weights in a release: evaluations, comparison and training log, and that they are of them."""
+"""Measurements of the weights in a release: evaluations and training log, and that they are of these weights."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Link, Manifest
 from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.evaluation.results import DETAILS
+from countdown_rl.evaluation import results
 from countdown_rl.runlog import log as trainlog
 
 #: Titles of groups of puzzles; the other groups are counts of numbers.
@@ -18,17 +17,17 @@ _GROUPS = {"add-sub": "solvable with + and − alone", "mul-div": "need × or ÷
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation. Shares lie between 0 and 1; ``groups`` are (title, accuracy, n, 95% interval)."""
+    """An evaluation and its manifest; ``metrics`` are those of :class:`countdown_rl.evaluation.results.Result`."""
 
     manifest: Manifest
-    accuracy: float
-    n: int
-    interval: tuple[float, float]
-    format: float
-    groups: Sequence[tuple[str, float, int, tuple[float, float]]]
-    decoding: Mapping[str, Any]
-    data: Mapping[str, Any]
-    task: str
+    metrics: Mapping[str, Any]
+
+    @property
+    def groups(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Title and figures of each group of puzzles."""
+        for key in ("by_size", "by_needs"):
+            for kind, figures in sorted(self.metrics[key].items()):
+                yield _GROUPS.get(kind, f"{kind} numbers"), figures
 
     def measures(self, weights: Manifest) -> bool:
         """Return True if this is an evaluation of *weights*, or of a GGUF file in them."""
@@ -43,19 +42,8 @@ def read(path: Path) -> Evaluation:
     Raises:
         ArtifactError: it is missing or damaged.
     """
-    manifest = artifacts.read(path, "eval")
-    try:
-        metrics = json.loads((path / DETAILS).read_bytes())
-        groups = [
-            (_GROUPS.get(key, f"{key} numbers"), group["accuracy"], group["n"], tuple(group["interval"]))
-            for field in ("by_size", "by_needs")
-            for key, group in sorted(metrics[field].items())
-        ]
-        low, high = metrics["interval"]
-        keys = ("accuracy", "n", "format", "decoding", "data", "task")
-        return Evaluation(manifest, interval=(low, high), groups=groups, **{key: metrics[key] for key in keys})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path / DETAILS} is damaged; run `countdown-rl eval` again.") from error
+    metrics = results.read(path).metrics
+    return Evaluation(artifacts.read(path, "eval", verify=False), metrics)
 
 
 def other_weights(path: Path, source: Path) -> ArtifactError:
