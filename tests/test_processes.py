@@ -1,4 +1,4 @@
-"""More than one process: the configurations that ship, what is refused, and two processes that train as one."""
+"""Training in several processes: launch configurations, invalid divisions, and two processes against one."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def path_of(launch):
 
 
 @pytest.mark.parametrize("launch", processes.LAUNCHES)
-def test_a_launch_configuration_is_what_accelerate_reads(launch):
+def test_accelerate_reads_every_launch_configuration(launch):
     from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
     config = load_config_from_file(str(path_of(launch)))
@@ -34,7 +34,7 @@ def test_a_launch_configuration_is_what_accelerate_reads(launch):
 
 
 def environment_of(launch):
-    """What accelerate's launcher would tell each process."""
+    """Return the environment that accelerate's launcher gives each process."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
@@ -43,7 +43,7 @@ def environment_of(launch):
     return arguments, prepare_multi_gpu_env
 
 
-def test_the_fsdp_configuration_makes_accelerates_plugin(monkeypatch):
+def test_the_fsdp_configuration_configures_the_plugin_of_accelerate(monkeypatch):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
     arguments, prepare = environment_of("fsdp")
@@ -56,7 +56,7 @@ def test_the_fsdp_configuration_makes_accelerates_plugin(monkeypatch):
 
 
 @pytest.mark.parametrize(("launch", "stage"), [("zero2", 2), ("zero3", 3)])
-def test_the_deepspeed_configurations_say_their_stage(launch, stage):
+def test_the_deepspeed_configurations_set_their_stage(launch, stage):
     arguments, _ = environment_of(launch)
     assert arguments.use_deepspeed
     assert arguments.zero_stage == stage
@@ -67,7 +67,7 @@ def test_the_deepspeed_configurations_say_their_stage(launch, stage):
     assert made.is_zero3() is (stage == 3)
 
 
-def test_deepspeed_where_it_is_not_installed_is_refused_in_one_sentence(monkeypatch):
+def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):
     monkeypatch.setattr(processes, "find_spec", lambda name: None)
     with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[deepspeed\]'"):
         processes.launch_configuration("zero3")
@@ -75,21 +75,21 @@ def test_deepspeed_where_it_is_not_installed_is_refused_in_one_sentence(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "words_in_error"),
     [
         (["--processes", "3", "--micro-batch", "16"], "3 processes cannot share the 128 completions"),
-        (["--launch", "zero4"], "--launch zero4 is neither a file nor one of"),
+        (["--launch", "zero4"], "--launch zero4"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused_before_anything_starts(monkeypatch, capsys, words, says):
+def test_an_invalid_division_is_refused_before_any_process_starts(monkeypatch, capsys, words, words_in_error):
     monkeypatch.setattr(sys, "argv", ["countdown-rl", "train", *words])
     with pytest.raises(SystemExit) as left:
         main.main()
     assert left.value.code == 2
-    assert says in capsys.readouterr().err
+    assert words_in_error in capsys.readouterr().err
 
 
-def test_the_place_of_a_process_is_read_from_its_environment(monkeypatch):
+def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
@@ -99,7 +99,7 @@ def test_the_place_of_a_process_is_read_from_its_environment(monkeypatch):
     assert processes.cpu_threads() == 1
 
 
-def test_completions_are_shared_out_in_whole_micro_batches():
+def test_completions_are_divided_into_whole_micro_batches():
     assert processes.micro_batches(128, 16, 2) == 4
     with pytest.raises(UsageError):
         processes.micro_batches(128, 48, 2)
@@ -116,20 +116,9 @@ def place(tmp_path_factory):
 
 #: `format/-1` and a length penalty give different rewards within a group of random completions.
 RUN = (
-    *(
-        "train",
-        "--model",
-        "model",
-        "--data",
-        "rows.jsonl",
-        "--max-steps",
-        "4",
-        "--prompts",
-        "4",
-        "--num-generations",
-        "4",
-    ),
-    *("--micro-batch", "4", "--max-completion-length", "12", "--reward", "length:12=1", "--save-steps", "2"),
+    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "4", "--prompts", "4"),
+    *("--num-generations", "4", "--micro-batch", "4", "--max-completion-length", "12"),
+    *("--reward", "length:12=1", "--save-steps", "2"),
 )
 
 
@@ -154,7 +143,7 @@ def two(place):
 
 
 @pytest.mark.slow
-def test_two_processes_leave_what_one_leaves_and_speak_once(place, two):
+def test_two_processes_write_the_files_of_one_and_print_once(place, two):
     alone = run(place, "one", "-m", "countdown_rl", extra=("--json",))
     assert alone.returncode == 0, alone.stderr
 
@@ -171,7 +160,7 @@ def test_two_processes_leave_what_one_leaves_and_speak_once(place, two):
 
 
 @pytest.mark.slow
-def test_accelerate_launch_does_the_same(place, two):
+def test_accelerate_launch_gives_the_same_weights(place, two):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -183,7 +172,7 @@ def test_accelerate_launch_does_the_same(place, two):
 
 
 @pytest.mark.slow
-def test_two_processes_continue_where_they_were_killed(place, two):
+def test_two_processes_resume_after_a_kill(place, two):
     # The second checkpoint is due after step 4, the last; dying at step 3 leaves the one of step 2.
     (place / "dying.py").write_text(
         "import os, signal\n"

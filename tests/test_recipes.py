@@ -46,13 +46,13 @@ def calls(recipe: Path) -> list[tuple[str, set[str]]]:
     arrays: dict[str, set[str]] = {}
     for name, body in re.findall(r"\b(\w+)\+?=\(([^)]*)\)", text):
         arrays.setdefault(name, set()).update(_flags_in(body))
-    found = []
+    commands = []
     for line in text.splitlines():
         if not line.startswith("countdown-rl "):
             continue
         given = _flags_in(line).union(*(arrays[name] for name in re.findall(r"\$\{(\w+)\[@\]\}", line)))
-        found.append((line.split()[1], given))
-    return found
+        commands.append((line.split()[1], given))
+    return commands
 
 
 def _flags_in(line: str) -> set[str]:
@@ -61,9 +61,8 @@ def _flags_in(line: str) -> set[str]:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_every_flag_in_a_recipe_is_an_option_of_its_command(recipe):
-    found = calls(recipe)
-    assert found
-    for command, given in found:
+    assert calls(recipe)
+    for command, given in calls(recipe):
         assert given <= flags(command), (command, given - flags(command))
 
 
@@ -76,7 +75,7 @@ def test_the_recipe_of_a_real_model_runs_every_stage():
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
-def test_a_recipe_is_an_executable_script_that_bash_can_read(recipe):
+def test_a_recipe_is_an_executable_script_without_syntax_errors(recipe):
     subprocess.run(["bash", "-n", recipe], check=True)
     assert os.access(recipe, os.X_OK)
     assert "set -euo pipefail" in recipe.read_text()
@@ -187,7 +186,7 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path):
     assert str(world) not in card
 
 
-def test_the_recipe_for_gsm8k_has_a_faster_setting(world, tmp_path, monkeypatch):
+def test_the_gsm8k_recipe_has_a_faster_setting(world, tmp_path, monkeypatch):
     monkeypatch.setenv("FAST", "1")
     told = call("llama-3.1-8b-gsm8k", world, tmp_path / "out", 'echo "$@"', "--check").stdout
     assert told.index("--num-generations 4") < told.index("--num-generations 2 --num-iterations 4")
@@ -227,7 +226,7 @@ def run(gguf, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_artifact_of_a_real_model_is_whole_and_of_its_kind(run):
+def test_every_artifact_of_a_real_model_is_complete_and_of_its_kind(run):
     kinds = {"data": "data", "sft": "model", "eval/comparison": "comparison", "release": "release"}
     kinds |= {name: name for name in ("adapter", "merged", "quantized")}
     kinds |= {f"eval/{name}": "eval" for name in ("base", "adapter", "merged", "quantized")}
@@ -241,7 +240,7 @@ def test_every_artifact_of_a_real_model_is_whole_and_of_its_kind(run):
 
 
 @pytest.mark.slow
-def test_a_real_model_loads_back_at_every_step_without_this_tool(run):
+def test_a_real_model_loads_after_every_stage_with_other_libraries(run):
     import peft
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -261,21 +260,21 @@ def test_a_real_model_loads_back_at_every_step_without_this_tool(run):
 
 
 @pytest.mark.slow
-def test_the_merge_of_a_real_model_is_its_adapter_over_the_base(run):
+def test_the_merge_of_a_real_model_agrees_with_its_adapter(run):
     facts = artifacts.read(run / "merged", "merged").facts
     assert facts["adapted_modules"] == 30 * 7
     assert facts["agreement"]["with_definition"]["kl"] < 1e-2
 
 
 @pytest.mark.slow
-def test_the_comparison_has_a_row_for_each_of_the_four(run):
+def test_the_comparison_has_a_row_for_each_model(run):
     rows = json.loads((run / "eval" / "comparison" / "comparison.json").read_text())["results"]
     assert [row["name"] for row in rows] == ["base", "adapter", "merged", "quantized"]
     assert len({row["n"] for row in rows}) == 1
 
 
 @pytest.mark.slow
-def test_the_release_says_where_it_comes_from(run):
+def test_the_release_names_its_base_and_licence(run):
     card = (run / "release" / "README.md").read_text()
     assert card.startswith("---\n")
     assert "base_model: HuggingFaceTB/SmolLM2-135M-Instruct" in card

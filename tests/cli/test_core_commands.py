@@ -1,4 +1,4 @@
-"""gen-data, solve and grade as a person or a script sees them."""
+"""Output and exit status of gen-data, solve and grade."""
 
 import csv
 import gzip
@@ -39,7 +39,7 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
     status, out, _ = command("gen-data", "--n", 300, "--valid", 20, "--test", 30, "--out", tmp_path / "data", "--json")
     facts = json.loads(out)
     assert status == 0
-    assert {split: made["rows"] for split, made in facts["splits"].items()} == {
+    assert {split: counts["rows"] for split, counts in facts["splits"].items()} == {
         "train": 250,
         "valid": 20,
         "test": 30,
@@ -51,7 +51,7 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
     ]  # fmt: skip
 
 
-def test_the_same_options_give_the_same_bytes_whatever_the_workers(command, tmp_path):
+def test_the_bytes_do_not_depend_on_the_workers(command, tmp_path):
     for name, workers in (("a", 1), ("b", 3)):
         assert command("gen-data", "--n", 50, "--workers", workers, "--out", tmp_path / name)[0] == 0
     for file in (tmp_path / "a").iterdir():
@@ -59,7 +59,7 @@ def test_the_same_options_give_the_same_bytes_whatever_the_workers(command, tmp_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "complaint"),
+    ("arguments", "status", "words"),
     [
         (["--n", 10, "--test", 10], 2, "leave no rows for training"),
         (["--preset", "chess"], 2, "chess"),
@@ -83,12 +83,10 @@ def test_the_same_options_give_the_same_bytes_whatever_the_workers(command, tmp_
         (["--misspelt", 3], 2, "misspelt"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_sentence_and_nothing_is_written(
-    command, tmp_path, arguments, status, complaint
-):
-    got, out, err = command("gen-data", "--out", tmp_path / "data", *arguments)
-    assert (got, out) == (status, "")
-    assert complaint in " ".join(err.split())
+def test_an_invalid_request_is_one_sentence_and_writes_nothing(command, tmp_path, arguments, status, words):
+    code, out, err = command("gen-data", "--out", tmp_path / "data", *arguments)
+    assert (code, out) == (status, "")
+    assert words in " ".join(err.split())
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
 
@@ -96,12 +94,12 @@ def test_what_cannot_be_done_is_told_in_one_sentence_and_nothing_is_written(
 def test_every_key_of_the_stage_is_an_option(command):
     yaml = pytest.importorskip("yaml")
     options = yaml.safe_load(STAGE.read_text())["gen-data"]
-    helped = command("gen-data", "--help")[1]
+    page = command("gen-data", "--help")[1]
     for key in options:
-        assert f"--{key}" in helped
+        assert f"--{key}" in page
 
 
-PUBLISHED = [
+IMPORTED = [
     {"nums": [3, 7, 50], "target": 46},
     {"nums": [50, 3, 7], "target": 46},
     {"nums": [2, 4, 6], "target": 99},
@@ -112,29 +110,29 @@ PUBLISHED = [
 
 
 def _as_jsonl(path):
-    path.write_text("".join(json.dumps(row) + "\n" for row in PUBLISHED))
+    path.write_text("".join(json.dumps(row) + "\n" for row in IMPORTED))
 
 
 def _as_json_with_other_names(path):
-    path.write_text(json.dumps([{"numbers": row["nums"], "target": row["target"]} for row in PUBLISHED]))
+    path.write_text(json.dumps([{"numbers": row["nums"], "target": row["target"]} for row in IMPORTED]))
 
 
 def _as_csv(path):
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["target", "nums"])
-        writer.writerows([row["target"], str(row["nums"])] for row in PUBLISHED)
+        writer.writerows([row["target"], str(row["nums"])] for row in IMPORTED)
 
 
-def _as_packed_jsonl(path):
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in PUBLISHED).encode()))
+def _as_gzipped_jsonl(path):
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in IMPORTED).encode()))
 
 
 def _as_parquet(path):
     import pyarrow
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(PUBLISHED), path)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(IMPORTED), path)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +141,11 @@ def _as_parquet(path):
         ("rows.jsonl", _as_jsonl),
         ("rows.json", _as_json_with_other_names),
         ("rows.csv", _as_csv),
-        ("rows.jsonl.gz", _as_packed_jsonl),
+        ("rows.jsonl.gz", _as_gzipped_jsonl),
         ("rows.parquet", _as_parquet),
     ],
 )
-def test_published_rows_are_checked_counted_and_split_like_ours(command, tmp_path, name, write):
+def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, tmp_path, name, write):
     write(tmp_path / name)
     status, out, err = command("gen-data", "--from", tmp_path / name, "--out", tmp_path / "data", "--json")
     assert status == 0, err
@@ -164,14 +162,14 @@ def test_published_rows_are_checked_counted_and_split_like_ours(command, tmp_pat
     assert str(tmp_path) not in (tmp_path / "data" / "manifest.json").read_text()
 
 
-def test_impossible_rows_of_a_published_set_are_kept_on_demand(command, tmp_path):
+def test_impossible_imported_rows_are_kept_on_request(command, tmp_path):
     _as_jsonl(tmp_path / "rows.jsonl")
     command("gen-data", "--from", tmp_path / "rows.jsonl", "--impossible", 1, "--out", tmp_path / "data")
     rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
     assert [row["solutions"] for row in rows if row["target"] == 99] == [0]
 
 
-def test_hands_without_targets_are_excluded_whatever_the_target(command, tmp_path):
+def test_numbers_without_a_target_are_excluded_for_every_target(command, tmp_path):
     (tmp_path / "hands.csv").write_text('nums\n"1 2 3"\n"2, 4, 6"\n')
     arguments = ["--size", 3, "--numbers", "1-7", "--targets", "5-20", "--n", 300, "--valid", 0, "--test", 0]
     assert command("gen-data", *arguments, "--exclude", tmp_path / "hands.csv", "--out", tmp_path / "data")[0] == 0
@@ -180,7 +178,7 @@ def test_hands_without_targets_are_excluded_whatever_the_target(command, tmp_pat
     assert not {(1, 2, 3), (2, 4, 6)} & {tuple(sorted(row["nums"])) for row in rows}
 
 
-def test_a_file_of_something_else_is_refused(command, tmp_path):
+def test_a_file_without_puzzles_is_refused(command, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "hello"}\n')
     status, _, err = command("gen-data", "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "data")
     assert (status, "1 not-a-puzzle" in " ".join(err.split())) == (1, True)
@@ -214,15 +212,15 @@ def test_gsm8k_rows_keep_their_gold_answers(command, tmp_path):
     facts = json.loads(out)
     assert status == 0
     assert facts["dropped"] == {"duplicate": 1, "not-a-problem": 1}
-    assert sum(made["rows"] for made in facts["splits"].values()) == 60
+    assert sum(counts["rows"] for counts in facts["splits"].values()) == 60
     rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
     assert {row["question"]: row["gold"] for row in rows}[PROBLEMS[58]["question"]] == "3780"
     assert list(rows[0]) == ["id", "task", "question", "gold", "solution"]
 
 
 def test_a_hub_data_set_is_read_at_a_recorded_commit_and_keeps_its_test_split(command, tmp_path, monkeypatch):
-    published = [("train", row) for row in PROBLEMS[:40]] + [("test", row) for row in PROBLEMS[40:]]
-    monkeypatch.setattr(external, "from_hub", lambda name, revision: ("c0ffee", iter(published)))
+    rows = [("train", row) for row in PROBLEMS[:40]] + [("test", row) for row in PROBLEMS[40:]]
+    monkeypatch.setattr(external, "from_hub", lambda name, revision: ("c0ffee", iter(rows)))
     status, out, _ = command(
         "gen-data", "--task", "gsm8k", "--from-hub", "openai/gsm8k", "--revision", "main", "--out",
         tmp_path / "data", "--json",
@@ -235,17 +233,17 @@ def test_a_hub_data_set_is_read_at_a_recorded_commit_and_keeps_its_test_split(co
     }
 
 
-def test_solve_prints_a_solution_and_says_how_many(command):
+def test_solve_prints_a_solution_and_the_number_of_solutions(command):
     assert command("solve", 3, 7, 50, "--target", 46)[:2] == (0, "50 + 3 - 7 = 46\n")
     assert command("solve", 2, 4, 6, "--target", 99)[:2] == (0, "impossible\n")
-    found = json.loads(command("solve", 5, 5, 7, "--target", 7, "--all", "--json")[1])
-    assert found["all"] == ["7 * 5 / 5", "7 + 5 - 5"]
-    assert (found["solutions"], found["needs"]) == (2, "add-sub")
+    result = json.loads(command("solve", 5, 5, 7, "--target", 7, "--all", "--json")[1])
+    assert result["all"] == ["7 * 5 / 5", "7 + 5 - 5"]
+    assert (result["solutions"], result["needs"]) == (2, "add-sub")
     assert command("solve", *range(1, 8), "--target", 9)[0] == 1
     assert command("solve", 1, 2, "--target", 3, "--rule", "any")[0] == 2
 
 
-def test_grade_answers_a_line_for_a_line(command, tmp_path):
+def test_grade_writes_one_line_per_line(command, tmp_path):
     rows = [
         {"id": "a", "nums": [3, 7, 50], "target": 46, "completion": "</think>\n<answer>50 + 3 - 7</answer>"},
         {"nums": [3, 7, 50], "target": 46, "completion": "<answer>50 / 3 * 7</answer>"},
@@ -276,7 +274,7 @@ def test_grade_answers_a_line_for_a_line(command, tmp_path):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
 
 
-def test_grade_writes_over_nothing_it_reads_and_any_text_it_was_given(command, tmp_path):
+def test_grade_never_overwrites_its_input_and_keeps_any_text(command, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"nums": [3], "target": 3, "completion": "<answer>\\ud800</answer>"}\n')
     before = file.read_bytes()
@@ -287,13 +285,13 @@ def test_grade_writes_over_nothing_it_reads_and_any_text_it_was_given(command, t
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "words"),
     [('{"nums": [1]', "line 1: not JSON"), ('{"nums": [1], "target": 1}', "no text in `completion`")],
 )
-def test_grade_names_a_bad_line(command, line, complaint):
+def test_grade_reports_the_invalid_line(command, line, words):
     status, out, err = command("grade", stdin=line + "\n")
     assert (status, out) == (1, "")
-    assert complaint in " ".join(err.split())
+    assert words in " ".join(err.split())
 
 
 def test_solve_and_grade_import_neither_torch_nor_numba():
@@ -307,7 +305,7 @@ def test_solve_and_grade_import_neither_torch_nor_numba():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_kernel_compiles_where_nothing_can_be_cached(tmp_path):
+def test_the_kernel_compiles_without_a_cache_directory(tmp_path):
     code = (
         "import numba.core.caching as c; c.CacheImpl._locator_classes = [];"
         "from countdown_rl.puzzle import kernel_numba; print(kernel_numba.search.__class__.__name__)"

@@ -28,11 +28,11 @@ def shown(*words):
     return [one["step"] for one in json.loads(done.stdout)["samples"]]
 
 
-def test_they_are_found_by_the_directory_and_by_the_file(run):
+def test_samples_are_read_from_a_directory_or_a_file(run):
     assert shown(run, "--n", 9) == shown(run / "samples.jsonl", "--n", 9) == [1, 1, 11, 21, 31]
 
 
-def test_they_are_filtered_by_step_by_right_and_wrong_and_by_reason(run):
+def test_samples_are_filtered_by_step_grade_and_reason(run):
     assert shown(run, "--step", "11-25") == [11, 21]
     assert shown(run, "--step", "1") == [1, 1]
     assert shown(run, "--right") == [1, 21]
@@ -40,7 +40,7 @@ def test_they_are_filtered_by_step_by_right_and_wrong_and_by_reason(run):
     assert shown(run, "--reason", "no-answer") == [1, 31]
 
 
-def test_a_person_sees_the_step_and_no_escape_of_the_models(run):
+def test_the_view_shows_the_step_and_escapes_control_characters(run):
     jsonl.append_rows(run / "samples.jsonl", [sample(41, completion="\x1b[2Jhaha\u202e</think>")])
     said = CliRunner().invoke(app, ["samples", str(run), "--step", "41"]).stdout
     assert "step 41  3 4 → 7" in said
@@ -48,19 +48,19 @@ def test_a_person_sees_the_step_and_no_escape_of_the_models(run):
     assert not {"\x1b", "\u202e"} & set(said)
 
 
-def test_a_line_that_is_still_being_written_is_left_out(run):
+def test_an_unfinished_line_is_left_out(run):
     with (run / "samples.jsonl").open("a") as stream:
         stream.write('{"step": 41, "comp')
     assert shown(run, "--n", 9) == [1, 1, 11, 21, 31]
 
 
 @pytest.mark.parametrize("step", ["x", "1-", "-3", "1-2-3"])
-def test_what_is_no_step_is_a_usage_error(run, step):
+def test_an_invalid_step_is_a_usage_error(run, step):
     done = CliRunner().invoke(app, ["samples", str(run), f"--step={step}"])
     assert "neither a step" in str(done.exception)
 
 
-def test_another_file_of_that_name_is_refused(run):
+def test_a_file_without_samples_is_refused(run):
     (run / "samples.jsonl").write_text('{"id": 1}\n')
     done = CliRunner().invoke(app, ["samples", str(run)])
     assert "no samples of a training run" in str(done.exception)

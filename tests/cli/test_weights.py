@@ -1,3 +1,5 @@
+"""Output and exit status of merge and quantize."""
+
 import json
 import sys
 from pathlib import Path
@@ -23,7 +25,7 @@ def run(monkeypatch, *words: str) -> int:
     return done.value.code or 0
 
 
-def test_an_adapter_goes_all_the_way_to_4_bits(monkeypatch, capsys):
+def test_an_adapter_is_merged_and_quantized_with_the_default_paths(monkeypatch, capsys):
     tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
     assert run(monkeypatch, "merge", "--adapter", "peft", "--verify", "none", "--json") == 0
     assert run(monkeypatch, "quantize", "--json") == 0
@@ -47,15 +49,15 @@ def test_an_adapter_goes_all_the_way_to_4_bits(monkeypatch, capsys):
         (["quantize", "--model", "base", "--format", "nf5"], 2, "nf5"),
     ],
 )
-def test_bad_input_is_one_sentence_and_nothing_is_overwritten(monkeypatch, capsys, words, status, says):
+def test_invalid_input_is_one_sentence_and_overwrites_nothing(monkeypatch, capsys, words, status, says):
     tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
     before = sorted(Path().rglob("*"))
     capsys.readouterr()
     assert run(monkeypatch, *words) == status
-    said = capsys.readouterr()
-    assert says in said.err.replace("\n", " ")
-    assert "Traceback" not in said.err
-    assert not said.out
+    printed = capsys.readouterr()
+    assert says in printed.err.replace("\n", " ")
+    assert "Traceback" not in printed.err
+    assert not printed.out
     assert sorted(Path().rglob("*")) == before
 
 
