@@ -56,7 +56,7 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     ``low`` and ``high`` are the ends of the 95% interval of ``accuracy``, ``acc_3`` is the accuracy on puzzles of
-    three numbers, ``add`` and ``mul`` are those on puzzles that need + and − only, and × or ÷.
+    three numbers, ``add_sub`` and ``mul_div`` are those by operators needed.
     """
     low, high = metrics["interval"]
     shares = {
@@ -64,7 +64,7 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
         "low": low,
         "high": high,
         **{f"acc_{size}": share["accuracy"] for size, share in metrics["by_size"].items()},
-        **{needs[:3]: share["accuracy"] for needs, share in metrics["by_needs"].items()},
+        **{needs.replace("-", "_"): share["accuracy"] for needs, share in metrics["by_needs"].items()},
         "format": metrics["format"],
         "trunc": metrics["truncated"],
     }

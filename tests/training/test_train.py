@@ -207,7 +207,9 @@ def test_a_run_with_rounds_of_several_steps_resumes_exactly(place, tmp_path):
     assert all(row.kl is not None for row in whole.rows)
 
 
-@pytest.mark.parametrize("more", [{}, {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}])
+@pytest.mark.parametrize(
+    "more", [{}, pytest.param({"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}, marks=pytest.mark.slow)]
+)
 def test_a_run_with_a_curriculum_resumes_exactly(place, tmp_path, more):
     options = replace(SMALL, curriculum=True, save_steps=1, sample_every=2, **more)
     whole = run(place, tmp_path / "a", options)
