@@ -58,10 +58,7 @@ class Goal(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """The classes of all proper subsets: numerators and denominators of their values, tags, two hash words.
-
-    ``starts`` and ``ends`` have where the classes of a subset (as bits) begin and end.
-    """
+    """The classes of all proper subsets: values, tags, two hash words; where those of a subset (as bits) lie."""
 
     tops: Any
     bottoms: Any
@@ -73,9 +70,9 @@ class Classes(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """The classes that reach a target, for target t at index t - low.
+    """The classes that reach a target, at its index above ``low``.
 
-    ``counts``: how many. ``plain``: 1 where one needs only + and -. ``ranks``: the cost of the best, -1 for none.
+    ``counts``: how many. ``plain``: 1 where one needs only + and -. ``ranks``: cost of the best, -1 for none.
     ``best``: its tag. ``found``: the tags of all, as far as there is space. ``seen``: a hash table of them.
     """
 
@@ -88,12 +85,8 @@ class Matches(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Everything that rows are drawn from, beside their goal.
-
-    ``seed``, ``stream``: with a row's index and the attempt they decide all that is drawn. ``limit``: attempts
-    a row. ``values``: numbers to draw with replacement, or as ``tiles`` without. ``first_part``, ``last_part``:
-    the parts (of ``parts``) that the numbers must fall into.
-    """
+    """The source of rows: ``seed`` and ``stream`` of the random numbers; ``limit``, the attempts per row; ``values``,
+    drawn with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into."""
 
     seed: int
     stream: int
@@ -106,11 +99,11 @@ class Source(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows to draw, and what was drawn.
+    """Rows to draw, and the results.
 
-    ``sizes``: counts of numbers. ``cells``: the cells that will do, as bits (see :func:`cell_of`). ``attempts``:
-    where each row begins to try; afterwards where it would continue, -1 where the limit was reached. A row that
-    begins with -2 has its numbers, in order, and its target already. The rest is filled in.
+    ``sizes``: counts of numbers. ``cells``: the wanted cells as bits (see :func:`cell_of`). ``attempts``: the first
+    attempt of each row, afterwards the next one, or -1 where the limit was reached; -2 in a row that has its numbers
+    (ascending) and target already. The rest is filled in.
     """
 
     indices: Any
@@ -126,11 +119,10 @@ class Rows(NamedTuple):
 
 
 class Census(NamedTuple):
-    """Sets of numbers to count puzzles of, and the counts.
+    """Sets of numbers whose puzzles are counted, and the counts.
 
-    ``values``: distinct, ascending; each may be used as often as ``copies`` has it. ``tally``: 3 splits by 7 cells,
-    added to. ``listed``: the puzzles of split ``list_split`` and cells ``list_cells`` (as bits), as far as there is
-    space, a row each: the target, then the numbers.
+    ``values``: ascending; each may be used ``copies`` times. ``tally``: (3 splits, 7 cells), added to. ``listed``: the
+    puzzles of ``list_split`` and ``list_cells`` (as bits), as far as there is space: the target, then the numbers.
     """
 
     values: Any
@@ -314,14 +306,6 @@ def record(t, tag, key, length, matched, matches):
     return matched + 1
 
 
-def lowest_index(mask):
-    """The index of the lowest number in a subset."""
-    index = 0
-    while not mask >> index & 1:
-        index += 1
-    return index
-
-
 def text_length(nums, mask):
     """Characters of a subset's numbers, and of the operators between them."""
     length = 0
@@ -414,10 +398,7 @@ def match_all(mask, lowest, matched, length, repeats, goal, classes, matches):
 
 
 def search(nums, goal, classes, matches):
-    """Find every class whose value is a target; returns how many there are.
-
-    *matches* are empty before.
-    """
+    """Find every class whose value is a target; returns how many there are. *matches* are empty before."""
     tops, bottoms, tags, firsts, seconds, starts, ends = classes
     full = (1 << len(nums)) - 1
     repeats = has_repeats(nums)
@@ -425,7 +406,9 @@ def search(nums, goal, classes, matches):
     matched = 0
     for mask in range(1, full + 1):
         starts[mask] = size
-        lowest = lowest_index(mask)
+        lowest = 0
+        while not mask >> lowest & 1:
+            lowest += 1
         length = text_length(nums, mask)
         if mask == 1 << lowest:
             tops[size], bottoms[size] = nums[lowest], 1
@@ -666,12 +649,11 @@ def census(position, steps, sets, goal, classes, matches):
 
 def choose_numbers(position, sets, nums):
     """Put the numbers at *position* into *nums*; returns whether none is used too often."""
-    run = 0
     legal = True
     for i in range(len(position)):
         nums[i] = sets.values[position[i]]
-        run = run + 1 if i > 0 and position[i] == position[i - 1] else 1
-        legal = legal and run <= sets.copies[position[i]]
+        copies = sets.copies[position[i]]
+        legal = legal and (i < copies or position[i - copies] != position[i])
     return legal
 
 

@@ -5,8 +5,9 @@ a minus sign, or by exchanging equal numbers; :mod:`countdown_rl.puzzle.kernel` 
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -72,29 +73,24 @@ class _Search:
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
         self.compiled = 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums))
         self.kernel: Any = kernel
+        self.zeros: Callable[[int], Any] = lambda size: [0] * size
         if self.compiled:
             import numpy as np
 
             from countdown_rl.puzzle import kernel_numba
 
             self.kernel, self.nums = kernel_numba, np.array(self.nums, dtype=np.int64)
-        self.classes, self.matches = kernel.tables(self._zeros, len(self.nums), 1, found)
+            self.zeros = partial(np.zeros, dtype=np.int64)
+        self.classes, self.matches = kernel.tables(self.zeros, len(self.nums), 1, found)
         self.matches.ranks[0] = -1
         self.kernel.search(self.nums, goal(puzzle, puzzle.target, puzzle.target), self.classes, self.matches)
         self.count = int(self.matches.counts[0])
 
     def text(self, tag: int) -> str:
         """The text of a class by its tag."""
-        text = self._zeros(kernel.TEXT)
-        length = self.kernel.write(tag, self.nums, self.classes, text, self._zeros(kernel.SCRATCH))
+        text = self.zeros(kernel.TEXT)
+        length = self.kernel.write(tag, self.nums, self.classes, text, self.zeros(kernel.SCRATCH))
         return "".join(map(chr, text[:length]))
-
-    def _zeros(self, size: int) -> Any:
-        if not self.compiled:
-            return [0] * size
-        import numpy as np
-
-        return np.zeros(size, dtype=np.int64)
 
 
 def goal(puzzle: Any, low: int, high: int) -> kernel.Goal:

@@ -1,4 +1,4 @@
-"""Published data sets from the Hub, read from one that the tests run themselves."""
+"""Import of published data sets, from files and from a local Hub server."""
 
 import bz2
 import gzip
@@ -32,7 +32,7 @@ configs:
 
 
 def gen_data(hub, home, *arguments):
-    """Status, the one JSON object, and stderr in one line, of a process that takes *hub* for the Hub."""
+    """Exit status, JSON object and stderr in one line of a process that uses *hub*."""
     done = subprocess.run(
         [sys.executable, "-m", "countdown_rl", "gen-data", "--json", *map(str, arguments)],
         check=False, capture_output=True, text=True, cwd=ROOT, env=hub.env(home),
@@ -52,21 +52,22 @@ def problems(first, last):
     return [{"question": f"What are {k} and {k}?", "answer": f"{k} + {k}\n#### {2 * k:,}"} for k in range(first, last)]
 
 
+@pytest.mark.slow
 def test_puzzles_come_from_the_hub_at_a_pinned_revision(hub, tmp_path):
     published = tmp_path / "published"
     parquet(published / "data" / "train-00000-of-00001.parquet", PUZZLES)
     pinned = hub.add_model(COUNTDOWN, published, repo_type="dataset")
     parquet(published / "data" / "train-00000-of-00001.parquet", PUZZLES[:1])
     hub.add_model(COUNTDOWN, published, repo_type="dataset")
-    given = ["--from-hub", COUNTDOWN, "--revision", pinned, "--out", tmp_path / "data"]
-    status, facts, err = gen_data(hub, tmp_path, *given)
+    arguments = ["--from-hub", COUNTDOWN, "--revision", pinned, "--out", tmp_path / "data"]
+    status, facts, err = gen_data(hub, tmp_path, *arguments)
     assert status == 0, err
     assert (facts["read"], facts["dropped"]) == (40, {})
-    assert sum(made["rows"] for made in facts["splits"].values()) == 40
+    assert sum(split["rows"] for split in facts["splits"].values()) == 40
     assert jsonl.read_rows(tmp_path / "data" / "train.jsonl")[0]["solution"] == "50 + 3 - 7"
-    made = artifacts.read(tmp_path / "data", "data")
-    assert made.inputs["from"] == {"hub": COUNTDOWN, "revision": pinned}
-    # No revision is the newest, and what it was is written down.
+    manifest = artifacts.read(tmp_path / "data", "data")
+    assert manifest.inputs["from"] == {"hub": COUNTDOWN, "revision": pinned}
+    # Without a revision the newest commit is taken and recorded.
     status, facts, err = gen_data(hub, tmp_path, "--from-hub", COUNTDOWN, "--out", tmp_path / "newest")
     assert (status, facts["read"]) == (0, 1), err
     newest = artifacts.read(tmp_path / "newest", "data").inputs["from"]["revision"]
@@ -96,7 +97,7 @@ def test_gsm8k_comes_from_the_hub_and_keeps_its_test_split(hub, tmp_path):
         (["--from-hub", COUNTDOWN, "--revision", "v9"], COUNTDOWN),
     ],
 )
-def test_what_the_hub_does_not_have_is_told_in_one_sentence(hub, tmp_path, arguments, complaint):
+def test_a_missing_data_set_or_revision_is_reported_in_one_sentence(hub, tmp_path, arguments, complaint):
     (tmp_path / "published").mkdir()
     (tmp_path / "published" / "train.jsonl").write_text(json.dumps(PUZZLES[0]) + "\n")
     hub.add_model(COUNTDOWN, tmp_path / "published", repo_type="dataset")
@@ -111,7 +112,7 @@ def test_what_the_hub_does_not_have_is_told_in_one_sentence(hub, tmp_path, argum
     ("name", "complaint"),
     [("rows.parquet.gz", "or a .parquet file"), ("rows.txt", "give a .jsonl"), ("rows", "give a")],
 )
-def test_a_format_that_is_not_read_is_told(tmp_path, name, complaint):
+def test_unknown_formats_are_refused(tmp_path, name, complaint):
     (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match=complaint):
         list(external.from_file(tmp_path / name))
@@ -119,7 +120,7 @@ def test_a_format_that_is_not_read_is_told(tmp_path, name, complaint):
 
 @pytest.mark.parametrize(("ending", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
 @pytest.mark.parametrize("kind", ["csv", "json", "jsonl"])
-def test_packed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
+def test_compressed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
     text = {
         "csv": 'nums,target\n"[3, 7, 50]",46\n',
         "json": json.dumps(PUZZLES[:1]),

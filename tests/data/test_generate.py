@@ -1,4 +1,4 @@
-"""Generated puzzles: exact sizes, exact facts, no leaks, the same bytes however they are made."""
+"""Generated puzzles: exact sizes and facts, no leaks between splits, the same rows for any number of workers."""
 
 import itertools
 from collections import Counter
@@ -20,18 +20,18 @@ SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
 
 
 def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
-    made = generate.plan(Enumeration(wanted, exclude or Exclusion()), split, n, seed=seed)
-    return list(generate.rows(made, workers=workers))
+    plan = generate.plan(Enumeration(wanted, exclude or Exclusion()), split, n, seed=seed)
+    return list(generate.rows(plan, workers=workers))
 
 
 def check_facts(row, wanted):
-    posed = CountdownRow(row).puzzle
-    found = solver.solve(posed)
-    assert (row["solutions"], row["needs"]) == (found.solutions, found.needs)
-    assert row["id"] == posed.id
+    puzzle = CountdownRow(row).puzzle
+    solved = solver.solve(puzzle)
+    assert (row["solutions"], row["needs"]) == (solved.solutions, solved.needs)
+    assert row["id"] == puzzle.id
     assert row["size"] == len(row["nums"]) in wanted.sizes
     assert wanted.low <= row["target"] <= wanted.high
-    assert (row["solution"] is None) == (found.solutions == 0)
+    assert (row["solution"] is None) == (solved.solutions == 0)
     assert set(row["nums"]) <= set(wanted.values)
     if row["solution"]:
         assert CountdownRow(row).judge(row["solution"]) == (str(row["target"]), "")
@@ -48,7 +48,7 @@ def check_facts(row, wanted):
         replace(PRESETS["3to4"], sizes={1: 1, 5: 1}),
     ],
 )
-def test_every_row_is_what_it_says(wanted):
+def test_rows_have_exact_facts(wanted):
     rows = make(wanted, n=60)
     assert len(rows) == 60
     for row in rows:
@@ -63,7 +63,7 @@ def test_the_television_preset():
         assert not Counter(row["nums"]) - Counter(wanted.values)
 
 
-def test_splits_share_no_set_of_numbers_whatever_the_seed_size_and_rule():
+def test_splits_share_no_set_of_numbers_for_any_seed_size_and_rule():
     hands = {split: set() for split in SPLITS}
     for split, seed, rule in itertools.product(SPLITS, (1, 2), ("exactly-once", "television")):
         for row in make(replace(SMALL, rule=RULES[rule]), split, 40 + 60 * (split == "train"), seed=seed):
@@ -75,7 +75,7 @@ def test_splits_share_no_set_of_numbers_whatever_the_seed_size_and_rule():
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=6), st.randoms())
-def test_the_split_does_not_see_the_order(numbers, rng):
+def test_the_split_does_not_depend_on_the_order(numbers, rng):
     shuffled = list(numbers)
     rng.shuffle(shuffled)
     assert rules.split_of(numbers) == rules.split_of(shuffled)
@@ -91,7 +91,7 @@ def test_the_split_of_a_puzzle_never_changes():
     assert counts["test"] / counts.total() == pytest.approx(0.05, abs=0.01)
 
 
-def test_no_puzzle_comes_twice():
+def test_no_puzzle_is_repeated():
     rows = make(SMALL, n=600)
     assert len({row["id"] for row in rows}) == 600
 
@@ -100,16 +100,16 @@ def test_a_longer_file_begins_with_the_shorter_one():
     assert make(PRESETS["3to4"], n=100) == make(PRESETS["3to4"], n=300)[:100]
 
 
-def test_workers_change_nothing(monkeypatch):
+def test_rows_do_not_depend_on_workers(monkeypatch):
     monkeypatch.setattr(generate, "CHUNK", 16)
     assert make(SMALL, n=150, workers=1) == make(SMALL, n=150, workers=3)
 
 
-def test_seeds_differ():
+def test_rows_depend_on_the_seed():
     assert make(SMALL, seed=1) != make(SMALL, seed=2)
 
 
-def test_sizes_come_by_their_weights():
+def test_sizes_follow_their_weights():
     sizes = Counter(row["size"] for row in make(replace(PRESETS["3to4"], sizes={3: 1, 4: 3}), n=2_000))
     assert sizes[4] / 2_000 == pytest.approx(0.75, abs=0.04)
 
@@ -141,7 +141,7 @@ def _brute_puzzles(wanted, split):
 TINY = Distribution({2: 1, 3: 1}, tuple(range(1, 6)), 4, 9)
 
 
-def test_all_puzzles_there_are_can_be_had_and_not_one_more():
+def test_all_puzzles_can_be_generated_and_no_more():
     every = _brute_puzzles(TINY, "train")
     rows = make(TINY, n=len(every))
     assert {(tuple(sorted(row["nums"])), row["target"]) for row in rows} == every
@@ -149,9 +149,7 @@ def test_all_puzzles_there_are_can_be_had_and_not_one_more():
         make(TINY, n=len(every) + 1)
 
 
-def test_as_many_sets_are_looked_at_as_rows_are_wanted_before_it_is_taken_for_granted_that_there_are_enough(
-    monkeypatch,
-):
+def test_at_least_as_many_sets_are_counted_as_rows_are_wanted(monkeypatch):
     monkeypatch.setattr(enumeration, "_MAX_SETS", (1,) * 7)
     monkeypatch.setattr(enumeration, "_BATCH", 8)
     every = _brute_puzzles(TINY, "train")
@@ -159,13 +157,13 @@ def test_as_many_sets_are_looked_at_as_rows_are_wanted_before_it_is_taken_for_gr
         make(TINY, n=250)
 
 
-def test_more_than_there_can_be_is_refused_at_once():
+def test_more_than_the_upper_bound_is_refused_at_once():
     hands = {tuple(sorted(hand)) for hand in itertools.combinations(PRESETS["tv"].values, 6)}
     with pytest.raises(InputError, match=f"at most {len(hands) * 899:,} such puzzles"):
         make(PRESETS["tv"], n=20_000_000)
 
 
-def test_tiles_are_drawn_without_putting_back():
+def test_tiles_are_drawn_without_replacement():
     wanted = replace(TINY, values=(1, 1, 2, 3, 5, 9), tiles=True)
     rows = make(wanted, n=30)
     assert not any(Counter(row["nums"]) - Counter(wanted.values) for row in rows)
@@ -175,7 +173,7 @@ def test_tiles_are_drawn_without_putting_back():
 
 
 @pytest.mark.parametrize("n", [20, 60])
-def test_what_is_excluded_stays_out(n):
+def test_excluded_puzzles_are_not_generated(n):
     every = sorted(_brute_puzzles(TINY, "train"))
     puzzles, hand = set(every[::3]), every[1][0]
     exclude = Exclusion(puzzles, {hand})
@@ -186,7 +184,7 @@ def test_what_is_excluded_stays_out(n):
         make(TINY, n=len(every), exclude=exclude)
 
 
-def test_a_size_that_runs_out_is_made_up_for_by_the_others():
+def test_other_sizes_make_up_for_one_that_runs_out():
     rows = make(replace(SMALL, sizes={2: 10, 3: 1}), n=900)
     pairs = sum(row["size"] == 2 for row in rows)
     assert pairs == len(_brute_puzzles(replace(SMALL, sizes={2: 1}), "train"))

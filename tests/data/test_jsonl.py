@@ -1,4 +1,4 @@
-"""Rows in and out, and what is wrong with those that are refused."""
+"""JSONL files: round trip, and the messages about rows that are refused."""
 
 import json
 
@@ -10,7 +10,7 @@ from countdown_rl.errors import InputError
 ROW = {"id": "3-7-50=46", "nums": [3, 7, 50], "target": 46, "solution": "50 + 3 − 7"}
 
 
-def test_rows_come_back_as_they_were_written(tmp_path):
+def test_rows_round_trip(tmp_path):
     path = tmp_path / "rows.jsonl"
     jsonl.write_rows(path, [ROW, ROW])
     assert jsonl.read_rows(path) == [ROW, ROW]
@@ -21,6 +21,9 @@ def test_rows_come_back_as_they_were_written(tmp_path):
     ("line", "complaint"),
     [
         ("{", "not JSON"),
+        ('{"nums": [1, 2], "target": 3, "style": [1]}', "`style`"),
+        ('{"nums": [1, 2], "target": 3, "operators": 5}', "Operators are"),
+        ('{"task": "gsm8k", "question": "?", "gold": "many"}', "`gold`"),
         ("[" * 100_000, "not JSON"),
         ("[]", "not a JSON object"),
         ('{"target": 3}', "no `nums`"),
@@ -40,7 +43,7 @@ def test_rows_come_back_as_they_were_written(tmp_path):
         ("\xff", "not JSON"),
     ],
 )
-def test_a_bad_line_is_named_with_its_number_and_fault(tmp_path, line, complaint):
+def test_a_bad_line_is_reported_with_its_number_and_fault(tmp_path, line, complaint):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(json.dumps(ROW).encode() + b"\n\n" + line.encode("latin-1") + b"\n")
     with pytest.raises(InputError) as caught:
@@ -57,14 +60,14 @@ def test_missing_and_empty_files_are_refused(tmp_path):
         jsonl.read_rows(tmp_path / "empty.jsonl")
 
 
-def test_text_that_utf_8_cannot_hold_is_written_as_escapes(tmp_path):
+def test_surrogates_are_written_as_escapes(tmp_path):
     row = {**ROW, "solution": "50 + 3 − 7 \ud800 é"}
     jsonl.write_rows(tmp_path / "rows.jsonl", [ROW, row])
     assert jsonl.read_rows(tmp_path / "rows.jsonl") == [ROW, row]
     assert "−" in (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+def test_a_byte_order_mark_is_ignored(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8-sig")
     assert jsonl.read_rows(tmp_path / "rows.jsonl") == [ROW]
 

@@ -1,4 +1,4 @@
-"""Which answers are the same answer: against all expressions of a few numbers, and at their edges."""
+"""Canonical forms: against all expressions of a few numbers, and at their limits."""
 
 from collections import defaultdict
 from fractions import Fraction
@@ -26,16 +26,19 @@ def trees(leaves):
     for cut in range(1, len(leaves)):
         for left, a in trees(leaves[:cut]):
             for right, b in trees(leaves[cut:]):
-                for sign in OPERATORS:
-                    yield f"({left} {sign} {right})", tuple(_value(x, sign, y) for x, y in zip(a, b, strict=True))
+                for operator in OPERATORS:
+                    yield (
+                        f"({left} {operator} {right})",
+                        tuple(_value(x, operator, y) for x, y in zip(a, b, strict=True)),
+                    )
 
 
-def _value(x, sign, y):
-    return x + y if sign == "+" else x - y if sign == "-" else x * y if sign == "*" else x / y
+def _value(x, operator, y):
+    return x + y if operator == "+" else x - y if operator == "-" else x * y if operator == "*" else x / y
 
 
 @pytest.mark.parametrize(("count", "classes"), [(1, 1), (2, 6), (3, 68)])
-def test_expressions_have_one_form_when_they_are_one_function_of_their_numbers(count, classes):
+def test_expressions_have_one_form_exactly_when_they_are_one_function_of_their_numbers(count, classes):
     # The numbers stand for letters: two places that no two different expressions agree on. With three
     # letters nothing is one function but what order and brackets make so (OEIS A140606: 1, 6, 68).
     letters = [(3, (3, 1009)), (5, (5, 10_007)), (7, (7, 100_003))][:count]
@@ -59,39 +62,40 @@ def expressions():
 
 
 @given(expressions(), expressions(), expressions())
-def test_order_and_brackets_of_sums_and_products_change_nothing(a, b, c):
-    for sign in "+*":
-        assert normal(f"{a} {sign} {b}") == normal(f"{b} {sign} {a}")
-        assert normal(f"({a} {sign} {b}) {sign} {c}") == normal(f"{a} {sign} ({b} {sign} {c})")
+def test_order_and_parentheses_of_sums_and_products_do_not_change_the_form(a, b, c):
+    for operator in "+*":
+        assert normal(f"{a} {operator} {b}") == normal(f"{b} {operator} {a}")
+        left, right = f"({a} {operator} {b}) {operator} {c}", f"{a} {operator} ({b} {operator} {c})"
+        assert normal(left) == normal(right)
     assert normal(f"{a} - ({b} - {c})") == normal(f"{c} - {b} + {a}")
     assert normal(f"{a} / ({b} / {c})") == normal(f"{c} * {a} / {b}")
 
 
 @given(expressions(), expressions())
-def test_one_form_is_one_value(a, b):
-    one, other = parse(a), parse(b)
+def test_equal_forms_have_equal_values(a, b):
+    first, second = parse(a), parse(b)
     if normal(a) == normal(b):
-        assert (one.value, sorted(one.numbers)) == (other.value, sorted(other.numbers))
+        assert (first.value, sorted(first.numbers)) == (second.value, sorted(second.numbers))
         assert normal(f"{a} - {b}") == normal(f"{b} - {a}")
-    if one.value != other.value:
+    if first.value != second.value:
         assert normal(f"{a} - {b}") != normal(f"{b} - {a}")
 
 
-def test_the_deepest_brackets_are_read():
+def test_deep_parentheses_are_parsed():
     assert normal("(" * 2000 + "3 + 4" + ")" * 2000) == normal("4 + 3")
     assert normal("-".join(["9"] * 64)) == normal("9-(" + "+".join(["9"] * 63) + ")")
 
 
-def said(answer, value=None, **row):
+def sample(answer, value=None, **row):
     return {"answer": answer, "value": value} | (row or {"nums": [1]})
 
 
-def test_a_claim_is_what_the_answer_comes_to():
-    assert claim(said("(2 + 3) × 4")) == claim(said("4 * (3 + 2) = 20")) != claim(said("4 * 3 + 2"))
-    assert claim(said("2 + 3 = 6")) == claim(said("3 + 2 = 7")) != claim(said("2 + 3"))
-    assert claim(said("Impossible.")) == claim(said("impossible")) != claim(said("no way"))
-    assert claim(said("2 + ")) == claim(said(" 2  +"))
-    assert claim(said(None)) is None
+def test_a_claim_is_the_canonical_form_of_the_answer():
+    assert claim(sample("(2 + 3) × 4")) == claim(sample("4 * (3 + 2) = 20")) != claim(sample("4 * 3 + 2"))
+    assert claim(sample("2 + 3 = 6")) == claim(sample("3 + 2 = 7")) != claim(sample("2 + 3"))
+    assert claim(sample("Impossible.")) == claim(sample("impossible")) != claim(sample("no way"))
+    assert claim(sample("2 + ")) == claim(sample(" 2  +"))
+    assert claim(sample(None)) is None
     word = {"question": "?", "gold": "7"}
-    assert claim(said("$1,000.0", "1000", **word)) == claim(said("1000", "1000", **word))
-    assert claim(said("many", **word)) == claim(said("Many", **word)) != claim(said("few", **word))
+    assert claim(sample("$1,000.0", "1000", **word)) == claim(sample("1000", "1000", **word))
+    assert claim(sample("many", **word)) == claim(sample("Many", **word)) != claim(sample("few", **word))

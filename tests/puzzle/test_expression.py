@@ -1,4 +1,4 @@
-"""The answer language: what it says, what it refuses, and that no text is too much for it."""
+"""The answer language: values, refusals, and limits on time."""
 
 import ast
 import contextlib
@@ -22,14 +22,14 @@ def _expressions(draw, depth=4):
     if depth == 0 or draw(st.booleans()):
         number = draw(NUMBERS)
         return number, number
-    sign = draw(st.sampled_from("+-*/"))
+    operator = draw(st.sampled_from("+-*/"))
     (a, python_a), (b, python_b) = draw(_expressions(depth - 1)), draw(_expressions(depth - 1))
     if draw(st.booleans()):
         a, python_a = f"({a})", f"({python_a})"
     if draw(st.booleans()):
         b, python_b = f"( {b}\n)", f"({python_b})"
-    spelt = draw(st.sampled_from(SPELLINGS[sign]))
-    return f"{a}{draw(SPACE)}{spelt}{draw(SPACE)}{b}", f"{a and python_a} {sign} {python_b}"
+    spelt = draw(st.sampled_from(SPELLINGS[operator]))
+    return f"{a}{draw(SPACE)}{spelt}{draw(SPACE)}{b}", f"{a and python_a} {operator} {python_b}"
 
 
 def _by_python(text):
@@ -52,21 +52,21 @@ def _by_python(text):
 
 
 @given(_expressions())
-def test_values_are_those_of_python_s_own_tree_in_fractions(pair):
+def test_values_are_those_of_pythons_own_tree_in_fractions(pair):
     text, python = pair
-    read = parse(text)
+    expression = parse(text)
     expected = _by_python(python)
     if expected is None:
-        assert read.denominator == 0
-        assert read.value is None
+        assert expression.denominator == 0
+        assert expression.value is None
     else:
-        assert Fraction(read.numerator, read.denominator) == expected
-        assert read.value == str(expected)
-    assert read.numbers == [int(number) for number in re.findall("[0-9]+", text)]
+        assert Fraction(expression.numerator, expression.denominator) == expected
+        assert expression.value == str(expected)
+    assert expression.numbers == [int(number) for number in re.findall("[0-9]+", text)]
 
 
 @given(st.text(alphabet="0123456789+-*/()= x×.e_^!٣²\n", max_size=40))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_parsed_or_refused(text):
     with contextlib.suppress(ExpressionError):
         parse(text)
 
@@ -123,7 +123,7 @@ def test_each_refusal_has_its_own_reason(text, reason):
     assert caught.value.reason == reason
 
 
-def test_claims_after_an_equals_sign_have_to_agree():
+def test_claims_after_an_equals_sign_must_agree():
     assert parse("55 + 36 - 7 - 19 = 65").agrees
     assert parse("3 - 5 = -2").agrees
     assert parse("13 / 2 = 26 / 4").agrees
@@ -135,7 +135,7 @@ def test_claims_after_an_equals_sign_have_to_agree():
         parse("3 + 4 = seven")
 
 
-def test_whole_tells_whether_every_result_on_the_way_is_a_positive_integer():
+def test_whole_means_that_every_intermediate_result_is_a_positive_integer():
     assert parse("(7 - 3) * 6 / 4").whole
     assert not parse("7 / 3 * 3").whole
     assert not parse("3 - 7 + 9").whole
@@ -156,6 +156,6 @@ def test_whole_tells_whether_every_result_on_the_way_is_a_positive_integer():
         " " * 1_000_000,
     ],
 )
-def test_nothing_is_too_deep_or_too_long(text):
+def test_deep_and_long_texts_are_parsed_or_refused(text):
     with contextlib.suppress(ExpressionError):
         parse(text)

@@ -18,41 +18,41 @@ def _random_puzzle(rng: random.Random, sizes: list[int]) -> Puzzle:
     return Puzzle(numbers, rng.randint(1, 60), rng.choice(list(RULES.values())))
 
 
-def check_against_brute_force(posed: Puzzle) -> None:
-    found = solver.solve(posed)
-    wanted = {"every": posed.rule.every, "whole": posed.rule.whole}
-    assert found.solutions == oracle.count(posed.numbers, posed.target, **wanted), posed
-    texts = list(solver.solutions(posed))
-    assert len(texts) == found.solutions
+def check_against_brute_force(puzzle: Puzzle) -> None:
+    solved = solver.solve(puzzle)
+    wanted = {"every": puzzle.rule.every, "whole": puzzle.rule.whole}
+    assert solved.solutions == oracle.count(puzzle.numbers, puzzle.target, **wanted), puzzle
+    texts = list(solver.solutions(puzzle))
+    assert len(texts) == solved.solutions
     for text in texts:
-        read = parse(text)
-        left = list(posed.numbers)
-        for number in read.numbers:
+        expression = parse(text)
+        left = list(puzzle.numbers)
+        for number in expression.numbers:
             left.remove(number)
-        assert not (left and posed.rule.every)
-        assert read.numerator == posed.target * read.denominator
-        assert read.whole or not posed.rule.whole
-    if not found.solutions:
-        assert found.solution is None
-        assert found.needs is None
+        assert not (left and puzzle.rule.every)
+        assert expression.numerator == puzzle.target * expression.denominator
+        assert expression.whole or not puzzle.rule.whole
+    if not solved.solutions:
+        assert solved.solution is None
+        assert solved.needs is None
         return
-    plain = oracle.count(posed.numbers, posed.target, **wanted, signs="+-")
-    assert found.needs == ("add-sub" if plain else "mul-div")
-    assert found.solution in texts
+    plain = oracle.count(puzzle.numbers, puzzle.target, **wanted, operators="+-")
+    assert solved.needs == ("add-sub" if plain else "mul-div")
+    assert solved.solution in texts
     best = [text for text in texts if parse(text).whole] or texts
-    assert len(found.solution) == min(map(len, best))
-    whole = oracle.count(posed.numbers, posed.target, every=posed.rule.every, whole=True)
-    assert parse(found.solution).whole == (whole > 0)
+    assert len(solved.solution) == min(map(len, best))
+    whole = oracle.count(puzzle.numbers, puzzle.target, every=puzzle.rule.every, whole=True)
+    assert parse(solved.solution).whole == (whole > 0)
 
 
-def test_counts_and_witnesses_agree_with_brute_force_on_small_puzzles():
+def test_counts_and_solutions_agree_with_brute_force_on_small_puzzles():
     rng = random.Random(1)
     for _ in range(150):
         check_against_brute_force(_random_puzzle(rng, [1, 2, 3, 3, 4]))
 
 
 @pytest.mark.slow
-def test_counts_and_witnesses_agree_with_brute_force_on_five_numbers():
+def test_counts_and_solutions_agree_with_brute_force_on_five_numbers():
     rng = random.Random(2)
     for _ in range(25):
         check_against_brute_force(_random_puzzle(rng, [5]))
@@ -74,19 +74,19 @@ def test_every_inequivalent_expression_is_built_exactly_once(n, expressions):
 def test_the_compiled_kernel_and_the_plain_one_agree(monkeypatch):
     rng = random.Random(3)
     for _ in range(40):
-        posed = _random_puzzle(rng, [2, 3, 4])
-        fast = solver.solve(posed), list(solver.solutions(posed))
+        puzzle = _random_puzzle(rng, [2, 3, 4])
+        fast = solver.solve(puzzle), list(solver.solutions(puzzle))
         with monkeypatch.context() as patch:
             patch.setattr(solver, "_compiled_pays", lambda n: False)
-            assert fast == (solver.solve(posed), list(solver.solutions(posed)))
+            assert fast == (solver.solve(puzzle), list(solver.solutions(puzzle)))
     assert kernel_numba.search is not kernel.search
 
 
 def test_numbers_of_any_size_are_exact():
     big = 10**12
-    found = solver.solve(Puzzle((big, big + 1, 7), big * (big + 1) - 7))
-    assert found.solutions == 1
-    assert found.solution == f"{big + 1} * {big} - 7"
+    solved = solver.solve(Puzzle((big, big + 1, 7), big * (big + 1) - 7))
+    assert solved.solutions == 1
+    assert solved.solution == f"{big + 1} * {big} - 7"
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_known_puzzles(numbers, target, solution):
     assert solver.solve(Puzzle(numbers, target)).solution == solution
 
 
-def test_six_numbers_of_the_television_game():
-    posed = Puzzle((25, 50, 75, 100, 3, 6), 952, RULES["television"])
-    assert "(100 + 3) * 75 * 6 / 50 + 25" in set(solver.solutions(posed))
+def test_six_numbers_under_the_television_rule():
+    puzzle = Puzzle((25, 50, 75, 100, 3, 6), 952, RULES["television"])
+    assert "(100 + 3) * 75 * 6 / 50 + 25" in set(solver.solutions(puzzle))
 
 
 @pytest.mark.parametrize("numbers", [(), (1,) * 7, (0, 3), (-1, 3)])
@@ -108,7 +108,7 @@ def test_puzzles_out_of_range_are_refused(numbers):
         solver.solve(Puzzle(numbers, 5))
 
 
-def test_the_compiled_kernel_is_loaded_only_where_there_is_work_for_it(monkeypatch):
+def test_the_compiled_kernel_is_loaded_only_after_enough_work(monkeypatch):
     monkeypatch.delitem(sys.modules, "countdown_rl.puzzle.kernel_numba")
     monkeypatch.setattr(solver, "_work_done", 0)
     assert not solver._Search(Puzzle((25, 50, 75, 100, 3, 6), 952)).compiled  # one puzzle is quicker without

@@ -1,7 +1,7 @@
-"""An independent brute force: every expression tree over every subset, told apart as functions.
+"""An independent brute force: every expression tree over every subset, compared as functions.
 
 Two trees are the same solution when they are the same rational function of the numbers, up to exchanging
-equal ones. They are told apart by their values at random points of a prime field, one point for every
+equal ones. They are distinguished by their values at random points of a prime field, one point for every
 way to permute equal numbers.
 """
 
@@ -12,15 +12,15 @@ from functools import lru_cache
 PRIME = (1 << 61) - 1
 
 
-def count(numbers, target, *, every=True, whole=False, signs="+-*/"):
-    """How many distinct solutions there are."""
-    trees = _trees(tuple(numbers), whole, signs)
+def count(numbers, target, *, every=True, whole=False, operators="+-*/"):
+    """The number of distinct solutions."""
+    trees = _trees(tuple(numbers), whole, operators)
     wanted = [trees[-1]] if every else trees
-    return len({tuple(sorted(key)) for found in wanted for key, (p, q) in found.items() if p == target * q})
+    return len({tuple(sorted(key)) for values in wanted for key, (p, q) in values.items() if p == target * q})
 
 
 @lru_cache(maxsize=4)
-def _trees(numbers, whole, signs):
+def _trees(numbers, whole, operators):
     """By subset, the last one being all numbers: the value of each function of them, by its points."""
     rng = random.Random(7)
     variables = [rng.randrange(1, PRIME) for _ in numbers]
@@ -32,22 +32,22 @@ def _trees(numbers, whole, signs):
     trees = {}
     full = (1 << len(numbers)) - 1
     for mask in range(1, full + 1):
-        found = trees[mask] = {}
+        values = trees[mask] = {}
         members = [i for i in range(len(numbers)) if mask >> i & 1]
         if len(members) == 1:
-            found[tuple(point[members[0]] for point in points)] = numbers[members[0]], 1
+            values[tuple(point[members[0]] for point in points)] = numbers[members[0]], 1
             continue
         part = (mask - 1) & mask
         while part:
             for b, (r, s) in trees[mask ^ part].items():
-                inverse = [pow(y, -1, PRIME) for y in b] if "/" in signs else []
+                inverse = [pow(y, -1, PRIME) for y in b] if "/" in operators else []
                 for a, (p, q) in trees[part].items():
-                    for sign in signs:
-                        if sign == "+":
+                    for operator in operators:
+                        if operator == "+":
                             top, bottom = p * s + r * q, q * s
-                        elif sign == "-":
+                        elif operator == "-":
                             top, bottom = p * s - r * q, q * s
-                        elif sign == "*":
+                        elif operator == "*":
                             top, bottom = p * r, q * s
                         elif r:
                             top, bottom = p * s, q * r
@@ -55,13 +55,13 @@ def _trees(numbers, whole, signs):
                             continue
                         if whole and (top * bottom <= 0 or top % bottom):
                             continue
-                        if sign == "+":
+                        if operator == "+":
                             key = tuple([(x + y) % PRIME for x, y in zip(a, b, strict=True)])
-                        elif sign == "-":
+                        elif operator == "-":
                             key = tuple([(x - y) % PRIME for x, y in zip(a, b, strict=True)])
                         else:
-                            other = b if sign == "*" else inverse
+                            other = b if operator == "*" else inverse
                             key = tuple([x * y % PRIME for x, y in zip(a, other, strict=True)])
-                        found[key] = top, bottom
+                        values[key] = top, bottom
             part = (part - 1) & mask
     return list(trees.values())

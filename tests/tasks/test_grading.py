@@ -1,4 +1,4 @@
-"""Prompts, and how completions are read and graded."""
+"""Prompts and grades of both tasks."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def _begun(answer):
     return f"55 + 36 = 91 and so on\n</think>\n<answer>{answer}</answer>"
 
 
-def test_the_default_prompt_stands_word_for_word():
+def test_the_default_prompt_word_for_word():
     assert messages(ROW) == [
         {
             "role": "system",
@@ -49,7 +49,7 @@ def test_rule_operators_and_style_reach_the_prompt():
     assert "with + - and parentheses, using each number at most once; every result" in turns[1]["content"]
 
 
-def test_the_vectors_of_a_prompt_that_ends_in_an_open_think():
+def test_completions_of_a_prompt_that_ends_in_an_open_think():
     right = grade("I see.\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", ROW)
     assert (right.format, right.strict_format, right.correct, right.value, right.reason) == (
         True,
@@ -69,7 +69,7 @@ def test_the_vectors_of_a_prompt_that_ends_in_an_open_think():
 @pytest.mark.parametrize(
     ("between", "strict"), [("\n", True), ("", False), (" ", False), ("\n\n", False), ("\nso\n", False)]
 )
-def test_strict_format_needs_exactly_one_new_line_between_the_blocks(between, strict):
+def test_strict_format_needs_exactly_one_line_break_between_the_blocks(between, strict):
     graded = grade(f"<think>4 * 3 is 12</think>{between}<answer>4 * 3 + 2</answer>", SMALL)
     assert (graded.format, graded.strict_format, graded.correct) == (True, strict, True)
 
@@ -77,7 +77,7 @@ def test_strict_format_needs_exactly_one_new_line_between_the_blocks(between, st
 @pytest.mark.parametrize(
     ("answer", "correct"), [("4 * 3 + 2", True), ("(4*3)+2", True), ("7 * 2", False), ("fourteen", False)]
 )
-def test_the_vectors_of_a_model_that_writes_the_opening_tag(answer, correct):
+def test_completions_of_a_model_that_writes_the_opening_tag(answer, correct):
     assert grade(f"<think>so</think>\n<answer>{answer}</answer>", SMALL).correct is correct
 
 
@@ -125,7 +125,7 @@ def test_the_last_complete_answer_after_the_thinking_counts():
     assert answer("</think>\n<answer>\n55 + 36\n- 7 - 19\n</answer>") == "55 + 36\n- 7 - 19"
 
 
-def test_text_after_the_answer_is_noted():
+def test_text_after_the_answer_is_trailing():
     assert grade(_begun("1") + " and more", ROW).trailing
     assert not grade(_begun("1") + "\n", ROW).trailing
     assert not grade("no answer", ROW).trailing
@@ -148,7 +148,7 @@ def test_text_after_the_answer_is_noted():
         ("55 ** 36", "power"),
     ],
 )
-def test_each_wrong_answer_says_why(answer, reason):
+def test_each_wrong_answer_has_its_reason(answer, reason):
     graded = grade(_begun(answer), ROW)
     assert graded.reason == reason
     assert graded.correct is (reason == "")
@@ -158,7 +158,7 @@ def test_division_by_zero():
     assert judge("3 / (2 - 2)", {"nums": [2, 2, 3], "target": 5}) == (None, "division-by-zero")
 
 
-def test_a_near_miss_is_a_miss():
+def test_near_misses_are_wrong():
     row = {"nums": [99_999, 100_000, 65], "target": 65}
     assert judge("65 * 100000 / 99999", row) == ("6500000/99999", "wrong-value")
 
@@ -169,7 +169,7 @@ def test_at_most_once_may_leave_numbers_out():
     assert judge("55 + 36", {**row, "rule": "exactly-once"}) == ("91", "number-left-out")
 
 
-def test_television_wants_positive_integers_all_the_way():
+def test_television_needs_positive_integers_throughout():
     row = {"nums": [3, 7, 9], "target": 5, "rule": "television"}
     assert judge("9 - 7 + 3", row) == ("5", "")
     assert judge("3 - 7 + 9", row) == ("5", "not-positive-integer")
@@ -190,7 +190,7 @@ def test_impossible_is_right_exactly_where_it_is_proved(word):
     assert judge(word, {"nums": [1] * 7, "target": 100})[1] == "not-proved"
 
 
-def test_a_task_is_found_by_its_name():
+def test_rows_are_parsed_by_their_task():
     assert parse_row(ROW).task == "countdown"
     assert parse_row(PROBLEM).task == "gsm8k"
     with pytest.raises(InputError, match="chess"):
@@ -210,7 +210,7 @@ PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens co
         ("#### 0.5", "1/2"),
     ],
 )
-def test_gold_answers_are_read_exactly(answer, gold):
+def test_gold_answers_are_exact(answer, gold):
     assert gsm8k.gold(answer) == gold
 
 
@@ -233,7 +233,7 @@ def test_rows_without_a_gold_number_are_refused(answer):
         ("9" * 5_000, False, "not-a-number"),
     ],
 )
-def test_gsm8k_answers_are_the_gold_number_or_not(answer, correct, reason):
+def test_gsm8k_answers_are_right_where_they_equal_the_gold_number(answer, correct, reason):
     graded = grade(f"<thinking>\n3 * 24\n</thinking>\n<answer>\n{answer}\n</answer>\n", PROBLEM)
     assert (graded.correct, graded.reason, graded.strict_format) == (correct, reason, True)
 
