@@ -35,7 +35,7 @@ def test_metrics_are_flat_few_and_rounded():
 
 def test_metrics_of_six_evaluations_fit_140_columns():
     flat = results.flat(measure(SAMPLES * 200, ROWS * 200))
-    # `dvc metrics show` prints a column per figure, two spaces apart, after that of the paths; tabulate pads headers by 2.
+    # `dvc metrics show` prints a column per figure after the paths, two spaces apart, with headers padded by two.
     width = len("artifacts/eval/quantized/metrics.json")
     assert width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 140
 
