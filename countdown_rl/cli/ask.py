@@ -35,7 +35,7 @@ def ask(
 
     Examples:
         countdown-rl ask 3 7 50 --target 46
-        countdown-rl ask 3 7 50 --target 46 --model artifacts/quantized --temperature 0.8
+        countdown-rl ask 3 7 50 --target 46 --model artifacts/merged --temperature 1
     """
     from countdown_rl.inference import ask as asking
     from countdown_rl.models import load, reference

@@ -28,7 +28,7 @@ def compare(
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
-        countdown-rl compare artifacts/eval/merged artifacts/eval/quantized --changed 5
+        countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
     """
     from countdown_rl.evaluation import compare as comparison
 

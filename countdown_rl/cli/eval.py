@@ -44,8 +44,8 @@ def eval(
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
         countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled
-        countdown-rl gen-data --size 5 --size 6 --n 2000 --test 200 --out artifacts/larger
-        countdown-rl eval --data artifacts/larger/test.jsonl --out artifacts/eval-larger
+        countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
+        countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
     from countdown_rl.evaluation import evaluate
 

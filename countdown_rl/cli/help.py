@@ -1,6 +1,7 @@
 """Plain help pages: options and commands in panels, never cut at 80 columns, and examples set apart at the end."""
 
 import inspect
+import re
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -46,7 +47,7 @@ def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
     panels: dict[str, list[tuple[str, str]]] = {}
     for param in command.get_params(ctx):
         if (record := param.get_help_record(ctx)) is not None:
-            flags, text = record[0].replace(" range>", ">"), record[1]
+            flags, text = re.sub(r"<list\[(.*)\]>|<(\w+) range>", r"<\1\2>", record[0]), record[1]
             if len(flags) > formatter.width - 2:  # so many choices are listed with the text
                 flags, _, choices = flags.partition(" <")
                 text = f"{text} <{choices}".replace("|", " | ")

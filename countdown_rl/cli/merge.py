@@ -33,7 +33,7 @@ def merge(
 
     Examples:
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
-        countdown-rl merge --base dequantized --verify full --out artifacts/merged-bf16
+        countdown-rl merge --base dequantized --verify full --out artifacts/bf16
     """
     from countdown_rl.export import merge as merging
     from countdown_rl.models import load, reference

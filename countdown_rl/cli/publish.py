@@ -30,7 +30,7 @@ def publish(
     token is that of `hf auth login`, or HF_TOKEN.
 
     Examples:
-        countdown-rl publish --model artifacts/quantized --eval artifacts/eval/quantized
+        countdown-rl publish --eval artifacts/eval/quantized
         countdown-rl publish --push --repo-id me/countdown-tiny-nf4
         countdown-rl publish --model artifacts/merged --also artifacts/gguf \\
           --push --repo-id me/countdown

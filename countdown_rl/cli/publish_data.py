@@ -21,7 +21,7 @@ def publish_data(
 
     Examples:
         countdown-rl publish-data --data artifacts/data --license cc0-1.0
-        countdown-rl publish-data --license cc0-1.0 --push --repo-id me/countdown-puzzles
+        countdown-rl publish-data --license cc0-1.0 --push --repo-id me/puzzles
     """
     from countdown_rl.cli.upload import finish
     from countdown_rl.hub import dataset_card, release

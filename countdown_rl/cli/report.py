@@ -33,7 +33,7 @@ def report(
 
     Examples:
         countdown-rl report
-        countdown-rl report --result artifacts/eval/base --result artifacts/eval/adapter
+        countdown-rl report --result artifacts/eval/adapter --out adapter.html
     """
     from countdown_rl.report import page
 

@@ -1,16 +1,17 @@
 """``countdown-rl sft``: supervised fine-tuning on search traces."""
 
 from pathlib import Path
+from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Data, Out, with_options
+from countdown_rl.cli.parameters import AsJson, Out, option, with_options
 from countdown_rl.sft.config import SftOptions
 
 
 @with_options
 def sft(
     *,
-    data: Data = Path("artifacts/data"),
+    data: Annotated[Path, option("Data directory of gen-data.")] = Path("artifacts/data"),
     out: Out = Path("artifacts/sft"),
     options: SftOptions,
     as_json: AsJson = False,

@@ -50,7 +50,7 @@ def train(
         countdown-rl train --model countdown-tiny --data artifacts/data
         countdown-rl train --reward correct=1 --reward format=0.1 --num-generations 32
         countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check
-        countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --processes 8 --launch zero2
+        countdown-rl train --model Qwen/Qwen3-8B --processes 8 --launch zero2
     """
     if not processes.launched():
         processes.micro_batches(options.prompts * options.num_generations, options.micro_batch, processes_)

@@ -61,7 +61,7 @@ def test_help_at_80_columns_cuts_no_flag_and_no_choice(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     page = CliRunner().invoke(main.app, [name, "--help"]).output
     assert "…" not in page
-    assert max(map(len, page.partition("\nExamples:")[0].splitlines())) <= 80
+    assert max(map(len, page.splitlines())) <= 80
     for param in main.command(name).params:
         for flag in (*param.opts, *param.secondary_opts):
             assert param.param_type_name == "argument" or re.search(rf"{flag}(?![\w-])", page), flag
