@@ -1,4 +1,4 @@
-"""Uploads over a Hub that fails at random: how many were lost, half visible, or said the token.
+"""Uploads to a Hub that fails at random: count those lost, partly visible, or with the token in their output.
 
 Each run pushes a release of its own, of weights or of puzzles, to a fresh repository with one to four faults
 in the way (an error, a request to wait, a connection cut before, after or within an answer, an expired token),
@@ -45,8 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    chance = random.Random(asked.seed)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
     count = dict.fromkeys(
         ("runs", "first_try", "second_try", "lost", "half_visible", "said_the_token", "other_errors"), 0
     )
@@ -65,11 +65,11 @@ def main() -> None:
         constants.ENDPOINT = hub.url
         constants.HUGGINGFACE_CO_URL_TEMPLATE = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
         os.environ |= {"HF_TOKEN": hub.token, "NO_PROXY": "127.0.0.1,localhost"}
-        for run in range(asked.runs):
+        for run in range(arguments.runs):
             count["runs"] += 1
             repo_id = f"me/run-{run}"
             kind, repo_type = chance.choice([("release", "model"), ("data-release", "dataset")])
-            said = io.StringIO()
+            output = io.StringIO()
             versions = []
             for version in range(2):  # a first release, and one that replaces it
                 folder = release(Path(name) / f"{run}-{version}", kind, chance)
@@ -77,7 +77,7 @@ def main() -> None:
                 hub.part_size = chance.choice([None, 70_000])
                 for _ in range(chance.randint(1, 4)):
                     hub.fail(chance.choice(PLACES), times=chance.choice([1, 1, 2, 9]), **chance.choice(FAULTS))
-                with redirect_stdout(said), redirect_stderr(said):
+                with redirect_stdout(output), redirect_stderr(output):
                     try:
                         upload.push(folder, repo_id, log=print)
                         count["first_try"] += 1
@@ -94,15 +94,15 @@ def main() -> None:
                         count["other_errors"] += 1
                 hub.faults.clear()
                 repo = hub.repos.get((repo_type, repo_id))
-                count["half_visible"] += not _whole(repo, versions)
+                count["half_visible"] += not _consistent(repo, versions)
                 there = {path: data for path, data in repo.files.items() if path != ".gitattributes"} if repo else {}
                 count["lost"] += there != versions[-1]
-            count["said_the_token"] += hub.token in said.getvalue()
+            count["said_the_token"] += hub.token in output.getvalue()
     count |= {"leaked_to_storage": len(hub.leaks)}
-    bench.save("faulty_uploads", {"seed": asked.seed, **count, "seconds": round(time.perf_counter() - began, 1)})
+    bench.save("faulty_uploads", {"seed": arguments.seed, **count, "seconds": round(time.perf_counter() - began, 1)})
 
 
-def _whole(repo: Any, versions: list[dict[str, bytes]]) -> bool:
+def _consistent(repo: Any, versions: list[dict[str, bytes]]) -> bool:
     """Whether every commit that a reader could ever see is nothing yet, or one release and nothing else, and
     every tag stands on a release."""
     states = [{}, *versions]

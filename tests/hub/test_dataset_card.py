@@ -55,7 +55,7 @@ def test_the_same_puzzles_give_the_same_bytes(options, folder, tmp_path):
     assert again == artifacts.read(folder, "data-release")
 
 
-def test_the_card_says_what_the_hub_and_a_person_need(data, folder):
+def test_the_card_has_metadata_fields_checksums_and_the_command(data, folder):
     card = DatasetCard.load(folder / "README.md")
     assert (card.data.license, card.data.task_categories, card.data.size_categories) == (
         "cc0-1.0",
@@ -77,7 +77,7 @@ def test_the_card_says_what_the_hub_and_a_person_need(data, folder):
     assert "--n 40" in card.text
 
 
-def test_load_dataset_gives_back_what_was_sent(hub, folder, tmp_path):
+def test_load_dataset_returns_the_rows(hub, folder, tmp_path):
     push(folder, NAME)
     code = (
         f"import json, datasets; print(json.dumps({{k: list(v) for k, v in datasets.load_dataset({NAME!r}).items()}}))"
@@ -92,7 +92,7 @@ def test_load_dataset_gives_back_what_was_sent(hub, folder, tmp_path):
     assert not hub.leaks
 
 
-def test_it_goes_to_a_data_set_and_not_to_a_model_of_that_name(hub, folder):
+def test_the_upload_is_a_data_set_and_not_a_model(hub, folder):
     upload = push(folder, NAME)
     assert list(hub.repos) == [("dataset", NAME)]
     repo = hub.repos["dataset", NAME]
@@ -102,14 +102,14 @@ def test_it_goes_to_a_data_set_and_not_to_a_model_of_that_name(hub, folder):
     assert push(folder, NAME).uploaded == []
 
 
-def test_only_what_changed_is_sent_and_named(hub, options, folder, tmp_path):
+def test_only_changed_files_are_sent_and_named(hub, options, folder, tmp_path):
     push(folder, NAME)
     dataset_card.build(dataclasses.replace(options, license="mit"), tmp_path / "next")
-    told: list[str] = []
-    upload = push(tmp_path / "next", NAME, log=told.append)
+    lines: list[str] = []
+    upload = push(tmp_path / "next", NAME, log=lines.append)
     assert upload.uploaded == ["README.md", "manifest.json"]
     assert upload.tag == "v2"
-    assert told == [next(line for line in told if line.endswith("README.md, manifest.json"))]
+    assert lines == [next(line for line in lines if line.endswith("README.md, manifest.json"))]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_only_what_changed_is_sent_and_named(hub, options, folder, tmp_path):
     ],
     ids=lambda fault: " ".join(map(str, fault.values())),
 )
-def test_a_fault_that_passes_loses_nothing(hub, folder, fault):
+def test_a_temporary_fault_loses_nothing(hub, folder, fault):
     hub.fail(**fault)
     upload = push(folder, NAME)
     repo = hub.repos["dataset", NAME]
@@ -131,7 +131,7 @@ def test_a_fault_that_passes_loses_nothing(hub, folder, fault):
     assert repo.tags == {"v1": upload.commit}
 
 
-def test_somebody_elses_data_set_is_left_alone(hub, folder, tmp_path):
+def test_a_data_set_of_another_tool_is_not_overwritten(hub, folder, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "train.jsonl").write_text("{}\n")
     before = hub.add_model(NAME, tmp_path / "theirs", private=True, repo_type="dataset")

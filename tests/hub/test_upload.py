@@ -37,7 +37,7 @@ def sent(hub, line: str) -> list[str]:
     return [entry for entry in hub.log if line in entry]
 
 
-def test_what_goes_up_is_the_folder_and_it_is_private(hub, folder):
+def test_the_repository_holds_the_folder_and_is_private(hub, folder):
     upload = push(folder, NAME)
     there = hub.model(NAME).files
     assert {name: data for name, data in there.items() if name != ".gitattributes"} == {
@@ -138,7 +138,7 @@ def test_a_new_release_sends_what_changed_and_takes_the_next_tag(hub, changed, f
     assert push(folder, NAME, tag="v1").uploaded == second.uploaded
 
 
-def test_what_a_person_added_stays_and_what_this_tool_put_there_goes(hub, changed, folder, tmp_path):
+def test_files_that_a_person_added_stay_and_those_of_an_earlier_release_go(hub, changed, folder, tmp_path):
     push(folder, NAME)
     repo = hub.model(NAME)
     tree = dict(repo.trees[repo.branches["main"]])
@@ -153,20 +153,20 @@ def test_what_a_person_added_stays_and_what_this_tool_put_there_goes(hub, change
     assert "generation_config.json" not in repo.files
 
 
-def test_a_public_repository_is_made_only_when_asked_for(hub, folder):
+def test_a_public_repository_needs_the_public_flag(hub, folder):
     assert not push(folder, NAME, public=True).private
     assert not hub.model(NAME).private
     with pytest.raises(HubError, match="give --public"):
         push(folder, NAME)
 
 
-def test_a_private_repository_is_opened_once_everything_is_there(hub, folder):
+def test_a_private_repository_becomes_public_on_request(hub, folder):
     push(folder, NAME)
     assert not push(folder, NAME, public=True).private
     assert not hub.model(NAME).private
 
 
-def test_what_another_tool_made_is_not_overwritten_without_force(hub, folder, tmp_path):
+def test_a_repository_of_another_tool_is_not_overwritten_without_force(hub, folder, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "README.md").write_text("# theirs")
     (tmp_path / "theirs" / "manifest.json").write_text('{"kind": "something else"}')
@@ -178,14 +178,14 @@ def test_what_another_tool_made_is_not_overwritten_without_force(hub, folder, tm
     assert hub.model(NAME).files["README.md"] == (folder / "README.md").read_bytes()
 
 
-def test_a_tag_that_is_taken_is_not_moved(hub, changed, folder):
+def test_an_existing_tag_is_not_moved(hub, changed, folder):
     push(folder, NAME, tag="paper")
     with pytest.raises(HubError, match="tag paper"):
         push(changed, NAME, tag="paper")
     assert len(hub.model(NAME).tags) == 1
 
 
-def test_large_files_go_up_in_parts(hub, folder):
+def test_large_files_are_uploaded_in_parts(hub, folder):
     hub.part_size = 50_000
     push(folder, NAME)
     assert len(sent(hub, "PUT /.store")) == 4
@@ -202,7 +202,7 @@ def test_large_files_go_up_in_parts(hub, folder):
         (None, "there is no token"),
     ],
 )
-def test_a_token_that_does_not_do_is_one_sentence(hub, folder, monkeypatch, token, sentence):
+def test_an_unusable_token_is_one_sentence(hub, folder, monkeypatch, token, sentence):
     monkeypatch.delenv("HF_TOKEN") if token is None else monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(HubError, match=sentence) as raised:
         push(folder, NAME)
@@ -211,7 +211,7 @@ def test_a_token_that_does_not_do_is_one_sentence(hub, folder, monkeypatch, toke
         assert token not in str(raised.value)
 
 
-def test_a_token_that_expires_half_way_leaves_nothing_half_visible(hub, folder):
+def test_a_token_that_expires_during_the_upload_leaves_no_partial_commit(hub, folder):
     hub.fail("PUT /.store", status=500, times=0)
     hub.fail("POST .*/commit/", status=401)
     with pytest.raises(HubError, match="does not accept the token"):
@@ -244,7 +244,7 @@ def test_a_token_that_expires_half_way_leaves_nothing_half_visible(hub, folder):
     ],
     ids=lambda fault: " ".join(map(str, fault.values())),
 )
-def test_a_fault_that_passes_loses_nothing(hub, folder, fault):
+def test_a_temporary_fault_loses_nothing(hub, folder, fault):
     hub.fail(**fault)
     upload = push(folder, NAME)
     assert hub.faults[0].times == 0
@@ -267,7 +267,7 @@ def test_a_fault_that_passes_loses_nothing(hub, folder, fault):
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
-def test_a_fault_that_stays_is_one_sentence_and_a_second_run_finishes(hub, folder, fault, sentence):
+def test_a_lasting_fault_is_one_sentence_and_a_second_run_finishes(hub, folder, fault, sentence):
     hub.fail(**fault, times=100)
     with pytest.raises(HubError, match=sentence) as raised:
         push(folder, NAME)
@@ -296,13 +296,13 @@ def test_offline_mode_is_respected(hub, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tiny", "me/ti ny", "a/b/c", "me/..", "https://hf.co/me/tiny"])
-def test_a_name_that_is_none_is_wrong_usage(hub, folder, name):
+def test_a_name_that_is_not_an_id_is_wrong_usage(hub, folder, name):
     with pytest.raises(UsageError, match="NAME/MODEL"):
         push(folder, name)
     assert not hub.log
 
 
-def test_a_damaged_release_or_one_with_a_token_in_it_stays_here(hub, folder):
+def test_a_damaged_release_or_one_with_a_token_is_not_uploaded(hub, folder):
     manifest = json.loads((folder / "manifest.json").read_bytes())
     (folder / "chat_template.jinja").write_text(f"{{# {WRITE} #}}")
     with pytest.raises(ArtifactError, match="damaged"):

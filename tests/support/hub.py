@@ -1,4 +1,4 @@
-"""A Hub on this machine: what huggingface_hub 2.4 asks of huggingface.co without Xet, held in memory.
+"""A Hub on this machine, in memory: the requests that huggingface_hub 2.4 sends to huggingface.co without Xet.
 
 Repositories with commits, tags and privacy; LFS storage on another origin, as the real one has it, with
 single and multi-part uploads; tokens that may write, only read, or have expired; and faults on demand.
@@ -30,7 +30,7 @@ LFS = re.compile(r".*\.(safetensors|bin|gguf|pt|parquet|png|zip)$")
 
 @dataclass(frozen=True)
 class Blob:
-    """One file of one commit. ``oid`` is what the Hub calls its ETag: sha256 for LFS, git's sha1 otherwise."""
+    """A file of a commit. ``oid`` is its ETag on the Hub: sha256 for LFS, Git's sha1 otherwise."""
 
     data: bytes
     lfs: bool
@@ -41,18 +41,18 @@ class Blob:
 
     def entry(self, path: str) -> dict[str, Any]:
         pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.oid}\nsize {len(self.data)}\n".encode()
-        found: dict[str, Any] = {"type": "file", "path": path, "size": len(self.data), "oid": self.oid}
+        entry: dict[str, Any] = {"type": "file", "path": path, "size": len(self.data), "oid": self.oid}
         if self.lfs:
-            found |= {
+            entry |= {
                 "oid": git_sha1(pointer),
                 "lfs": {"oid": self.oid, "size": len(self.data), "pointerSize": len(pointer)},
             }
-        return found
+        return entry
 
 
 @dataclass
 class Repo:
-    """A repository: every commit's whole tree, and the refs that point at them."""
+    """A repository: the tree of each commit, and the refs."""
 
     owner: str
     private: bool
@@ -113,7 +113,7 @@ class Hub:
         self.store_url = f"http://localhost:{self.port}/.store"  # another name is another origin
 
     def add_model(self, repo_id: str, folder: Path, *, private: bool = False, repo_type: str = "model") -> str:
-        """Put the files under *folder* into *repo_id*, made when new. Returns the commit."""
+        """Put the files under *folder* into *repo_id*, which is created if new. Returns the commit."""
         repo = self.repos.setdefault((repo_type, repo_id), Repo(repo_id.split("/")[0], private))
         files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         names = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
@@ -214,11 +214,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and not self.cut:
             return self.send(fault.status, {"error": "a fault was put in"}, **fault.headers)
         try:
-            for method, pattern, act in ROUTES:
-                found = re.fullmatch(pattern, path)
-                if found and self.command in method.split():
+            for method, pattern, handle in ROUTES:
+                match = re.fullmatch(pattern, path)
+                if match and self.command in method.split():
                     with hub.lock:
-                        answer = act(self, **found.groupdict())
+                        answer = handle(self, **match.groupdict())
                     if self.cut == "after":
                         return self.hang_up()
                     return answer()
@@ -257,10 +257,10 @@ class _Handler(BaseHTTPRequestHandler):
         return lambda: self.send(status, content, **headers)
 
     def user(self) -> tuple[str, str] | None:
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if given and given not in self.hub.users:
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token and token not in self.hub.users:
             raise RefusalError(401, "Invalid credentials in Authorization header")
-        return self.hub.users.get(given)
+        return self.hub.users.get(token)
 
     def repo(self, kind: str | None, id: str, *, write: bool = False) -> Repo:
         user = self.user()
@@ -274,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
     def json(self) -> dict[str, Any]:
         return json.loads(self.body)
 
-    # What the Hub does, a method a call. Each returns how to answer, so that an answer can be lost.
+    # One method per request of the API. Each returns a function that sends the response, so that it can be lost.
 
     def whoami(self) -> Callable[[], None]:
         user = self.user()
@@ -283,19 +283,19 @@ class _Handler(BaseHTTPRequestHandler):
         return self.reply(200, {"type": "user", "name": user[0], "auth": {"accessToken": {"role": user[1]}}})
 
     def create(self) -> Callable[[], None]:
-        user, asked = self.user(), self.json()
+        user, request = self.user(), self.json()
         if user is None:
             raise RefusalError(401, "Invalid username or password.")
-        owner = asked.get("organization") or user[0]
-        id, kind = f"{owner}/{asked['name']}", asked.get("type", "model")
+        owner = request.get("organization") or user[0]
+        id, kind = f"{owner}/{request['name']}", request.get("type", "model")
         if user != (owner, "write"):
             raise RefusalError(403, f"You don't have the rights to create a {kind} under the namespace {owner}.")
-        made = {"url": f"{self.hub.url}/{id}", "name": id, "id": id}
+        created = {"url": f"{self.hub.url}/{id}", "name": id, "id": id}
         if (kind, id) in self.hub.repos:
-            return self.reply(409, {"error": "You already created this model repo", **made})
-        repo = self.hub.repos[kind, id] = Repo(owner, asked.get("visibility") == "private")
+            return self.reply(409, {"error": "You already created this model repo", **created})
+        repo = self.hub.repos[kind, id] = Repo(owner, request.get("visibility") == "private")
         repo.commit({".gitattributes": Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)})
-        return self.reply(200, made)
+        return self.reply(200, created)
 
     def settings(self, kind: str, id: str) -> Callable[[], None]:
         self.repo(kind, id, write=True).private = self.json()["visibility"] == "private"
@@ -353,23 +353,23 @@ class _Handler(BaseHTTPRequestHandler):
         if part:
             self.hub.parts.setdefault(oid, {})[int(part)] = self.body
         elif hashlib.sha256(self.body).hexdigest() != oid:
-            raise RefusalError(400, "the content is not what its name says")
+            raise RefusalError(400, "the content does not have this hash")
         else:
             self.hub.storage[oid] = self.body
         return self.reply(200, ETag=f'"{hashlib.md5(self.body).hexdigest()}"')
 
     def complete(self, kind: str | None, id: str) -> Callable[[], None]:
-        asked = self.json()
-        data = b"".join(self.hub.parts[asked["oid"]][part["partNumber"]] for part in asked["parts"])
-        if hashlib.sha256(data).hexdigest() != asked["oid"]:
-            raise RefusalError(400, "the parts do not make the whole")
-        self.hub.storage[asked["oid"]] = data
+        request = self.json()
+        data = b"".join(self.hub.parts[request["oid"]][part["partNumber"]] for part in request["parts"])
+        if hashlib.sha256(data).hexdigest() != request["oid"]:
+            raise RefusalError(400, "the parts do not have this hash")
+        self.hub.storage[request["oid"]] = data
         return self.reply(200, {"success": True})
 
     def verify(self, kind: str | None, id: str) -> Callable[[], None]:
         self.repo(kind, id, write=True)
-        found = self.hub.storage.get(self.json()["oid"])
-        if found is None or len(found) != self.json()["size"]:
+        data = self.hub.storage.get(self.json()["oid"])
+        if data is None or len(data) != self.json()["size"]:
             raise RefusalError(404, "the object is not in the storage")
         return self.reply(200, {})
 
@@ -406,36 +406,36 @@ class _Handler(BaseHTTPRequestHandler):
         def listing(names: dict[str, str], place: str) -> list[dict[str, str]]:
             return [{"name": name, "ref": f"refs/{place}/{name}", "targetCommit": sha} for name, sha in names.items()]
 
-        found = {"branches": listing(repo.branches, "heads"), "tags": listing(repo.tags, "tags"), "converts": []}
-        return self.reply(200, found)
+        refs = {"branches": listing(repo.branches, "heads"), "tags": listing(repo.tags, "tags"), "converts": []}
+        return self.reply(200, refs)
 
     def info(self, kind: str, id: str, rev: str | None = None) -> Callable[[], None]:
         repo = self.repo(kind, id)
         sha = self.revision(repo, rev or "main")
         names = [{"rfilename": path} for path in sorted(repo.trees[sha])]
-        found = {"id": id, "modelId": id, "sha": sha, "private": repo.private, "tags": [], "siblings": names}
+        info = {"id": id, "modelId": id, "sha": sha, "private": repo.private, "tags": [], "siblings": names}
         if "README.md" in repo.trees[sha]:
-            found["cardData"] = card_data(repo.trees[sha]["README.md"].data.decode())
-        return self.reply(200, found | {"downloads": 0, "likes": 0, "gated": False, "disabled": False})
+            info["cardData"] = card_data(repo.trees[sha]["README.md"].data.decode())
+        return self.reply(200, info | {"downloads": 0, "likes": 0, "gated": False, "disabled": False})
 
     def tree(self, kind: str, id: str, rev: str, under: str | None) -> Callable[[], None]:
         repo = self.repo(kind, id)
         tree, prefix = repo.trees[self.revision(repo, rev)], f"{under}/" if under else ""
-        found = [blob.entry(path) for path, blob in sorted(tree.items()) if path.startswith(prefix)]
-        folders = {parent.as_posix() for entry in found for parent in PurePosixPath(entry["path"]).parents[:-1]}
+        entries = [blob.entry(path) for path, blob in sorted(tree.items()) if path.startswith(prefix)]
+        folders = {parent.as_posix() for entry in entries for parent in PurePosixPath(entry["path"]).parents[:-1]}
         within = sorted(folder for folder in folders if folder.startswith(prefix))
-        found += [{"type": "directory", "path": path, "oid": git_sha1(path.encode()), "size": 0} for path in within]
-        if not found and under:
+        entries += [{"type": "directory", "path": path, "oid": git_sha1(path.encode()), "size": 0} for path in within]
+        if not entries and under:
             raise RefusalError(404, f"{under} does not exist on {rev}", "EntryNotFound")
         if self.query.get("recursive", ["false"])[0].lower() != "true":
-            found = [entry for entry in found if "/" not in entry["path"].removeprefix(prefix)]
-        return self.reply(200, found)
+            entries = [entry for entry in entries if "/" not in entry["path"].removeprefix(prefix)]
+        return self.reply(200, entries)
 
     def paths(self, kind: str, id: str, rev: str) -> Callable[[], None]:
         repo = self.repo(kind, id)
         tree = repo.trees[self.revision(repo, rev)]
-        asked = parse_qs(self.body.decode())["paths"]
-        return self.reply(200, [tree[path].entry(path) for path in asked if path in tree])
+        paths = parse_qs(self.body.decode())["paths"]
+        return self.reply(200, [tree[path].entry(path) for path in paths if path in tree])
 
     def resolve(self, kind: str | None, id: str, rev: str, path: str) -> Callable[[], None]:
         repo = self.repo(kind, id)
@@ -443,19 +443,19 @@ class _Handler(BaseHTTPRequestHandler):
         blob = repo.trees[sha].get(path)
         if blob is None:
             raise RefusalError(404, "Entry not found", "EntryNotFound")
-        found = {"X-Repo-Commit": sha, "ETag": f'"{blob.oid}"', "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": sha, "ETag": f'"{blob.oid}"', "Accept-Ranges": "bytes"}
         if blob.lfs:
             self.hub.storage[blob.oid] = blob.data
-            found |= {"X-Linked-Etag": f'"{blob.oid}"', "X-Linked-Size": str(len(blob.data))}
-            return self.reply(302, Location=f"{self.hub.store_url}/{blob.oid}", **found)
+            headers |= {"X-Linked-Etag": f'"{blob.oid}"', "X-Linked-Size": str(len(blob.data))}
+            return self.reply(302, Location=f"{self.hub.store_url}/{blob.oid}", **headers)
         data, status, extra = self.ranged(blob.data)
-        return self.reply(status, data, **found, **extra)
+        return self.reply(status, data, **headers, **extra)
 
     def ranged(self, data: bytes) -> tuple[bytes, int, dict[str, str]]:
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not asked:
+        requested = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if not requested:
             return data, 200, {}
-        first, last = int(asked[1]), int(asked[2] or len(data) - 1)
+        first, last = int(requested[1]), int(requested[2] or len(data) - 1)
         return data[first : last + 1], 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
 
     def revision(self, repo: Repo, rev: str) -> str:

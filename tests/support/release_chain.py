@@ -1,6 +1,6 @@
 """Small artifacts from data to 4-bit weights with their evaluations, for tests that need a chain, in a second.
 
-The weights are real tiny checkpoints; the training and the figures are made up.
+The weights are real tiny checkpoints; the training and the figures are invented.
 """
 
 import shutil
@@ -57,7 +57,7 @@ def chain(root: Path, *, seed: int = 0) -> Path:
 def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -> Path:
     """A GGUF of the merged model's making at *root*/*name*, with its Modelfile; *strings* go into its head.
 
-    Its one tensor is made up: nothing here runs it.
+    Its one tensor is invented: no test runs it.
     """
     import numpy as np
     from gguf import GGUFWriter
