@@ -159,7 +159,7 @@ def hostile(rng):
     nums = [rng.randint(1, 12) for _ in range(rng.choice([2, 3, 4]))]
     text = _grammar(rng, rng.sample(nums, len(nums)))
     found = _value(text)
-    target = int(found[0]) if found and found[0].denominator == 1 else rng.randint(1, 30)
+    target = int(found[0]) if found and found[0] > 0 and found[0].denominator == 1 else rng.randint(1, 30)
     rule = rng.choice(list(RULES))
     if rng.random() < 0.05:
         nums.append(rng.randint(1, 12))  # left out

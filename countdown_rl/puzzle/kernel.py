@@ -157,34 +157,23 @@ def split_part(ordered, parts):
     return state % parts
 
 
-def term_hash(tag, first, second, minus):
-    """Hash of a class as a term: plus it, or *minus* it."""
+def term_hash(part, minus):
+    """Hash of a class (its tag and hash words) as a term: plus it, or *minus* it."""
+    tag, first, second = part
     kind = tag >> KIND & 3
-    if kind == PRODUCT:
-        if second == 2:
-            return mix(first + _ZERO)
-        return mix(first + (_MINUS if second != minus else _PLUS))
-    if minus:
-        return mix(first + _MINUS) if kind == LEAF else second
-    return mix(first + _PLUS) if kind == LEAF else first
+    if kind == SUM:
+        return second if minus else first
+    if kind == LEAF:
+        return mix(first + (_MINUS if minus else _PLUS))
+    return mix(first + (_ZERO if second == 2 else _MINUS if second != minus else _PLUS))
 
 
-def factor_hash(tag, first, second):
-    """Hash of a number or a sum as a factor, the same for both its orientations."""
-    if tag >> KIND & 3 == SUM and tag & FLIP and second < first:
-        return mix(second + _FACTOR)
-    return mix(first + _FACTOR)
-
-
-def factor_sign(tag, first, second):
-    """The orientation of a factor: 0 or 1, or 2 where the two are the same."""
+def factor_hash(part):
+    """Hash of a number or a sum as a factor, and its orientation: 0 or 1, or 2 where the two are the same."""
+    tag, first, second = part
     if tag >> KIND & 3 != SUM or not tag & FLIP:
-        return 0
-    return 2 if first == second else 1 if second < first else 0
-
-
-def join_signs(a, b):
-    return 2 if a == 2 or b == 2 else a ^ b
+        return mix(first + _FACTOR), 0
+    return mix(min(first, second) + _FACTOR), 2 if first == second else 1 if second < first else 0
 
 
 def classify(join, left, right, p, q):
@@ -222,32 +211,26 @@ def value(join, ad, cb, bd, ac):
     return (ad, cb) if join == OVER else (cb, ad)
 
 
-def hashes(join, swapped, left, right, classes):
-    """The two hash words of a joined class: a sum's orientations, or a product's factors and its sign.
+def hashes(join, swapped, left, right):
+    """The two hash words of a joined class: a sum's orientations, or a product's factors and its orientation.
 
-    *swapped*: left is the smaller side of a difference.
+    *left* and *right*: tags and hash words of its parts. *swapped*: left is the smaller side of a difference.
     """
-    left_tag, left_first, left_second = classes.tags[left], classes.firsts[left], classes.seconds[left]
-    right_tag, right_first, right_second = classes.tags[right], classes.firsts[right], classes.seconds[right]
     if join < TIMES:
         left_minus = 1 if swapped else 0
         right_minus = 1 if join == TAKE and not swapped else 0
-        first = term_hash(left_tag, left_first, left_second, left_minus)
-        first += term_hash(right_tag, right_first, right_second, right_minus)
-        second = term_hash(left_tag, left_first, left_second, 1 - left_minus)
-        second += term_hash(right_tag, right_first, right_second, 1 - right_minus)
+        first = term_hash(left, left_minus) + term_hash(right, right_minus)
+        second = term_hash(left, 1 - left_minus) + term_hash(right, 1 - right_minus)
         return first & _MASK, second & _MASK
-    first = factor_hash(left_tag, left_first, left_second)
-    sign = factor_sign(left_tag, left_first, left_second)
+    tag, more, other = right
+    first, sign = factor_hash(left)
+    if tag >> KIND & 3 != PRODUCT:
+        more, other = factor_hash(right)
     if join == UNDER:
         first = (first * _BELOW) & _MASK
-    more, other = right_first, right_second
-    if right_tag >> KIND & 3 != PRODUCT:
-        more = factor_hash(right_tag, right_first, right_second)
-        other = factor_sign(right_tag, right_first, right_second)
-    if join == OVER:
+    elif join == OVER:
         more = (more * _BELOW) & _MASK
-    return (first + more) & _MASK, join_signs(sign, other)
+    return (first + more) & _MASK, 2 if sign == 2 or other == 2 else sign ^ other
 
 
 def is_new(key, seen):
@@ -336,6 +319,7 @@ def build(mask, lowest, size, repeats, goal, classes):
         block = mask ^ part
         for left in range(starts[block], ends[block]):
             left_tag, a, b = tags[left], tops[left], bottoms[left]
+            left_part = left_tag, firsts[left], seconds[left]
             allowed = left_joins(joins, left_tag)
             for right in range(starts[part], ends[part]):
                 c, d, right_tag = tops[right], bottoms[right], tags[right]
@@ -349,7 +333,8 @@ def build(mask, lowest, size, repeats, goal, classes):
                         continue
                     tops[size], bottoms[size], tags[size] = p, q, tag | left << LEFT | right << RIGHT
                     if repeats:
-                        firsts[size], seconds[size] = hashes(join, join == TAKE and ad < cb, left, right, classes)
+                        right_part = right_tag, firsts[right], seconds[right]
+                        firsts[size], seconds[size] = hashes(join, join == TAKE and ad < cb, left_part, right_part)
                     size += 1
         part = (part - 1) & others
     return size
@@ -357,7 +342,7 @@ def build(mask, lowest, size, repeats, goal, classes):
 
 def match_all(mask, lowest, matched, length, repeats, goal, classes, matches):
     """Record the classes of the whole set that reach a target, without storing them; returns the matches so far."""
-    tops, bottoms, tags, _, _, starts, ends = classes
+    tops, bottoms, tags, firsts, seconds, starts, ends = classes
     low, high, _, whole, joins = goal
     others = mask ^ (1 << lowest)
     part = others
@@ -365,6 +350,7 @@ def match_all(mask, lowest, matched, length, repeats, goal, classes, matches):
         block = mask ^ part
         for left in range(starts[block], ends[block]):
             left_tag, a, b = tags[left], tops[left], bottoms[left]
+            left_part = left_tag, firsts[left], seconds[left]
             allowed = left_joins(joins, left_tag)
             for right in range(starts[part], ends[part]):
                 c, d = tops[right], bottoms[right]
@@ -389,9 +375,10 @@ def match_all(mask, lowest, matched, length, repeats, goal, classes, matches):
                     tag |= left << LEFT | right << RIGHT
                     first, second = 0, 0
                     if repeats:
-                        first, second = hashes(join, join == TAKE and ad < cb, left, right, classes)
+                        right_part = tags[right], firsts[right], seconds[right]
+                        first, second = hashes(join, join == TAKE and ad < cb, left_part, right_part)
                     if reaches(p, q, tag, low, high, whole):
-                        key = term_hash(tag, first, second, 0) if repeats else -1
+                        key = term_hash((tag, first, second), 0) if repeats else -1
                         matched = record(p // q - low, tag, key, length, matched, matches)
         part = (part - 1) & others
     return matched
@@ -424,7 +411,7 @@ def search(nums, goal, classes, matches):
             for i in range(starts[mask], size):
                 p, q, tag = tops[i], bottoms[i], tags[i]
                 if reaches(p, q, tag, goal.low, goal.high, goal.whole):
-                    key = term_hash(tag, firsts[i], seconds[i], 0) if repeats else -1
+                    key = term_hash((tag, firsts[i], seconds[i]), 0) if repeats else -1
                     matched = record(p // q - goal.low, tag, key, length, matched, matches)
     return matched
 
