@@ -1,5 +1,6 @@
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import reference
-from countdown_rl.models.load import load, load_tokenizer
+from countdown_rl.models.load import load, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
+from countdown_rl.models.shape import ModelShape, read_config
 from tests.support import tiny_llama
 
 
@@ -231,3 +233,36 @@ def test_a_tokenizer_pads_on_the_left_and_has_a_pad_token(tmp_path):
 def test_a_saved_tokenizer_does_not_record_how_it_was_loaded(base, tmp_path):
     load_tokenizer(resolve(str(base))).save_pretrained(tmp_path / "again")
     assert "local" not in (tmp_path / "again" / "tokenizer_config.json").read_text()
+
+
+def test_code_of_a_checkpoint_is_refused_without_asking(base, tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
+    config = json.loads((base / "config.json").read_text())
+    classes = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "custom", "auto_map": classes}))
+    with pytest.raises(ModelError, match="--trust-remote-code"):
+        load(resolve(str(tmp_path)))
+    with pytest.raises(ModelError, match="configuration"):
+        read_config(tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_silence_covers_the_libraries_and_no_other_module():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        silence_libraries()
+        for module in ("peft.tuners", "transformers", "numpy", "torchx"):
+            warnings.warn_explicit("message", UserWarning, f"{module}.py", 1, module=module)
+    assert [warning.filename for warning in caught] == ["numpy.py", "torchx.py"]
+
+
+def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():
+    from transformers import GPT2Config, LlamaConfig
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}
+    llama = ModelShape.of(LlamaConfig(**sizes, intermediate_size=96, num_key_value_heads=2, head_dim=32))
+    assert llama == ModelShape(2, 64, 96, 4, 2, 32, 320, llama.context_length)
+    gpt2 = ModelShape.of(GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128))
+    assert gpt2 == ModelShape(2, 64, 256, 4, 4, 16, 320, 128)
