@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def bars(result: dict[str, Any]) -> dict[str, bool]:
-    """Which of the bars set for these commands are met; in processor time, since the machine may be shared."""
+    """Return which of the bars set for these commands are met; in processor time, since the machine may be shared."""
     return {
         "merge_peak_at_most_1.5_shards_and_600_mb": result["ours"]["peak_mb"] <= 1.5 * result["largest_shard_mb"] + 600,
         "merge_no_slower_than_merge_and_unload": result["ours"]["processor_seconds"]

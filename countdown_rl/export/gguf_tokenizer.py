@@ -64,8 +64,7 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int) -> None:
 
 
 def begins_with_bos(tokenizer: Any) -> bool:
-    """Whether prompts begin with the begin-of-text token. llama.cpp then adds it once, even if the chat template
-    has it too."""
+    """Return True if prompts begin with the begin-of-text token, which llama.cpp then adds (once in all)."""
     if tokenizer.bos_token_id is None:
         return False
     if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:

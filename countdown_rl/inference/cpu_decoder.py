@@ -82,7 +82,7 @@ class Stop:
         self.may_end[[*self.ids, *(index for index in last if index < size)]] = True
 
     def __call__(self, ids: Sequence[int]) -> bool:
-        """Whether a completion ends with its last token."""
+        """Return True if a completion ends with its last token."""
         # The text cannot be longer in tokens than in characters, and one more may hold its end.
         return ids[-1] in self.ids or self.text in self.tokenizer.decode(ids[-len(self.text) - 1 :])
 
@@ -94,7 +94,7 @@ class Stop:
 
 
 def supports(model: Any) -> bool:
-    """Whether :class:`Decoder` supports *model* (plain, or under a LoRA adapter)."""
+    """Return True if :class:`Decoder` supports *model* (plain, or under a LoRA adapter)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config
     if getattr(config, "model_type", "") != "llama" or base.device.type != "cpu" or config.hidden_act != "silu":

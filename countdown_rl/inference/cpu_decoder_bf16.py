@@ -23,7 +23,7 @@ _ROWS = 64
 
 
 def supported() -> bool:
-    """Whether this processor has bf16 products with prepacked weights."""
+    """Return True if this processor has bf16 products with prepacked weights."""
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

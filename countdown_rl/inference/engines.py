@@ -42,7 +42,7 @@ class Engine(Protocol):
         """Prepare for prompts and completions of *length* tokens together; returns the context length if known."""
 
     def max_rows(self, length: int) -> int:
-        """How many rows of *length* tokens it takes at once."""
+        """Return the number of rows of *length* tokens that it takes at once."""
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
@@ -150,7 +150,7 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether *error* means that the memory of a GPU or of the machine is exhausted."""
+    """Return True if *error* means that the memory of a GPU or of the machine is exhausted."""
     return isinstance(error, MemoryError) or any(
         words in str(error).lower() for words in ("out of memory", "can't allocate memory", "not enough memory")
     )
@@ -174,7 +174,7 @@ def agreement(
 
 
 def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str | None:
-    """Why the engine *name* cannot run *ref*, as a sentence; None where it can."""
+    """Return the reason why the engine *name* cannot run *ref*, as a sentence; None where it can."""
     if name == "llama-cpp":
         if ref.kind != "gguf":
             return f"--engine llama-cpp runs GGUF files, and {ref.source} is not one; leave --engine out."
@@ -193,7 +193,7 @@ def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str |
 
 
 def installed(name: str) -> bool:
-    """Whether the package that the engine *name* needs is installed."""
+    """Return True if the package that the engine *name* needs is installed."""
     try:
         return find_spec(PACKAGES[name]) is not None
     except ValueError:  # a module without a spec, as tests insert it

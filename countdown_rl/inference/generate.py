@@ -57,7 +57,7 @@ def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[
 
 
 def max_rows(loaded: Loaded, length: int) -> int:
-    """How many rows of *length* tokens fit a batch: constant on one machine, so that results are reproducible.
+    """Return the number of rows of *length* tokens that fit a batch: constant on one machine, for the same results.
 
     A row takes its key-value cache, half of that again while finished rows are removed, one layer's activations while
     the prompt is read, and a few copies of its logits; all in fp32, except for a cache in bf16.
@@ -107,7 +107,7 @@ def to_completion(stop: "Stop", ids: list[int], *, ended: bool = False) -> Compl
 
 
 def context_length(loaded: Loaded) -> int | None:
-    """How many tokens the model can read, prompt and completion together; None where its configuration has none."""
+    """Return the maximum of prompt and completion tokens; None where the model's configuration has none."""
     return ModelShape.of(loaded.model.config).context_length
 
 
@@ -136,7 +136,7 @@ def _decoder(model: Any) -> Any:
 
 
 def _decodes_in_bf16(model: Any) -> bool:
-    """Whether *model* is decoded with a key-value cache in bf16."""
+    """Return True if *model* is decoded with a key-value cache in bf16."""
     import torch
 
     from countdown_rl.inference.cpu_decoder import supports

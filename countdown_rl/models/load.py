@@ -153,7 +153,7 @@ def device_name(name: str) -> str:
 
 
 def stored_format(ref: ModelRef) -> str:
-    """How the files of *ref* (not an adapter) hold its weights: "gguf", "bitsandbytes-4bit", "w4a16" or "plain".
+    """Storage format of the weights of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain".
 
     Raises:
         ModelError: they are quantized in an unsupported way.

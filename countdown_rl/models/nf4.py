@@ -71,7 +71,7 @@ def layout(name: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
 
 
 def is_transposed(module: torch.nn.Module) -> bool:
-    """Whether *module* stores its weight as (in, out), as GPT-2's Conv1D does; 4-bit weights are (out, in)."""
+    """Return True if *module* stores its weight as (in, out), as GPT-2's Conv1D does; 4-bit weights are (out, in)."""
     from transformers.pytorch_utils import Conv1D
 
     return isinstance(module, Conv1D)

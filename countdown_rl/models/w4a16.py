@@ -33,7 +33,7 @@ def group_size(widths: Collection[int]) -> int:
 
 
 def is_w4a16(quantization_config: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint with this ``quantization_config`` is in the ``pack-quantized`` format."""
+    """Return True if a checkpoint with this ``quantization_config`` is in the ``pack-quantized`` format."""
     return (
         quantization_config.get("quant_method") == "compressed-tensors"
         and quantization_config.get("format") == "pack-quantized"
