@@ -139,7 +139,7 @@ class Trainer(GRPOTrainer):
             batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
         rows = len(batch["advantages"])
         lengths = batch["completion_mask"].sum(1)  # (B,)
-        live = (batch["advantages"] != 0) & (lengths > 0) if self.skips_dead_rows else lengths >= 0  # (B,)
+        live = (batch["advantages"] != 0) & (lengths > 0) if self.skips_zero_advantage else lengths >= 0  # (B,)
         updates = self.args.steps_per_generation // self.args.gradient_accumulation_steps
         order = torch.randperm(rows) if updates > 1 else torch.arange(rows)
         size = self.args.per_device_train_batch_size
@@ -163,7 +163,7 @@ class Trainer(GRPOTrainer):
         return self.accelerator.gather(own).max(0).values.clamp(min=1).tolist()
 
     @property
-    def skips_dead_rows(self) -> bool:
+    def skips_zero_advantage(self) -> bool:
         """Whether rows with zero advantage add nothing to the gradient."""
         args = self.args
         entropy = args.entropy_coef or args.use_adaptive_entropy or args.top_entropy_quantile < 1.0
