@@ -247,7 +247,7 @@ def is_new(key, seen):
 
 
 def has_repeats(nums):
-    """Whether a number occurs twice."""
+    """True where a number occurs twice."""
     for i in range(len(nums)):
         for k in range(i):
             if nums[i] == nums[k]:
@@ -265,7 +265,7 @@ def reset(nums, matches):
 
 
 def reaches(p, q, tag, low, high, whole):
-    """Whether the class p/q reaches a target."""
+    """True where the class p/q reaches a target."""
     return low * q <= p and p <= high * q and p % q == 0 and (tag & WHOLE or not whole)
 
 

@@ -51,7 +51,7 @@ def solve(puzzle: Puzzle) -> Solved:
 
 
 def solvable(puzzle: Puzzle) -> bool:
-    """Whether *puzzle* has a solution."""
+    """True where *puzzle* has a solution."""
     return _Search(puzzle).count > 0
 
 
@@ -113,7 +113,7 @@ def check(puzzle: Puzzle) -> None:
 
 
 def _compiled_pays(size: int) -> bool:
-    """Whether so much work was done that the compiled kernel pays off; counts the work for *size* numbers."""
+    """True where so much work was done that the compiled kernel pays off; counts the work for *size* numbers."""
     global _work_done
     _work_done += kernel.MAX_CLASSES[size]
     return _work_done > _COMPILE_AFTER or "countdown_rl.puzzle.kernel_numba" in sys.modules

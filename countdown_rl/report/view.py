@@ -43,7 +43,7 @@ class Scored:
 
     @property
     def bound(self) -> bool:
-        """Whether it is of a floor or a ceiling, not of a model."""
+        """True for a floor or a ceiling, False for a model."""
         return baselines.is_baseline(self.metrics)
 
     @property

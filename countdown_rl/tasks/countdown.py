@@ -110,7 +110,7 @@ def _positive(value: object) -> bool:
 
 @lru_cache(maxsize=65_536)
 def _solvable(puzzle: Puzzle) -> bool | None:
-    """Whether *puzzle* has a solution; None where it is too large for an exhaustive search."""
+    """True where *puzzle* has a solution; None where it is too large for an exhaustive search."""
     from countdown_rl.puzzle.solver import solvable
 
     return solvable(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None

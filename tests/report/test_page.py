@@ -383,9 +383,9 @@ def command(monkeypatch, *words: str) -> int:
 
 def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
     assert command(monkeypatch, "--json") == 0
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1
-    assert json.loads(said) == {
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert json.loads(printed) == {
         "out": "artifacts/report.html",
         "bytes": (run / "report.html").stat().st_size,
         "results": [f"artifacts/eval/{name}" for name in ("adapter", "base", "merged")],
