@@ -9,7 +9,8 @@ from typing import IO, Any
 import jsonlines
 
 from countdown_rl.errors import InputError
-from countdown_rl.tasks.task import Row, parse_row
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Row
 
 
 def read_rows(path: Path) -> list[Row]:

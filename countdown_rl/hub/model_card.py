@@ -172,7 +172,7 @@ def _reproduction(release: Release) -> dict[str, Any] | None:
 
 def _prompt(task_name: str) -> dict[str, Any]:
     """Return the messages of an example prompt, as text and as Python literals, and the begun answer."""
-    from countdown_rl.tasks.task import parse_row
+    from countdown_rl.tasks.registry import parse_row
 
     messages = [dict(message) for message in parse_row({"task": task_name} | _EXAMPLES[task_name]).messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""

@@ -1,6 +1,6 @@
 """A task's data row, which knows its prompt and grades completions.
 
-A task is a subclass of :class:`Row`. Rows are made and validated once, by :func:`parse_row`.
+A task is a subclass of :class:`Row`, listed in :mod:`countdown_rl.tasks.registry`.
 """
 
 from abc import abstractmethod
@@ -94,23 +94,3 @@ class Row(Mapping[str, Any]):
         form, strict, answer, trailing = self.style.read(completion)
         value, reason = (None, "no-answer") if answer is None else self.judge(answer)
         return Grade(form, strict, not reason, answer, value, reason, trailing)
-
-
-def parse_row(fields: Any) -> Row:
-    """The row of the task that *fields* name; Countdown where they name none.
-
-    Raises:
-        InputError: *fields* are no mapping, name an unknown task, or are not what the task needs.
-    """
-    from countdown_rl.tasks.countdown import CountdownRow
-    from countdown_rl.tasks.gsm8k import Gsm8kRow
-
-    if isinstance(fields, Row):
-        return fields
-    if not isinstance(fields, Mapping):
-        raise InputError("not a JSON object")
-    name = fields.get("task") or CountdownRow.task
-    for row_type in (CountdownRow, Gsm8kRow):
-        if row_type.task == name:
-            return row_type(fields)
-    raise InputError(f"there is no task {name!r}; take countdown or gsm8k")

@@ -297,7 +297,7 @@ def test_grade_reports_the_invalid_line(command, line, words):
 def test_solve_and_grade_import_neither_torch_nor_numba():
     code = (
         "import sys; from countdown_rl.cli import solve, grade; from countdown_rl.puzzle import rules, solver;"
-        "from countdown_rl.tasks.task import parse_row;"
+        "from countdown_rl.tasks.registry import parse_row;"
         "solver.solve(rules.Puzzle((3, 7, 50), 46));"
         "parse_row({'nums': [3, 7], 'target': 46}).grade('<answer>impossible</answer>');"
         "sys.exit(bool({'torch', 'numba', 'numpy', 'datasets'} & set(sys.modules)))"

@@ -17,7 +17,7 @@ from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.puzzle import rules
 from countdown_rl.puzzle.expression import parse
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.tasks.registry import parse_row
 
 ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},

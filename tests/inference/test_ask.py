@@ -27,7 +27,7 @@ from countdown_rl.tasks.explain import (
     REASONS,
     verdict,
 )
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
 
 SHORT = AskOptions(max_new_tokens=40)

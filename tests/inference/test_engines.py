@@ -27,7 +27,7 @@ from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]

@@ -6,7 +6,7 @@ import pytest
 
 from countdown_rl.inference.cpu_decoder import Stop
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.tasks.registry import parse_row
 from tests.support import standins
 
 SMOLLM2 = (

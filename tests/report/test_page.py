@@ -23,7 +23,7 @@ from countdown_rl.report import page as report
 from countdown_rl.report.view import seconds
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.tasks.registry import parse_row
 
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}

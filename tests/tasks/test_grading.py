@@ -4,7 +4,7 @@ import pytest
 
 from countdown_rl.errors import InputError
 from countdown_rl.tasks import gsm8k
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.tasks.registry import parse_row
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
 SMALL = {"nums": [2, 3, 4], "target": 14, "style": "own"}

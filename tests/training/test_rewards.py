@@ -3,7 +3,7 @@
 import pytest
 
 from countdown_rl.errors import UsageError
-from countdown_rl.tasks.task import parse_row
+from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import rewards
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
