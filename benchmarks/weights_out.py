@@ -1,7 +1,7 @@
 """Memory and time of merge and quantize, beside PEFT's merge_and_unload and loading the model with transformers.
 
-A random Llama in several shards with an adapter on every linear layer; each method runs in its own process, whose peak
-resident memory the operating system reports.
+A random Llama in several shards with an adapter on every linear layer; each part, making the model too, runs in its own
+process, whose peak resident memory the operating system reports (Linux counts the peak of the process that started it).
 
     python -m benchmarks.weights_out [--layers 16] [--folder DIR]
 """
@@ -123,8 +123,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.only:
         begin = time.perf_counter()
-        globals()[options.only](options.folder)
-        if options.only == "same":
+        globals()[options.only](options.folder, *([options.layers] if options.only == "make" else []))
+        if options.only in ("make", "same"):
             return
         used = resource.getrusage(resource.RUSAGE_SELF)
         line = {
@@ -136,12 +136,14 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        make(folder, options.layers)
+        command = [sys.executable, "-m", "benchmarks.weights_out", "--layers", str(options.layers), "--folder", name]
+        subprocess.run([*command, "--only", "make"], check=True, stderr=subprocess.DEVNULL)
         shards = [path.stat().st_size for path in (folder / "base").glob("*.safetensors")]
         result = {"largest_shard_mb": round(max(shards) / 1e6), "shards": len(shards)}
         for method in ("ours", "peft", "same", "ours_nf4", "load_whole"):
-            command = [sys.executable, "-m", "benchmarks.weights_out", "--only", method, "--folder", str(folder)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            done = subprocess.run(
+                [*command, "--only", method], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
             result[method] = json.loads(done.stdout)
     bench.save("weights_out", {"layers": options.layers, **result, "bars": bars(result)})
 

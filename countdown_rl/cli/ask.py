@@ -61,9 +61,7 @@ def ask(
 
 
 def _view(reply: "Reply") -> Text:
-    from countdown_rl.tasks.explain import verdict
-
-    grade = printable(verdict(reply.sample()))
+    grade = printable(reply.verdict())
     count = reply.solved.solutions
     solution = "there is no solution; every expression was tried"
     if count:

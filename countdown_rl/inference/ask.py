@@ -11,6 +11,7 @@ from countdown_rl.models import chat_template, load
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import Puzzle
 from countdown_rl.puzzle.solver import Solved
+from countdown_rl.tasks import explain
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.task import Grade
 
@@ -28,6 +29,10 @@ class Reply:
         """The reply in the form of an evaluation's sample."""
         length = {"tokens": self.completion.tokens, "truncated": not self.completion.ended}
         return dict(self.row) | {"completion": self.completion.text} | asdict(self.grade) | length
+
+    def verdict(self) -> str:
+        """The grade as a phrase, not made safe to print."""
+        return explain.verdict(self.sample())
 
 
 def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> CountdownRow:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from countdown_rl import processes
 from countdown_rl.errors import ModelError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
@@ -93,12 +92,13 @@ def server(file: Path, context: int, slots: int, *, threads: int = 0, on_cpu: bo
     Raises:
         ModelError: llama.cpp cannot load it.
     """
+    import torch
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.n_ctx, params.n_parallel = context, slots
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or processes.cpu_threads()
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or torch.get_num_threads()
     if on_cpu:
         params.n_gpu_layers = 0
     params.verbosity = -1

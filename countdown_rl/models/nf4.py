@@ -17,7 +17,7 @@ from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
 
 BLOCK = 64
 #: Values quantized at once on a CPU, where bitsandbytes takes about twelve bytes for each; whole blocks.
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 #: The tensor in which bitsandbytes stores, as JSON, how a weight was packed. It is padded with spaces, which JSON
 #: allows, to a length that is known before the values are.
 STATE = "quant_state.bitsandbytes__nf4"
