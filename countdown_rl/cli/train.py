@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,19 +56,12 @@ def train(
         processes.micro_batches(options.prompts * options.num_generations, options.micro_batch, processes_)
         if launch is not None:
             processes.launch_configuration(launch)
+    run: dict[str, Any] = {"model": model, "revision": revision, "data": data, "out": out}
+    run |= {"checkpoints": checkpoints, "trust_remote_code": trust_remote_code}
     if check:
         from countdown_rl.training import preflight
 
-        checked = preflight.check(
-            options,
-            model=model,
-            revision=revision,
-            data=data,
-            out=out,
-            checkpoints=checkpoints,
-            processes=processes_,
-            trust_remote_code=trust_remote_code,
-        )
+        checked = preflight.check(options, processes=processes_, **run)
         memory_view.show(checked, as_json=as_json)
         return
     if not processes.launched() and (processes_ > 1 or launch is not None):
@@ -79,17 +72,12 @@ def train(
         try:
             result = training.train(
                 options,
-                model=model,
-                revision=revision,
-                data=data,
-                out=out,
                 log=log,
-                checkpoints=checkpoints,
                 restart=restart,
-                trust_remote_code=trust_remote_code,
                 on_step=on_step,
                 on_note=console.note,
                 on_warning=console.warn,
+                **run,
             )
         except KeyboardInterrupt:
             console.note(training.how_to_continue(checkpoints))
