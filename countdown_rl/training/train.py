@@ -208,6 +208,7 @@ def _trainer(
         peft_config=None if loaded.ref.base else lora_config,  # an adapter is trained further as it is
         stop=Stop(loaded.tokenizer, loaded.model, STOP),
         mask_truncated=options.mask_truncated_completions,
+        discount=options.discount,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     return trainer

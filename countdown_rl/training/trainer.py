@@ -6,6 +6,8 @@ The loss and its gradient are TRL's. The differences:
 * rows with zero advantage, which add nothing to the gradient unless there is a KL term, are left out of the
   forward and backward passes; the loss is normalised as if they were there;
 * the rows of an optimiser step are sorted by length, and each micro-batch is cut to its longest row;
+* with a discount below 1 each token has its own advantage: the discounted reward after it, less the mean over the
+  tokens of its group, so that of a search that succeeds the last choices are reinforced most;
 * the seconds of generation, rewards and loss are logged.
 """
 
@@ -24,6 +26,7 @@ _BY_ROW = ("grpo", "dr_grpo")
 
 _PROMPT = ("prompt_ids", "prompt_mask")
 _COMPLETION = (
+    "advantages",  # (B,), or (B, T) with a discount
     "completion_ids",
     "completion_mask",
     "old_per_token_logps",
@@ -41,11 +44,12 @@ class Trainer(GRPOTrainer):
     Args:
         stop: the end of a completion.
         mask_truncated: leave truncated completions out of the loss.
+        discount: factor per token between it and the end of its completion; 1 is GRPO.
     """
 
     _name = "GRPO"
 
-    def __init__(self, *args: Any, stop: Stop, mask_truncated: bool, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, stop: Stop, mask_truncated: bool, discount: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.eos_token_ids = sorted(stop.ids)
         self.generation_config.eos_token_id = self.eos_token_ids
@@ -54,6 +58,8 @@ class Trainer(GRPOTrainer):
         self._buffered_inputs: list[Batch] | None = None
         self._stop = stop
         self._mask_truncated = mask_truncated
+        self._discount = discount
+        self._rewards = torch.empty(0)
         self._ended = torch.empty(0, dtype=torch.bool)
         # The CPU decoder implements temperature and top-p only.
         config = self.args
@@ -109,7 +115,9 @@ class Trainer(GRPOTrainer):
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         begin = time.perf_counter()
-        rewards = super()._calculate_rewards(*args, **kwargs)
+        rewards = super()._calculate_rewards(*args, **kwargs)  # (B of all processes, reward functions)
+        total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
+        self._rewards = total.chunk(self.accelerator.num_processes)[self.accelerator.process_index]
         self._seconds["reward"] += time.perf_counter() - begin
         return rewards
 
@@ -137,9 +145,13 @@ class Trainer(GRPOTrainer):
         if self._mask_truncated:  # not by TRL, which only recognises ends of one token
             batch["completion_mask"] = batch["completion_mask"] * self._ended[:, None]
             batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
+        if self._discount < 1:
+            mask = batch["completion_mask"]
+            batch["advantages"] = discounted(self._rewards, mask, self._discount, group=self.num_generations)
         rows = len(batch["advantages"])
         lengths = batch["completion_mask"].sum(1)  # (B,)
-        live = (batch["advantages"] != 0) & (lengths > 0) if self.skips_zero_advantage else lengths >= 0  # (B,)
+        nonzero = batch["advantages"].reshape(rows, -1).ne(0).any(1)  # (B,)
+        live = nonzero & (lengths > 0) if self.skips_zero_advantage else lengths >= 0  # (B,)
         updates = self.args.steps_per_generation // self.args.gradient_accumulation_steps
         order = torch.randperm(rows) if updates > 1 else torch.arange(rows)
         size = self.args.per_device_train_batch_size
@@ -166,7 +178,7 @@ class Trainer(GRPOTrainer):
     def skips_zero_advantage(self) -> bool:
         """Whether rows with zero advantage add nothing to the gradient."""
         args = self.args
-        entropy = args.entropy_coef or args.use_adaptive_entropy or args.top_entropy_quantile < 1.0
+        entropy = args.entropy_coef or args.use_adaptive_entropy  # quantiles are taken over the rows that are left
         others = entropy or self.aux_loss_enabled or args.use_liger_kernel
         return self.beta == 0.0 and not others and self.loss_type in (*_BY_TOKEN, *_BY_ROW)
 
@@ -183,6 +195,20 @@ class Trainer(GRPOTrainer):
         return super()._compute_loss(model, inputs) * inputs["share"]
 
 
+def discounted(rewards: torch.Tensor, mask: torch.Tensor, discount: float, *, group: int) -> torch.Tensor:
+    """Return advantages (B, T): the discounted return of each token less the mean over the tokens of its group.
+
+    Args:
+        rewards: (B,); each *group* of rows in turn belongs to one prompt.
+        mask: (B, T), 1 where a completion has a token.
+    """
+    left = mask.flip(1).cumsum(1).flip(1) - 1  # tokens after this one
+    returns = rewards[:, None] * discount ** left.clamp(min=0) * mask
+    tokens = mask.reshape(-1, group * mask.size(1)).sum(1).clamp(min=1)
+    baseline = returns.reshape(-1, group * mask.size(1)).sum(1) / tokens  # (groups,)
+    return (returns - baseline.repeat_interleave(group)[:, None]) * mask
+
+
 def _cut(batch: Batch, rows: torch.Tensor) -> Batch:
     """The *rows* of *batch*, without columns in which none of them has a token."""
     out = {key: value[rows] if value.ndim else value for key, value in batch.items()}
@@ -190,5 +216,5 @@ def _cut(batch: Batch, rows: torch.Tensor) -> Batch:
         prompt = int(out["prompt_mask"].sum(1).max())
         completion = max(1, int(out["completion_mask"].sum(1).max()))
         out |= {key: out[key][:, -prompt:] for key in _PROMPT}
-        out |= {key: out[key][:, :completion] for key in _COMPLETION if key in out}
+        out |= {key: out[key][:, :completion] for key in _COMPLETION if key in out and out[key].ndim > 1}
     return out
