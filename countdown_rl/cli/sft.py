@@ -23,7 +23,7 @@ def sft(
 
     Examples:
         countdown-rl sft --data artifacts/data --out artifacts/sft
-        countdown-rl sft --model artifacts/sft --give-up 0.5 --max-steps 200
+        countdown-rl sft --model artifacts/sft --out artifacts/sft-2
         countdown-rl sft --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw
     """
     from countdown_rl.sft import train as training

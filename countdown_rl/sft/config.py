@@ -15,14 +15,17 @@ class SftOptions(Options):
 
     model: Annotated[str | None, option("Model to continue from.", show_default="a new, small one")] = None
     revision: Annotated[str | None, option("Revision of a Hub model.")] = None
-    give_up: Annotated[float, option("Probability of giving up after a failed line.", TRACES, min=0, max=1)] = 0.0
-    max_lines: Annotated[int, option("Maximum lines of a trace.", TRACES, min=1)] = 12
-    max_steps: Annotated[int, option("Optimiser steps.", OPTIMISER, min=1)] = 2_600
-    batch_size: Annotated[int, option("Traces per step.", OPTIMISER, min=1)] = 32
+    drills: Annotated[float, option("Share of puzzles made for exact divisions.", TRACES, min=0, max=1)] = 0.2
+    max_lines: Annotated[int, option("Maximum lines of a trace.", TRACES, min=1)] = 64
+    max_steps: Annotated[int, option("Optimiser steps.", OPTIMISER, min=1)] = 3_000
+    batch_tokens: Annotated[int, option("Tokens per step, prompts included.", OPTIMISER, min=1)] = 8_192
     optimizer: Annotated[Literal["muon", "adamw"], option("Optimiser of the matrices.", OPTIMISER)] = "muon"
     learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0)] = 3e-3
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.05
-    vocab_size: Annotated[int, option("Maximum vocabulary.", SHAPE, min=320)] = 640
+    decay: Annotated[
+        float, option("Share of the steps in which the learning rate decays.", OPTIMISER, min=0, max=1)
+    ] = 0.5
+    vocab_size: Annotated[int, option("Maximum vocabulary.", SHAPE, min=3_136)] = 3_264
     hidden_size: Annotated[int, option("A multiple of 64.", SHAPE, min=64)] = 256
     layers: Annotated[int, option("Number of layers.", SHAPE, min=1)] = 4
     heads: Annotated[int, option("Number of attention heads.", SHAPE, min=1)] = 4

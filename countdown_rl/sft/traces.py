@@ -1,83 +1,135 @@
-"""Search traces: what a solver who knows where to look first writes while it looks for a way to the target.
+"""Search traces: the text that a teacher writes while it searches for the target, in an open order.
 
-It sorts the numbers, largest first, and goes through the ways to combine them in the order of a *plan*. Each
-line is one way, under the number that the plan gives it::
+A *way* says which two values are combined and how, step after step until two values are left; the last step is
+always the one whose result is nearest to the target. The numbers are sorted, largest first. Each line of a trace
+executes one way and begins with the way's number in the plan::
 
     55 36 19 7
-    1. 55 - 7 = 48, 48 - 36 = 12, 19 + 12 = 31 no
-    2. 36 - 19 = 17, 17 - 7 = 10, 55 + 10 = 65 yes
+    17. 55 / 7 no
+    19. 55 - 7 = 48, 48 - 36 = 12, 19 + 12 = 31 no
+    22. 36 - 19 = 17, 17 - 7 = 10, 55 + 10 = 65 yes
 
-A way says which two values are combined, and how, step after step until two are left: the last step is always
-the one that comes nearest to the target, so a line stands for four. A way that needs a fraction, zero or too
-large a number is passed over, and so is a line that is written already. The line that reaches the target is
-the last, and the answer is that line put together again, unless the solver lost patience before.
+A way that cannot be executed is written up to the step that fails: a division that is not exact, a difference of
+zero, a result over :data:`LIMIT`. So nothing has to be judged before it is written. The line that reaches the target
+is the last, and its expression is the answer.
 
-The plan is found from puzzles: first the way that solves most of them for the lines that it costs, then the
-one that solves most of the rest, and so on: the greedy rule for min-sum set cover (Feige, Lovasz and Tetali 2004).
+The order is open: the teacher goes through the plan from its beginning, and each line is one of the next few ways (a
+*window*), drawn uniformly and independently of the puzzle; at the end of the plan it begins again. Within a pass no
+line is repeated, and each depends only on the line before. Which way suits which puzzle is left to reinforcement
+learning.
+
+The plan is found from puzzles: first the way that solves most of them per cost of its line, then the way that solves
+most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige, Lovasz and Tetali 2004).
 """
 
 import random
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from countdown_rl.errors import InputError
 
-#: The largest value a written step may have; beyond it a small model only learns to copy digits.
-LIMIT = 9_999
-#: With more numbers there are too many ways to try them all on enough puzzles.
+#: The largest result of a step.
+LIMIT = 999
+#: With more numbers there are too many ways to execute all of them on enough puzzles.
 MAX_NUMBERS = 5
-#: Ways in a plan; their numbers have two digits.
-_LONGEST = 99
-#: Ways that are tried, over all puzzles of one size, to find a plan.
+#: Maximum ways of a plan; their numbers have two digits.
+MAX_WAYS = 99
+#: A window has one way per this many in the plan; a pass through 99 ways takes about 40 lines.
+_WAYS_PER_CHOICE = 24
+#: Lines executed, over all puzzles of one size, to find a plan.
 _BUDGET = 400_000
-#: Every way is judged as if it had failed on this share of the puzzles too, so that rare ones come late.
-_DOUBT = 0.05
+#: Cost added to every way, as a share of its total, so that rarely executed ways come late.
+_PRIOR = 0.05
 
 #: Names of values: the numbers of a puzzle, largest first, and then the result of each step.
 _NAMES = "abcdefghi"
-#: Which two values each step but the last combines, and how: "a-b d-e" for four numbers.
+#: The two values that each step but the last combines, and the operator: "a-b d-e" for four numbers.
 Way = str
-#: The ways to try, for each count of numbers.
+#: The ways for each count of numbers, the most useful first.
 Plan = Mapping[int, Sequence[Way]]
 
 
 @dataclass(frozen=True)
+class Line:
+    """One way, executed: its text without number and verdict, its last value, and the expression.
+
+    ``value`` is None where a step cannot be executed.
+    """
+
+    text: str
+    value: int | None
+    expression: str
+
+
+@dataclass(frozen=True)
 class Trace:
-    """A completion that continues the open ``<think>``; one that has not *ended* breaks off while it searches."""
+    """A completion of the open ``<think>``; one that has not *ended* stops in the middle of the search."""
 
     text: str
     ended: bool
 
 
-def trace(row: Mapping[str, Any], order: Plan, rng: random.Random, *, give_up: float = 0.0, max_lines: int) -> Trace:
-    """What the solver writes for *row* when it goes by *order*.
+def trace(
+    row: Mapping[str, Any], plan: Plan, rng: random.Random, *, max_lines: int, near_the_end: bool = False
+) -> Trace:
+    """Write a trace for *row* in an order drawn with *rng*.
 
-    After each line that failed it loses patience with chance *give_up* and answers "impossible". After
-    *max_lines* lines the trace breaks off.
+    Args:
+        plan: the ways, as :func:`find_plan` returns them.
+        max_lines: lines after which the trace stops.
+        near_the_end: begin at most eight lines before a way that reaches the target, if there is one. Such traces
+            train the last lines; their first way is not one that the teacher would choose.
     """
     numbers = sorted(row["nums"], reverse=True)
-    text = f"\n{' '.join(map(str, numbers))}\n"
-    seen: set[str] = set()
-    for place, way in enumerate(order[len(numbers)], 1):
-        line = _line(numbers, way, row["target"])
-        if line is None or line.text in seen:
-            continue
-        seen.add(line.text)
-        text += f"{place}. {line.text}"
+    ways = plan[len(numbers)]
+    order = _order(len(ways), rng)
+    if near_the_end:
+        hits = [index for index, way in enumerate(ways) if execute(numbers, way, row["target"]).value == row["target"]]
+        order = _order_before(rng.choice(hits), len(ways), rng) if hits else order
+    lines = [heading(numbers)]
+    for index in islice(order, max_lines):
+        line = execute(numbers, ways[index], row["target"])
         if line.value == row["target"]:
-            return Trace(f"{text} yes\n</think>\n<answer>{line.expression}</answer>", ended=True)
-        text += " no\n"
-        if rng.random() < give_up:
-            return Trace(f"{text}</think>\n<answer>impossible</answer>", ended=True)
-        if len(seen) == max_lines:
+            lines.append(_ending(index + 1, line))
+            return Trace("".join(lines), ended=True)
+        lines.append(f"{index + 1}. {line.text} no\n")
+    return Trace("".join(lines), ended=False)
+
+
+def next_ways(way: int | None, count: int) -> list[int]:
+    """Return the indices, in a plan of *count* ways, that may follow *way* (None: begin a trace), equally likely."""
+    window = max(1, count // _WAYS_PER_CHOICE)
+    start = -1 if way is None else way
+    return [start + step if start + step < count else step - 1 for step in range(1, window + 1)]
+
+
+def _order(count: int, rng: random.Random) -> Iterator[int]:
+    way = None
+    while True:
+        way = rng.choice(next_ways(way, count))
+        yield way
+
+
+def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
+    """Up to eight ways that lead to *way*, in one pass, and *way* itself."""
+    order = [way]
+    for _ in range(rng.randrange(8)):
+        previous = [index for index in range(order[0]) if order[0] in next_ways(index, count)]
+        if not previous:
             break
-    return Trace(text, ended=False)
+        order.insert(0, rng.choice(previous))
+    return iter(order)
 
 
-def plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
-    """The order in which to try the ways on puzzles like *rows*.
+def heading(numbers: Sequence[int]) -> str:
+    """Return the first line of a trace: the sorted *numbers*."""
+    return f"\n{' '.join(map(str, numbers))}\n"
+
+
+def find_plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
+    """Return the plan for puzzles like *rows*: ways by count of numbers, the most useful first.
 
     Raises:
         InputError: a puzzle has more than :data:`MAX_NUMBERS` numbers.
@@ -87,88 +139,139 @@ def plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
         puzzles.setdefault(len(row["nums"]), []).append(row)
     if puzzles and max(puzzles) > MAX_NUMBERS:
         raise InputError(f"traces are written for up to {MAX_NUMBERS} numbers, and a puzzle has {max(puzzles)}.")
-    return {count: _order(alike) for count, alike in sorted(puzzles.items())}
+    return {count: _set_cover(alike) for count, alike in sorted(puzzles.items())}
 
 
-def _order(rows: Sequence[Mapping[str, Any]]) -> list[Way]:
-    """The plan for *rows* of one size, greedily, from as many of them as the budget allows."""
-    tried: list[dict[Way, bool]] = []
-    budget = _BUDGET
-    for row in rows:
-        tried.append(dict(_outcomes(sorted(row["nums"], reverse=True), row["target"])))
-        budget -= len(tried[-1])
-        if budget <= 0:
-            break
-    lines = Counter(way for outcomes in tried for way in outcomes)  # over puzzles that are not solved yet
-    hits = Counter(way for outcomes in tried for way, hit in outcomes.items() if hit)
-    doubt = _DOUBT * len(tried)
-    order: list[Way] = []
-    while hits and len(order) < _LONGEST:
-        best = min(hits, key=lambda way: (-hits[way] / (lines[way] + doubt), way))
-        order.append(best)
-        for outcomes in tried:
-            if outcomes.get(best):
-                lines.subtract(outcomes.keys())
-                hits.subtract(way for way, hit in outcomes.items() if hit)
-        tried = [outcomes for outcomes in tried if not outcomes.get(best)]
-        hits = +hits
-    return order
+def _set_cover(rows: Sequence[Mapping[str, Any]]) -> list[Way]:
+    """The plan for *rows* of one size, from as many of them as the budget allows."""
+    import numpy as np
+
+    ways = all_ways(len(rows[0]["nums"]))
+    rows = rows[: max(1, _BUDGET // len(ways))]
+    hits = np.zeros((len(rows), len(ways)), dtype=bool)
+    costs = np.zeros((len(rows), len(ways)))  # steps begun, plus one for number and verdict
+    for index, row in enumerate(rows):
+        numbers = sorted(row["nums"], reverse=True)
+        for column, way in enumerate(ways):
+            line = execute(numbers, way, row["target"])
+            hits[index, column] = line.value == row["target"]
+            costs[index, column] = line.text.count(",") + 2
+    prior = _PRIOR * costs.sum(0)
+    plan: list[Way] = []
+    while hits.any() and len(plan) < MAX_WAYS:
+        best = int(np.argmax(hits.sum(0) / (costs.sum(0) + prior)))
+        plan.append(ways[best])
+        left = ~hits[:, best]
+        hits, costs = hits[left], costs[left]
+    return plan
 
 
-def _outcomes(values: Sequence[int], target: int, way: Way = "") -> Iterator[tuple[Way, bool]]:
-    """Every way on from *way*, which led to *values* (0 where one is used up), and whether it reaches *target*."""
-    left = [place for place, value in enumerate(values) if value]
-    if len(left) == 2:
-        yield way, _nearest(values[left[0]], values[left[1]], target)[1] == target
+def all_ways(count: int) -> list[Way]:
+    """Return every way to combine *count* numbers; independent steps are listed in one order only."""
+    return [" ".join(steps) for steps in _steps(list(range(count)), count)]
+
+
+def _steps(free: list[int], next_value: int, last: tuple[int, int] = (-1, -1)) -> Iterator[tuple[str, ...]]:
+    if len(free) == 2:
+        yield ()
         return
-    for at, i in enumerate(left):
-        for j in left[at + 1 :]:
-            for sign, result in _results(values[i], values[j]):
-                rest = [0 if place in (i, j) else value for place, value in enumerate(values)]
-                step = f"{_NAMES[i]}{sign}{_NAMES[j]}"
-                yield from _outcomes([*rest, result], target, f"{way} {step}".strip())
+    for start, i in enumerate(free):
+        for j in free[start + 1 :]:
+            if j != next_value - 1 and (i, j) < last:
+                continue  # the two steps are independent, and listed in the other order
+            rest = [value for value in free if value not in (i, j)] + [next_value]
+            for operator in "+-*/":
+                step = f"{_NAMES[i]}{operator}{_NAMES[j]}"
+                for others in _steps(rest, next_value + 1, (i, j)):
+                    yield (step, *others)
 
 
 def _results(a: int, b: int) -> Iterator[tuple[str, int]]:
-    """The signs that may stand between the larger and the smaller of two numbers, and what comes out."""
-    high, low = max(a, b), min(a, b)
-    outcomes = [("+", high + low), ("-", high - low), ("*", high * low)]
-    if low > 1 and high % low == 0:
-        outcomes.append(("/", high // low))
-    return ((sign, result) for sign, result in outcomes if 0 < result <= LIMIT)
+    """The operators between the larger and the smaller of two numbers, with their results."""
+    for operator in "+-*/":
+        result = combine(max(a, b), operator, min(a, b))
+        if result is not None and not (operator == "/" and min(a, b) == 1):
+            yield operator, result
+
+
+def combine(high: int, operator: str, low: int) -> int | None:
+    """Return the result of one step, None where it is not a whole number from 1 to :data:`LIMIT`."""
+    if operator == "/":
+        return high // low if high % low == 0 else None
+    result = high + low if operator == "+" else high - low if operator == "-" else high * low
+    return result if 0 < result <= LIMIT else None
 
 
 def _nearest(a: int, b: int, target: int) -> tuple[str, int]:
     return min(_results(a, b), key=lambda outcome: abs(outcome[1] - target))
 
 
-@dataclass(frozen=True)
-class _Line:
-    text: str
-    value: int
-    expression: str
-
-
-def _line(numbers: Sequence[int], way: Way, target: int) -> _Line | None:
-    """The line that *way* is for these *numbers*; None where a step cannot be made."""
-    values, operands, steps = list(numbers), [str(number) for number in numbers], []
+def execute(numbers: Sequence[int], way: Way, target: int) -> Line:
+    """Execute *way* on *numbers*, which are sorted, largest first."""
+    values, operands = list(numbers), [str(number) for number in numbers]
+    steps: list[str] = []
     free = set(range(len(numbers)))
-
-    def make(i: int, sign: str, j: int, result: int) -> None:
-        high, low = (i, j) if values[i] >= values[j] else (j, i)
-        steps.append(f"{values[high]} {sign} {values[low]} = {result}")
-        operands.append(f"({operands[high]} {sign} {operands[low]})")
-        values.append(result)
-        free.difference_update((i, j))
-        free.add(len(values) - 1)
-
-    for step in way.split():
-        i, sign, j = _NAMES.index(step[0]), step[1], _NAMES.index(step[2])
-        result = dict(_results(values[i], values[j])).get(sign)
+    for step in [*way.split(), None]:
+        if step is None:
+            i, j = sorted(free)
+            operator = _nearest(values[i], values[j], target)[0]
+        else:
+            i, operator, j = _NAMES.index(step[0]), step[1], _NAMES.index(step[2])
+        if values[i] < values[j]:
+            i, j = j, i
+        result = combine(values[i], operator, values[j])
         if result is None:
-            return None
-        make(i, sign, j, result)
-    i, j = free
-    sign, result = _nearest(values[i], values[j], target)
-    make(i, sign, j, result)
-    return _Line(", ".join(steps), values[-1], operands[-1][1:-1])
+            return Line(", ".join([*steps, f"{values[i]} {operator} {values[j]}"]), None, "")
+        steps.append(f"{values[i]} {operator} {values[j]} = {result}")
+        operands.append(f"({operands[i]} {operator} {operands[j]})")
+        free -= {i, j}
+        free.add(len(values))
+        values.append(result)
+    return Line(", ".join(steps), values[-1], operands[-1][1:-1])
+
+
+def expected_accuracy(
+    row: Mapping[str, Any],
+    plan: Plan,
+    count_tokens: Callable[[list[str]], list[int]],
+    *,
+    budgets: Sequence[int],
+    in_order: bool = False,
+) -> list[float]:
+    """Return the probability that a trace of *row*, executed without a mistake, ends within each of *budgets* tokens.
+
+    Exact, by dynamic programming over (tokens so far, last way). *count_tokens* returns the tokens of each text. With
+    *in_order* the trace follows the plan way by way, and the probability is 0 or 1.
+    """
+    import numpy as np
+
+    numbers = sorted(row["nums"], reverse=True)
+    lines = [execute(numbers, way, row["target"]) for way in plan[len(numbers)]]
+    count, largest = len(lines), max(budgets)
+    correct = np.array([line.value == row["target"] for line in lines])
+    texts = [
+        _ending(number, line) if hit else f"{number}. {line.text} no\n"
+        for number, (line, hit) in enumerate(zip(lines, correct, strict=True), 1)
+    ]
+    start, *line_costs = count_tokens([heading(numbers), *texts])
+    costs = np.array(line_costs)
+    transition = np.zeros((count + 1, count))  # the last row is for the first line
+    for index in range(count + 1):
+        way = index if index < count else None
+        following = [0 if way is None else (way + 1) % count] if in_order else next_ways(way, count)
+        transition[index, following] = 1 / len(following)
+    probability = np.zeros((largest + costs.max() + 1, count + 1))  # (tokens so far, last way)
+    ended = np.zeros(len(probability))
+    probability[start, count] = 1
+    for tokens in range(start, largest):
+        if not probability[tokens].any():
+            continue
+        following = probability[tokens] @ transition  # (ways,)
+        np.add.at(ended, tokens + costs[correct], following[correct])
+        probability[tokens + costs[~correct], np.flatnonzero(~correct)] += following[~correct]
+    return [float(ended[: budget + 1].sum()) for budget in budgets]
+
+
+def _ending(number: int, line: Line) -> str:
+    """The line that reaches the target, and the answer."""
+    return f"{number}. {line.text} yes\n</think>\n<answer>{line.expression}</answer>"

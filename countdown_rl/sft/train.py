@@ -1,40 +1,38 @@
-"""Supervised warm-up: a model learns to search by reading the traces of a solver (TRL's SFTTrainer).
+"""Supervised fine-tuning of all weights on the traces of :mod:`countdown_rl.sft.traces`.
 
-From nothing it makes a small Llama and its tokenizer; from any model reference it goes on training that
-model's weights. Either way the result speaks the prompts of :mod:`countdown_rl.tasks.task`.
+Without a model it creates a small Llama and its tokenizer; given one it continues training that model's weights.
+The result answers the prompts of :mod:`countdown_rl.tasks`.
 """
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.models import chat_template, load, reference
-from countdown_rl.sft import tokenizer, traces
+from countdown_rl.models import load, reference
+from countdown_rl.sft import batches, tokenizer, traces
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks.task import Row
 
-#: How many rows the tokenizer is made from.
-CORPUS = 5_000
-#: Batches among which rows are sorted by length.
-_CHUNK = 8
-_LOG_EVERY = 10
-
-LIBRARIES = ("tokenizers", "torch", "transformers", "trl")
-#: Options that say what a model made from nothing is like; they had no part in one that was there before.
+LIBRARIES = ("tokenizers", "torch", "transformers")
+#: Options of a new model; the manifest of an existing one that was trained further leaves them out.
 _SHAPE = ("vocab_size", "hidden_size", "layers", "heads", "intermediate_size", "context")
+_LOG_STEPS = 10
+#: Periods of the Fourier features of a number, and of its logarithm.
+_PERIODS = (2, 3, 4, 5, 7, 9, 10, 11, 13, 20, 25, 50, 100, 200, 500, 1_000, 2_000)
+_LOG_PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 OnStep = Callable[[int, int, float], None]
 
 
 def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
-    """Warm up on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
+    """Train on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
 
-    The order in which a trace tries is found from the puzzles, unless the model has learned one already; it is
-    written down in the manifest. Returns the facts of :func:`warm_up`.
+    The plan of the traces (see :func:`traces.find_plan`) is that of the model where it has one for this count of
+    numbers; it is recorded in the manifest. Returns the facts of :func:`train`.
 
     Raises:
         CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was changed.
@@ -42,7 +40,7 @@ def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None =
     artifacts.check_writable(out, "model")
     inputs = {"data": artifacts.read(data, "data").as_input()}
     rows = jsonl.read_rows(data / "train.jsonl")
-    learned: dict[int, list[traces.Way]] = {}
+    known: dict[int, list[traces.Way]] = {}
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     if options.model is not None:
         settings = {key: value for key, value in settings.items() if key not in _SHAPE}
@@ -50,25 +48,21 @@ def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None =
         inputs["model"] = ref.as_input()
         settings["model"] = ref.reference
         if ref.manifest:
-            learned = {int(count): ways for count, ways in ref.manifest.facts.get("plan", {}).items()}
-    order = learned | traces.plan([row for row in rows if len(row["nums"]) not in learned])
+            known = {int(count): ways for count, ways in ref.manifest.facts.get("plan", {}).items()}
+    plan = known | traces.find_plan([row for row in rows if len(row["nums"]) not in known])
     load.silence_libraries()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
-        facts = warm_up(rows, order, options, draft.path, on_step)
-        draft.facts.update(facts | {"plan": {str(count): ways for count, ways in order.items()}})
+        facts = train(rows, plan, options, draft.path, on_step)
+        draft.facts.update(facts | {"plan": {str(count): ways for count, ways in plan.items()}})
     return facts
 
 
-def warm_up(
-    rows: Sequence[Row],
-    order: traces.Plan,
-    options: SftOptions,
-    out: Path,
-    on_step: OnStep | None = None,
+def train(
+    rows: Sequence[Row], plan: traces.Plan, options: SftOptions, out: Path, on_step: OnStep | None = None
 ) -> dict[str, Any]:
-    """Train on one trace a row, by *order*, and save weights (safetensors, bf16) and tokenizer to the directory *out*.
+    """Train on traces of *rows*, and save weights (safetensors, bf16) and tokenizer to the directory *out*.
 
-    ``on_step(step, steps, loss)`` is called as training goes on; the loss is in nats a token.
+    ``on_step(step, steps, loss)`` is called every few steps; the loss is in nats per token.
 
     Returns:
         Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the steps.
@@ -79,40 +73,21 @@ def warm_up(
     torch.set_num_threads(options.threads or processes.cpu_threads())
     set_seed(options.seed)
     if options.model is None:
-        tokens = tokenizer.build(_corpus(rows, order, options), options.vocab_size)
-        model = _small_llama(options, tokens)
+        tokens = tokenizer.build(batches.corpus(rows, plan), options.vocab_size)
+        model = _new_model(options, tokens)
     else:
         loaded = load.load(reference.resolve(options.model, revision=options.revision), precision="fp32")
         model, tokens = loaded.model, loaded.tokenizer
-    examples = _examples(rows, order, options, tokens)
-    losses = _fit(model, tokens, examples, options, on_step)
+    model.train()
+    examples = batches.examples(rows, plan, options, tokens)
+    losses, seen = _fit(model, tokens, batches.batches(examples, options), options, on_step)
     model.to(torch.bfloat16).save_pretrained(out)
     tokens.save_pretrained(out)
     tail = losses[-max(1, len(losses) // 10) :]
-    return {
-        "parameters": model.num_parameters(),
-        "traces": len(examples["input_ids"]),
-        "tokens": options.batch_size
-        * options.max_steps
-        * (sum(map(len, examples["input_ids"])) // len(examples["input_ids"])),
-        "loss": round(sum(tail) / len(tail), 4),
-    }
+    return {"parameters": model.num_parameters(), **seen, "loss": round(sum(tail) / len(tail), 4)}
 
 
-def _corpus(rows: Sequence[Row], order: traces.Plan, options: SftOptions) -> list[str]:
-    texts = []
-    for index, row in enumerate(rows[:CORPUS]):
-        texts += [turn["content"] for turn in row.messages()]
-        texts.append(_trace(row, index, order, options).text)
-    return texts
-
-
-def _trace(row: Mapping[str, Any], index: int, order: traces.Plan, options: SftOptions) -> traces.Trace:
-    rng = random.Random(f"{options.seed}:{index}")
-    return traces.trace(row, order, rng, give_up=options.give_up, max_lines=options.max_lines)
-
-
-def _small_llama(options: SftOptions, tokens: Any) -> Any:
+def _new_model(options: SftOptions, tokens: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -128,100 +103,119 @@ def _small_llama(options: SftOptions, tokens: Any) -> Any:
         eos_token_id=tokens.eos_token_id,
         pad_token_id=tokens.pad_token_id,
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    _initialize_embeddings(model.get_input_embeddings().weight, tokens)
+    return model
 
 
-def _examples(rows: Sequence[Row], order: traces.Plan, options: SftOptions, tokens: Any) -> dict[str, Any]:
-    """Token ids of prompt and trace, (T,) each, and labels (T,) that leave out (-100) the prompt."""
-    examples: dict[str, Any] = {"input_ids": [], "labels": []}
-    for index, row in enumerate(rows[: options.max_steps * options.batch_size]):
-        prompt = chat_template.render(tokens, row.messages())
-        head = tokens(prompt, add_special_tokens=False)["input_ids"]
-        trace = _trace(row, index, order, options)
-        tail = tokens(trace.text, add_special_tokens=False)["input_ids"]
-        if trace.ended:
-            tail = [*tail, tokens.eos_token_id]
-        examples["input_ids"].append(head + tail)
-        examples["labels"].append([-100] * len(head) + tail)
-    return examples
+def _initialize_embeddings(weight: Any, tokens: Any) -> None:
+    """Set the embeddings *weight* (V, H) in place: about unit length, those of numbers with Fourier features.
 
-
-def _arranged(examples: dict[str, Any], options: SftOptions) -> dict[str, Any]:
-    """*examples* in an order whose batches hold rows of similar length, the batches themselves shuffled.
-
-    A batch costs as much as its longest row, but batches that come sorted pull the gradient to and fro.
+    Tokens of equal numbers share features of the number's residues and size, and tokens of equal form ("48, " and
+    "7, ") share a vector of the form; cf. Fourier number embedding (Zhou et al. 2025, arXiv:2502.09741).
     """
-    rng = random.Random(options.seed)
-    order = list(range(len(examples["input_ids"])))
-    rng.shuffle(order)
-    size, arranged = options.batch_size, []
-    for start in range(0, len(order), size * _CHUNK):
-        chunk = sorted(order[start : start + size * _CHUNK], key=lambda row: len(examples["input_ids"][row]))
-        batches = [chunk[at : at + size] for at in range(0, len(chunk), size)]
-        rng.shuffle(batches)
-        arranged += [row for batch in batches for row in batch]
-    return {name: [column[row] for row in arranged] for name, column in examples.items()}
-
-
-def _fit(model: Any, tokens: Any, examples: dict[str, Any], options: SftOptions, on_step: OnStep | None) -> list[float]:
-    import tempfile
-
     import torch
-    from datasets import Dataset
-    from transformers import TrainerCallback
-    from transformers.trainer_callback import PrinterCallback
-    from trl import SFTConfig, SFTTrainer
+
+    with torch.no_grad():
+        width = weight.size(1)
+        weight.normal_()
+        count = len(_PERIODS) + len(_LOG_PERIODS)
+        mixing = torch.randn(2 * count, width) / count**0.5
+        forms: dict[str, torch.Tensor] = {}
+        vocab = sorted(tokens.get_vocab().items(), key=lambda item: item[1])  # its own order changes between runs
+        for token, index in vocab:
+            if (parts := tokenizer.number_of(token)) is not None:
+                number, form = parts
+                angles = [2 * math.pi * number / period for period in _PERIODS]
+                angles += [2 * math.pi * math.log(number + 1) / period for period in _LOG_PERIODS]
+                features = torch.tensor([wave(angle) for angle in angles for wave in (math.cos, math.sin)])
+                if form not in forms:
+                    forms[form] = torch.randn(width)
+                weight[index] = 0.8 * features @ mixing + 0.5 * forms[form] + 0.3 * weight[index]
+        weight /= width**0.5
+
+
+def _fit(
+    model: Any, tokens: Any, steps: Iterator[list[batches.Batch]], options: SftOptions, on_step: OnStep | None
+) -> tuple[list[float], dict[str, int]]:
+    """Train; return the loss of every :data:`_LOG_STEPS` steps, and the numbers of traces and tokens."""
+    import torch
+
+    from countdown_rl.sft.loss import TeacherLabels, cross_entropy
+
+    device = next(model.parameters()).device
+    if device.type == "cpu":
+        _use_bf16_attention(model)
+    optimizer = _optimizer(model, options)
+    head = model.get_output_embeddings().weight
+    labels_of = TeacherLabels(tokens, len(head), device)
+    losses: list[float] = []
+    recent: list[float] = []
+    seen = {"traces": 0, "tokens": 0}
+    for step in range(1, options.max_steps + 1):
+        batch = [tuple(tensor.to(device) for tensor in part) for part in next(steps)]
+        trained = sum(int((labels[:, 1:] >= 0).sum()) for _, labels, _ in batch)
+        total = 0.0
+        for ids, labels, ways in batch:
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T, H)
+            labels = labels[:, 1:]
+            mask = labels >= 0
+            soft = labels_of(labels, ways)
+            loss = cross_entropy(hidden[mask], head, labels[mask], labels_of.tokens, soft) / trained
+            loss.backward()
+            total += float(loss.detach())
+            seen["traces"] += len(ids)
+            seen["tokens"] += int((ids > 0).sum())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = options.learning_rate * _schedule(step, options)
+        optimizer.step()
+        optimizer.zero_grad()
+        recent.append(total)
+        if step % _LOG_STEPS == 0 or step == options.max_steps:
+            losses.append(sum(recent) / len(recent))
+            recent = []
+            if on_step:
+                on_step(step, options.max_steps, losses[-1])
+    return losses, seen
+
+
+def _optimizer(model: Any, options: SftOptions) -> Any:
+    import torch
 
     from countdown_rl.sft.muon import Muon
 
-    losses: list[float] = []
-
-    class Watch(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            if logs and "loss" in logs:
-                losses.append(float(logs["loss"]))
-                if on_step:
-                    on_step(state.global_step, state.max_steps, losses[-1])
-
-    class Trainer(SFTTrainer):
-        def _send_telemetry(self) -> None:
-            """Nothing here calls home."""
-
     rate, decay = options.learning_rate, options.weight_decay
     if options.optimizer == "muon":
-        optimizer: torch.optim.Optimizer = Muon(model, lr=rate, weight_decay=decay)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=decay)
-    with tempfile.TemporaryDirectory() as scratch:
-        config = SFTConfig(
-            output_dir=scratch,
-            max_steps=options.max_steps,
-            per_device_train_batch_size=options.batch_size,
-            learning_rate=rate,
-            lr_scheduler_type="warmup_stable_decay",
-            lr_scheduler_kwargs={"num_decay_steps": options.max_steps // 2, "min_lr_ratio": 0.02},
-            warmup_steps=min(100, options.max_steps // 10),
-            bf16=True,
-            activation_checkpointing=False,
-            train_sampling_strategy="sequential",
-            dataset_kwargs={"skip_prepare_dataset": True},
-            max_length=None,
-            pad_to_multiple_of=16,  # oneDNN keeps what it made for every shape: few shapes, little memory
-            logging_steps=min(_LOG_EVERY, options.max_steps),
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            seed=options.seed,
-            use_cpu=next(model.parameters()).device.type == "cpu",
-        )
-        trainer = Trainer(
-            model=model,
-            args=config,
-            train_dataset=Dataset.from_dict(_arranged(examples, options)),
-            processing_class=tokens,
-            callbacks=[Watch()],
-            optimizers=(optimizer, None),
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    return losses
+        return Muon(model, lr=rate, weight_decay=decay)
+    return torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=decay)
+
+
+def _schedule(step: int, options: SftOptions) -> float:
+    """The share of the peak learning rate at *step*: warm-up, stable, linear decay to 2% (WSD)."""
+    warmup = min(100, options.max_steps // 10)
+    decay_steps = max(1, round(options.decay * options.max_steps))
+    left = (options.max_steps - step) / decay_steps
+    return min(1.0, step / max(1, warmup), 0.02 + 0.98 * left)
+
+
+def _use_bf16_attention(model: Any) -> None:
+    """Compute the attention of *model* as three bf16 products, a third faster to train on a CPU than torch's kernel
+    at these lengths."""
+    import torch
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def attention(
+        module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any
+    ) -> tuple[Any, None]:
+        rows, heads, length, width = query.shape  # (B, heads, T, D)
+        causal = torch.full((length, length), -torch.inf, dtype=query.dtype).triu(1)
+        query, key, value = (part.reshape(rows * heads, length, width) for part in (query * scaling, key, value))
+        scores = torch.baddbmm(causal.expand(rows * heads, -1, -1), query, key.transpose(1, 2))
+        with torch.autocast("cpu", enabled=False):
+            attended = torch.bmm(scores.softmax(-1), value)
+        return attended.view(rows, heads, length, width).transpose(1, 2).contiguous(), None
+
+    ALL_ATTENTION_FUNCTIONS["causal_bf16"] = attention
+    model.config._attn_implementation = "causal_bf16"

@@ -22,12 +22,12 @@ gguf=$(realpath "$1")
 model=${gguf##*/}
 
 data=(--n 50000)
-sft=(--max-steps 1000 --batch-size 32)
+sft=(--max-steps 1000)
 train=(--max-steps 400 --prompts 16 --num-generations 16 --micro-batch 32)
 eval=(--max-new-tokens 256)
 if [ "$quick" ]; then
   data=(--n 300 --test 30)
-  sft=(--max-steps 4 --batch-size 2)
+  sft=(--max-steps 4 --batch-tokens 500)
   train=(--max-steps 2 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 64)
   eval=(--limit 8 --max-new-tokens 64)
 fi

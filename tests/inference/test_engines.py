@@ -152,7 +152,8 @@ def test_llama_cpp_seeds_each_completion(folder, tmp_path, gguf):
 def test_llama_cpp_ends_completions_at_the_answer(gguf):
     pytest.importorskip("xllamacpp")
     engine = engines.load("llama-cpp", reference.resolve(str(gguf)), generation.Decoding(256), threads=1)
-    text = chat_template.render(engine.tokenizer, [{"role": "user", "content": "a"}]) + "<answer>1"
+    prompt = chat_template.render(engine.tokenizer, parse_row({"nums": [9, 5, 2], "target": 2}).messages())
+    text = f"{prompt}\n9 5 2\n1. 9 - 5 = 4, 4 - 2 = 2 yes\n</think>\n<answer>"
     ids = engine.tokenizer(text, add_special_tokens=False)["input_ids"]
     assert engine.prepare(len(ids) + 256) == 1024
     (short,) = engine.complete([ids])

@@ -9,7 +9,7 @@ ROW = countdown.CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
 @pytest.fixture(scope="module")
 def tokens():
     corpus = [turn["content"] for turn in ROW.messages()] * 50
-    return tokenizer.build([*corpus, *["36 + 55 = 91, 91 - 7 = 84 no\n(3 * 4) / 2"] * 50], 512)
+    return tokenizer.build([*corpus, *["36 + 55 = 91, 91 - 7 = 84 no\n(3 * 4) / 2"] * 50], 3_264)
 
 
 def prompt(tokens):
@@ -22,12 +22,32 @@ def test_any_text_comes_back_as_it_was(tokens):
         assert tokens.decode(ids) == text
 
 
-def test_a_token_holds_no_more_than_two_digits_and_tags_are_one_token(tokens):
-    assert tokens.tokenize("36", add_special_tokens=False) == ["36"]
-    assert tokens.tokenize("3684", add_special_tokens=False) == ["36", "84"]
+def test_arithmetic_is_three_tokens_a_step_and_tags_are_one_token(tokens):
+    line = "17. 55 - 7 = 48, 148 + 36 = 184, 999 / 3 = 333 no\n"
+    pieces = ["17. ", "55", " - 7 = ", "48, ", "148", " + 36 = ", "184, ", "999", " / 3", " = ", "333"]
+    split = [tokens.decode([token]) for token in tokens(line, add_special_tokens=False)["input_ids"]]
+    assert split[: len(pieces)] == pieces
+    assert "".join(split) == line
+    refused = tokens("3. 55 / 7 no\n", add_special_tokens=False)["input_ids"]
+    assert [tokens.decode([token]) for token in refused][:3] == ["3. ", "55", " / 7"]
     for tag in tokenizer.TAGS:
         assert len(tokens(tag, add_special_tokens=False)["input_ids"]) == 1
         assert tokens.decode(tokens(tag, add_special_tokens=False)["input_ids"], skip_special_tokens=True) == tag
+
+
+def test_every_number_up_to_the_limit_is_one_token_and_larger_ones_are_split(tokens):
+    for number in range(1_000):
+        assert len(tokens(str(number), add_special_tokens=False)["input_ids"]) == 1
+        assert len(tokens(f"{number}, ", add_special_tokens=False)["input_ids"]) == 1
+    assert tokens.tokenize("3684", add_special_tokens=False) == ["368", "4"]
+
+
+def test_the_number_in_a_token_is_known_with_its_form():
+    assert tokenizer.number_of("48,Ġ") == (48, "{},Ġ")
+    assert tokenizer.number_of("Ġ-Ġ7Ġ=Ġ") == (7, "Ġ-Ġ{}Ġ=Ġ")
+    assert tokenizer.number_of("999") == (999, "{}")
+    assert tokenizer.number_of("17.Ġ") is None
+    assert tokenizer.number_of("no") is None
 
 
 def test_a_prompt_is_cheap_and_ends_in_the_begun_turn(tokens):

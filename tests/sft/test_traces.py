@@ -1,14 +1,15 @@
 import random
 import re
 from fractions import Fraction
-from itertools import combinations, permutations
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.errors import InputError
-from countdown_rl.sft.traces import plan, trace
+from countdown_rl.sft import traces
+from countdown_rl.sft.traces import find_plan, trace
 
 DRAWN = random.Random(1)
 
@@ -43,81 +44,125 @@ def drawn(count: int, sizes: tuple[int, ...]) -> list[dict]:
 
 
 ROWS = drawn(600, (2, 3, 4))
-PLAN = plan(ROWS)
+PLAN = find_plan(ROWS)
+#: As long as a plan can be, so that there is something to choose.
+LONG = {count: (PLAN[count] + [way for way in traces.all_ways(count) if way not in PLAN[count]])[:99] for count in PLAN}
 puzzles = st.tuples(st.lists(st.integers(1, 99), min_size=2, max_size=4), st.integers(10, 100))
+STEP = re.compile(r"(\d+) ([-+*/]) (\d+)(?: = (\d+))?")
 
 
-@given(puzzles, st.integers(0, 99), st.sampled_from([0.0, 0.3]), st.integers(1, 8))
-def test_every_line_is_right_arithmetic_and_only_the_last_one_reaches_the_target(puzzle, seed, give_up, max_lines):
+@given(puzzles, st.integers(0, 99), st.booleans(), st.integers(1, 30))
+def test_steps_are_right_or_refused_and_only_the_last_line_reaches_the_target(puzzle, seed, near_the_end, max_lines):
     nums, target = puzzle
     row = {"nums": nums, "target": target}
-    written = trace(row, PLAN, random.Random(seed), give_up=give_up, max_lines=max_lines)
+    written = trace(row, LONG, random.Random(seed), max_lines=max_lines, near_the_end=near_the_end)
     first, *tried = written.text.partition("</think>")[0].strip("\n").split("\n")
     assert [int(number) for number in first.split()] == sorted(nums, reverse=True)
     assert 1 <= len(tried) <= max_lines
-    assert len({line.split(". ", 1)[1] for line in tried}) == len(tried)
-    places = [int(line.split(". ")[0]) for line in tried]
-    assert places == sorted(set(places))
     for number, line in enumerate(tried):
         steps, verdict = line.split(". ", 1)[1].rsplit(" ", 1)
-        assert len(steps.split(", ")) == len(nums) - 1
-        for step in steps.split(", "):
-            left, right = step.split(" = ")
-            assert value_of(left) == int(right) > 0
-        assert verdict == ("yes" if int(right) == target else "no")
+        parts = [STEP.fullmatch(step).groups() for step in steps.split(", ")]
+        for place, (left, sign, right, result) in enumerate(parts):
+            exact = value_of(f"{left} {sign} {right}")
+            allowed = exact.denominator == 1 and 0 < exact <= traces.LIMIT
+            assert (result is not None) == allowed
+            assert result is None or exact == int(result)
+            assert result is not None or place == len(parts) - 1
+        last = parts[-1][3]
+        assert last is None or len(parts) == len(nums) - 1
+        assert verdict == ("yes" if last is not None and int(last) == target else "no")
         assert verdict == "no" or number == len(tried) - 1
     if not written.ended:
         assert written.text.endswith(" no\n")
         return
     answer = re.fullmatch(r".*\n</think>\n<answer>(.*)</answer>", written.text, re.DOTALL)[1]
-    if verdict == "no":
-        assert give_up
-        assert answer == "impossible"
-    else:
-        assert value_of(answer) == target
-        assert sorted(map(int, re.findall(r"\d+", answer))) == sorted(nums)
+    assert value_of(answer) == target
+    assert sorted(map(int, re.findall(r"\d+", answer))) == sorted(nums)
 
 
-@given(st.lists(st.integers(1, 99), min_size=3, max_size=3), st.integers(10, 100))
-def test_all_twelve_ways_of_three_numbers_leave_nothing_out(nums, target):
-    every = plan([{"nums": list(order), "target": value} for order in permutations(nums) for value in reachable(nums)])
-    written = trace({"nums": nums, "target": target}, every, random.Random(0), max_lines=99)
+@given(puzzles, st.integers(0, 99))
+def test_each_line_is_one_of_the_next_few_ways_and_a_pass_begins_again_at_the_end(puzzle, seed):
+    nums, target = puzzle
+    count = len(LONG[len(nums)])
+    written = trace({"nums": nums, "target": target}, LONG, random.Random(seed), max_lines=60)
+    places = [int(place) - 1 for place in re.findall(r"^(\d+)\. ", written.text, re.MULTILINE)]
+    for before, after in zip([None, *places], places, strict=False):
+        assert after in traces.next_ways(before, count)
+
+
+def test_the_ways_that_may_follow():
+    assert traces.next_ways(None, 99) == [0, 1, 2, 3]
+    assert traces.next_ways(9, 99) == [10, 11, 12, 13]
+    assert traces.next_ways(96, 99) == [97, 98, 2, 3]
+    assert traces.next_ways(11, 12) == [0]
+
+
+@given(st.lists(st.integers(1, 30), min_size=3, max_size=3), st.integers(10, 100))
+def test_all_ways_of_three_numbers_leave_nothing_out(nums, target):
+    every = {3: traces.all_ways(3)}
+    written = trace({"nums": nums, "target": target}, every, random.Random(0), max_lines=12)
     assert written.ended == (target in reachable(nums))
 
 
-def test_the_order_is_found_from_the_puzzles():
+def test_each_way_of_four_numbers_is_listed_once():
+    ways = traces.all_ways(4)
+    assert len(ways) == len(set(ways)) == 6 * 4 * 2 * 4 + 3 * 16  # chains, and pairs of pairs
+    assert "a-b c+d" in ways
+    assert "c+d a-b" not in ways
+
+
+def test_the_plan_is_found_from_the_puzzles():
     sums = [{"nums": [a, b, c], "target": a + b + c} for a, b, c in ([9, 5, 1], [8, 6, 3], [20, 7, 2])]
     products = [{"nums": [a, b, c], "target": a * b - c} for a, b, c in ([9, 5, 1], [8, 6, 3], [20, 7, 2])]
-    assert plan(sums)[3][0] == "a+b"
-    assert plan(products)[3][0] == "a*b"
+    assert find_plan(sums)[3][0] == "a+b"
+    assert find_plan(products)[3][0] == "a*b"
 
 
-def test_few_lines_solve_most_puzzles():
-    fresh = drawn(400, (3, 4))
-    for count, lines, share in ((3, 4, 0.9), (4, 12, 0.65)):
-        some = [row for row in fresh if len(row["nums"]) == count]
-        solved = sum(trace(row, PLAN, random.Random(0), max_lines=lines).ended for row in some)
-        assert solved / len(some) > share
+def test_expected_accuracy_is_what_drawn_traces_come_to():
+    rows = drawn(60, (3, 4))
+
+    def count_tokens(texts):
+        return [len(text) for text in texts]
+
+    for place, budget in enumerate((200, 600)):
+        written = [
+            trace(row, LONG, random.Random(f"{seed} {index}"), max_lines=999)
+            for index, row in enumerate(rows)
+            for seed in range(60)
+        ]
+        solved = sum(one.ended and len(one.text) <= budget for one in written) / len(written)
+        shares = [traces.expected_accuracy(row, LONG, count_tokens, budgets=(200, 600)) for row in rows]
+        assert sum(share[place] for share in shares) / len(shares) == pytest.approx(solved, abs=0.02)
+    fixed = [traces.expected_accuracy(row, LONG, count_tokens, budgets=(600,), in_order=True)[0] for row in rows]
+    assert set(fixed) <= {0.0, 1.0}
 
 
-def test_patience_is_drawn_and_the_same_seed_writes_the_same_trace():
-    long = [row for row in ROWS if not trace(row, PLAN, random.Random(0), max_lines=6).ended]
-    row = long[0]
-
-    def write(seed):
-        return trace(row, PLAN, random.Random(seed), give_up=0.5, max_lines=99).text
-
-    assert write(3) == write(3)
-    assert len({write(seed) for seed in range(20)}) > 1
-    assert trace(row, PLAN, random.Random(0), give_up=1, max_lines=99).text.count(" no\n") == 1
+def test_the_same_seed_writes_the_same_trace():
+    row = {"nums": [97, 31, 12, 5], "target": 998}
+    assert trace(row, LONG, random.Random(3), max_lines=9) == trace(row, LONG, random.Random(3), max_lines=9)
+    assert len({trace(row, LONG, random.Random(seed), max_lines=9).text for seed in range(20)}) > 1
 
 
 def test_the_last_step_is_the_one_nearest_to_the_target():
     row = {"nums": [7, 50], "target": 46}
-    assert trace(row, plan([row]), random.Random(0), max_lines=1).text == "\n50 7\n"
     assert trace(row, {2: [""]}, random.Random(0), max_lines=1).text == "\n50 7\n1. 50 - 7 = 43 no\n"
+
+
+def test_a_way_that_cannot_be_executed_is_refused_on_its_line():
+    row = {"nums": [7, 50, 60], "target": 46}
+    for way, line in (("b/c", "50 / 7"), ("a*b", "60 * 50"), ("a/c", "60 / 7")):
+        assert trace(row, {3: [way]}, random.Random(0), max_lines=1).text == f"\n60 50 7\n1. {line} no\n"
+    assert traces.execute([8, 8, 3], "a-b", 46).value is None
+
+
+def test_a_trace_near_the_end_reaches_the_target_within_a_few_lines():
+    for seed, row in enumerate(ROWS):
+        numbers = sorted(row["nums"], reverse=True)
+        lines = [traces.execute(numbers, way, row["target"]) for way in LONG[len(numbers)]]
+        written = trace(row, LONG, random.Random(seed), max_lines=8, near_the_end=True)
+        assert written.ended >= any(line.value == row["target"] for line in lines)
 
 
 def test_too_many_numbers_are_refused():
     with pytest.raises(InputError, match="up to 5 numbers, and a puzzle has 6"):
-        plan([{"nums": [1, 2, 3, 4, 5, 6], "target": 21}])
+        find_plan([{"nums": [1, 2, 3, 4, 5, 6], "target": 21}])

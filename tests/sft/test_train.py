@@ -1,19 +1,34 @@
 import json
+import random
 import re
+from itertools import combinations, islice
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from countdown_rl import artifacts
 from countdown_rl.cli.main import app
 from countdown_rl.models.reference import SHIPPED
-from countdown_rl.sft import train
+from countdown_rl.sft import batches, loss
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.tasks.registry import parse_row
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--max-steps", "2", "--batch-size", "4", "--layers", "1", "--hidden-size", "64", "--intermediate-size", "64"]
+SMALL = [
+    "--max-steps",
+    "2",
+    "--batch-tokens",
+    "500",
+    "--layers",
+    "1",
+    "--hidden-size",
+    "64",
+    "--intermediate-size",
+    "64",
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,28 +41,82 @@ def data(tmp_path_factory) -> Path:
 
 def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows = [{"nums": [7, 50, 2], "target": 85}, {"nums": [7, 50, 3], "target": 46}]
-    made = train._examples(rows, {3: ["a-b"]}, SftOptions(max_lines=1), tokens)
+    rows = [parse_row({"nums": [7, 50, last], "target": target}) for last, target in ((2, 85), (3, 46))]
+    examples = list(islice(batches.examples(rows, {3: ["a-b"]}, SftOptions(max_lines=1, drills=0), tokens), 2))
+    ids, labels, ways = batches.pad(examples)
+    assert ways.tolist() == [1, 1]
     texts = []
-    for ids, labels in zip(made["input_ids"], made["labels"], strict=True):
-        lessons = [label for label in labels if label != -100]
-        assert ids[len(ids) - len(lessons) :] == lessons
-        assert tokens.decode(ids[: len(ids) - len(lessons)]).endswith("<think>")
+    for row, (whole, prompt, _) in enumerate(examples):
+        lessons = [label for label in labels[row].tolist() if label != -100]
+        assert lessons == whole[prompt:] == ids[row, prompt : len(whole)].tolist()
+        assert tokens.decode(whole[:prompt]).endswith("<think>")
         texts.append(tokens.decode(lessons))
     assert texts[0] == "\n50 7 2\n1. 50 - 7 = 43, 43 * 2 = 86 no\n"
     lines = "\n50 7 3\n1. 50 - 7 = 43, 43 + 3 = 46 yes\n</think>\n<answer>(50 - 7) + 3</answer>"
     assert texts[1] == lines + tokens.eos_token
 
 
-def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path, monkeypatch):
-    told: list[dict] = []
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
+def test_batches_hold_about_as_many_tokens_as_asked_and_every_example_once():
+    rng = random.Random(0)
+    examples = [([5] * rng.randint(30, 400), 10, 99) for _ in range(batches.POOL)]
+    steps = batches.batches(iter(examples), SftOptions(batch_tokens=8_192))
+    taken = 0
+    for step in islice(steps, 30):
+        sizes = [int((labels >= 0).sum()) + 10 * len(labels) for _, labels, _ in step]
+        assert 8_192 <= sum(sizes) < 8_192 + batches.MICRO_TOKENS
+        assert sum(ids.numel() for ids, *_ in step) < 1.3 * sum(sizes)
+        taken += sum(len(labels) for _, labels, _ in step)
+    assert taken < len(examples)
+
+
+def test_the_chunked_loss_is_torchs(monkeypatch):
+    monkeypatch.setattr(loss, "CHUNK", 4)
+    torch.manual_seed(0)
+    hidden, head = torch.randn(11, 16, requires_grad=True), torch.randn(30, 16, requires_grad=True)
+    labels, rows, columns = torch.randint(0, 30, (11,)), torch.tensor([2, 3, 10]), torch.tensor([4, 9, 7])
+    chances = torch.rand(3, 3).softmax(1)
+    target = torch.nn.functional.one_hot(labels, 30).float()
+    target[rows] = 0
+    target[rows[:, None], columns] = chances
+    expected = torch.nn.functional.cross_entropy(hidden @ head.T, target, reduction="sum")
+    gradients = torch.autograd.grad(expected, (hidden, head))
+    value = loss.cross_entropy(hidden, head, labels, columns, (rows, chances))
+    torch.testing.assert_close(value, expected, rtol=0.02, atol=0.2)
+    for found, right in zip(torch.autograd.grad(value, (hidden, head)), gradients, strict=True):
+        assert torch.nn.functional.cosine_similarity(found.flatten(), right.flatten(), dim=0) > 0.999
+
+
+def test_the_label_of_a_choice_is_the_distribution_of_the_teacher():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    text = "\n9 5 2 1\n3. 9 / 5 no\n1. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n"
+    ids = tokens(text, add_special_tokens=False)["input_ids"]
+    choices = loss.TeacherLabels(tokens, len(tokens), "cpu")
+    labels = torch.tensor([[-100, *ids], [-100, *ids]])
+    rows, chances = choices(labels, torch.tensor([99, 12]))
+    assert [tokens.decode([ids[row]]) for row in rows[:2]] == ["3. ", "1. "]
+    for row, places in enumerate([[0, 1, 2, 3], [3, 4, 5, 6], [0], [3]]):
+        assert chances[row].nonzero()[:, 0].tolist() == places
+        assert chances[row, places].tolist() == [1 / len(places)] * len(places)
+
+
+def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
+    rng = random.Random(0)
+    row = {"nums": [97, 31, 12, 5], "target": 65}
+    drills = [batches.drill(row, rng) for _ in range(300)]
+    assert all(len(made["nums"]) == 4 and 1 <= min(made["nums"]) <= max(made["nums"]) <= 99 for made in drills)
+
+    def exact(numbers):
+        pairs = [(max(pair), min(pair)) for pair in combinations(numbers, 2)]
+        return sum(high % low == 0 for high, low in pairs) / len(pairs)
+
+    assert sum(exact(made["nums"]) for made in drills) / 300 > 0.2
+
+
+def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path):
     outs = [tmp_path / name for name in ("one", "two")]
     for out in outs:
         done = CliRunner().invoke(app, ["sft", "--data", str(data), "--out", str(out), *SMALL, "--json"])
         assert done.exit_code == 0, done.output
-    assert not told
     facts = json.loads(done.stdout)
     manifest = artifacts.read(outs[0], "model")
     assert manifest.options["max_steps"] == 2
@@ -70,21 +139,17 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     assert after.files["model.safetensors"]["sha256"] != manifest.files["model.safetensors"]["sha256"]
 
 
-def test_the_shipped_model_is_the_size_that_was_promised_and_says_how_it_was_made():
+def test_the_shipped_model_is_small_and_its_manifest_has_the_options_of_its_recipe():
     manifest = artifacts.read(SHIPPED["countdown-tiny"], "model")
     assert manifest.facts["parameters"] <= 5_000_000
     assert sum(file["size"] for file in manifest.files.values()) <= 12_000_000
-    chain = [{"options": manifest.options, "inputs": manifest.inputs}]
-    while "model" in chain[-1]["inputs"]:
-        chain.append(chain[-1]["inputs"]["model"]["manifest"])
-    recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text().replace("\\\n", " ")
-    commands = re.findall(r"countdown-rl (gen-data|sft) (.*)", recipe)
-    assert len(commands) == 2 * len(chain)
-    for made, (_, data), (_, words) in zip(reversed(chain), commands[::2], commands[1::2], strict=True):
-        for given, options in ((data, made["inputs"]["data"]["manifest"]["options"]), (words, made["options"])):
-            for flag, value in re.findall(r"--([a-z-]+) ([\w.=]+)(?=\s|$)", given):
-                if flag != "threads":  # how fast, not what
-                    said = options[
-                        {"max-steps": "steps"}.get(flag, flag).replace("-", "_")
-                    ]  # it was made before that flag had its name
-                    assert value in (said if isinstance(said, list) else [str(said)]), flag
+    recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text()
+    options = {"data": manifest.inputs["data"]["manifest"]["options"], "sft": manifest.options}
+    for command, recorded in options.items():
+        flags = re.findall(r"--([a-z-]+) (\S+)", re.search(rf"^{command}=\((.*)\)$", recipe, re.MULTILINE)[1])
+        assert len(flags) >= 2
+        for flag, value in flags:
+            if flag != "threads":
+                name = {"max-steps": "steps"}.get(flag, flag)  # its name when the model was made
+                expected = recorded[name.replace("-", "_")]
+                assert value in (expected if isinstance(expected, list) else [str(expected)]), flag

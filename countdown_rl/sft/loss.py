@@ -1,0 +1,118 @@
+"""Cross entropy against the teacher: hard labels, and the teacher's distribution where a trace chooses a way.
+
+The distribution is known (:func:`traces.next_ways`), so the model learns to choose as the teacher does without the
+noise of the choices that were drawn (distillation of a known policy), and without learning where a trace begins.
+"""
+
+from typing import Any
+
+import torch
+
+from countdown_rl.sft import traces
+
+#: Rows of logits computed at a time.
+CHUNK = 512
+
+
+class TeacherLabels:
+    """The teacher's distribution at the first token of each line.
+
+    Attributes:
+        tokens: (W,) the token that begins a line, for each way of a plan.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int, device: Any) -> None:
+        texts = [f"{number}. " for number in range(1, traces.MAX_WAYS + 1)]
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        self.tokens = torch.tensor([first for first, *_ in ids], device=device)
+        self._way_of = torch.full((vocab_size,), -1, device=device)  # (V,)
+        if all(len(pieces) == 1 for pieces in ids):  # other tokenizers get hard labels only
+            self._way_of[self.tokens] = torch.arange(len(ids), device=device)
+        self._tables: dict[int, torch.Tensor] = {}
+
+    def __call__(self, labels: torch.Tensor, ways: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the choices (C,), as indices of the labels that are not -100, and their distributions (C, W).
+
+        Args:
+            labels: (B, T), -100 where nothing is trained.
+            ways: (B,) the number of ways in the plan of each row.
+        """
+        way = torch.where(labels >= 0, self._way_of[labels.clamp(min=0)], -1)  # (B, T)
+        rows, columns = (way >= 0).nonzero(as_tuple=True)
+        chosen = way[rows, columns]  # (C,)
+        previous = torch.cat([chosen.new_full((1,), -1), chosen[:-1]])
+        previous[1:][rows[1:] != rows[:-1]] = -1  # the first line of its trace
+        distributions = torch.zeros(len(chosen), len(self.tokens), device=labels.device)
+        for count in ways.unique().tolist():
+            of_count = ways[rows] == count
+            distributions[of_count] = self._table(count, labels.device)[previous[of_count]]
+        return (way[labels >= 0] >= 0).nonzero()[:, 0], distributions
+
+    def _table(self, count: int, device: Any) -> torch.Tensor:
+        """The distributions (count + 1, W) after each of *count* ways; the last row is for the first line."""
+        if count not in self._tables:
+            table = torch.zeros(count + 1, len(self.tokens), device=device)
+            for way in range(count + 1):
+                following = traces.next_ways(way if way < count else None, count)
+                table[way, following] = 1 / len(following)
+            self._tables[count] = table
+        return self._tables[count]
+
+
+def cross_entropy(
+    hidden: torch.Tensor,
+    head: torch.Tensor,
+    labels: torch.Tensor,
+    columns: torch.Tensor,
+    soft: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Return the summed cross entropy of *labels* (N,) under the logits *hidden* (N, H) @ *head* (V, H) transposed.
+
+    Logits and their gradient are computed :data:`CHUNK` rows at a time in bf16 products and never held in full.
+
+    Args:
+        columns: (W,) tokens of the distributions.
+        soft: rows (C,) whose label is a distribution, and these distributions (C, W) over *columns*.
+    """
+    return _Chunked.apply(hidden, head, labels, columns, *soft)
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        hidden: torch.Tensor,
+        head: torch.Tensor,
+        labels: torch.Tensor,
+        columns: torch.Tensor,
+        rows: torch.Tensor,
+        distributions: torch.Tensor,
+    ) -> torch.Tensor:
+        half = head.bfloat16()
+        total = hidden.new_zeros((), dtype=torch.float32)
+        d_hidden, d_head = torch.empty_like(hidden, dtype=torch.bfloat16), torch.zeros_like(head)
+        for start in range(0, len(hidden), CHUNK):
+            chunk, correct = hidden[start : start + CHUNK].bfloat16(), labels[start : start + CHUNK, None]
+            count = len(chunk)
+            chunk = torch.nn.functional.pad(chunk, (0, 0, 0, CHUNK - count))  # one shape
+            target = torch.zeros(CHUNK, len(half), device=hidden.device)
+            target[:count].scatter_(1, correct, 1.0)
+            inside = (rows >= start) & (rows < start + count)
+            chosen = rows[inside] - start
+            target[chosen] = 0
+            target[chosen[:, None], columns] = distributions[inside]
+            log_probs = (chunk @ half.T).float().log_softmax(1)
+            total -= (target * log_probs).sum()
+            gradient = log_probs.exp_().sub_(target)
+            gradient[count:] = 0
+            gradient = gradient.bfloat16()
+            d_hidden[start : start + count] = (gradient @ half)[:count]
+            d_head += gradient.T @ chunk
+        context.save_for_backward(d_hidden, d_head)
+        context.dtype = hidden.dtype
+        return total
+
+    @staticmethod
+    def backward(context: Any, *upstream: torch.Tensor) -> Any:
+        d_hidden, d_head = context.saved_tensors
+        return (d_hidden * upstream[0]).to(context.dtype), d_head * upstream[0], None, None, None, None
