@@ -173,7 +173,7 @@ def test_larger_puzzles_of_gen_data_are_measured_by_size(place, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     made = (
         "gen-data",
-        "--limit",
+        "--n",
         "12",
         "--test",
         "6",

@@ -453,7 +453,7 @@ def test_the_command_resumes_after_a_signal_and_prints_only_progress_and_warning
     said = re.sub(r"\d+(\.\d+)?", "#", rest.replace(str(tmp_path), "")).split()
     assert " ".join(said) == (
         "step #/#: reward #, solved #%, # tokens Wrote /whole/adapter: "
-        "reward # at first, # at the end; #% of sampled completions solved their puzzle."
+        "mean reward # at first and # in the last tenth of the run, where #% of the completions were correct."
     )
 
     stopped = command(place, tmp_path / "stopped")
