@@ -3,7 +3,7 @@ command with the options of ``stages/train.yaml`` and its own seed.
 
     python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
-Writes ``results/learning.json`` and, for every seed, the log ``results/learning-<seed>.csv`` with its curves;
+Writes ``results/learning.json`` and, for every seed, the log ``results/learning-<seed>.csv``;
 ``--name`` replaces "learning", for trials with other options.
 """
 
@@ -20,7 +20,6 @@ import yaml
 
 from benchmarks import bench
 from countdown_rl.evaluation import compare, results
-from countdown_rl.runlog import plots
 
 STAGES = Path(__file__).parent.parent / "stages"
 
@@ -75,9 +74,7 @@ def main():
             seconds = command("train", *words, *options, "--checkpoints", place / "checkpoints")
             trained = score(place / "adapter", args.data, place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
-            log_copy = bench.RESULTS / f"{args.name}-{seed}.csv"
-            shutil.copy(log, log_copy)
-            plots.draw(log_copy, log_copy.with_suffix(".png"))
+            shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
             gain = compare.difference(base, trained)
             runs.append({"seed": seed, "minutes": round(seconds / 60, 2), "gain": gain} | summary(trained))
             print(json.dumps(runs[-1]), file=sys.stderr)

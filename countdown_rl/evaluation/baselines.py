@@ -20,7 +20,7 @@ KINDS = {"random": "floor", "solver": "ceiling"}
 
 
 def is_baseline(metrics: Mapping[str, Any]) -> bool:
-    """Whether *metrics* are those of a baseline, not of a model."""
+    """Return True if *metrics* are those of a baseline, not of a model."""
     return metrics["model"]["kind"] in KINDS.values()
 
 

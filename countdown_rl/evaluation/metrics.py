@@ -66,7 +66,7 @@ def pass_at(k: int, correct: int, n: int) -> float:
 
 
 def vote(samples: Sequence[Sample]) -> bool:
-    """Whether the most frequent answer among *samples*, completions of one puzzle, is correct.
+    """Return True if the most frequent answer among *samples*, completions of one puzzle, is correct.
 
     Answers are compared in canonical form (:mod:`countdown_rl.puzzle.canonical`); of equally frequent ones the first
     counts. A completion without an answer does not vote.

@@ -134,7 +134,7 @@ def _sample(step: int, completion: GradedCompletion) -> dict[str, Any]:
 
 
 def _contains_multiple(step: int, every: int, span: int) -> bool:
-    """Whether one of the steps 1, 1 + *every*, ... lies within the *span* steps up to *step*."""
+    """Return True if one of the steps 1, 1 + *every*, ... lies within the *span* steps up to *step*."""
     return every > 0 and (step - 1) // every != (step - 1 - span) // every
 
 

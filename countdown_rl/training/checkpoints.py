@@ -101,7 +101,7 @@ class Schedule:
         self._last = time.monotonic()
 
     def due(self, step: int) -> bool:
-        """Whether to save after *step*; the same in every process."""
+        """Return True if a checkpoint is due after *step*; the same in every process."""
         if step % self._round_steps or step >= self._max_steps:
             return False
         if not (self._every and step % self._every == 0) and not (self._seconds and self._time_is_up()):

@@ -39,7 +39,7 @@ class Preflight:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the run fits the memory of this machine; None where that is not known."""
+        """True if the run fits the memory of this machine; None where that is not known."""
         return None if self.device_memory is None else self.estimates[0].peak <= self.device_memory
 
     def as_dict(self) -> dict[str, Any]:

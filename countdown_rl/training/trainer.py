@@ -176,7 +176,7 @@ class Trainer(GRPOTrainer):
 
     @property
     def skips_zero_advantage(self) -> bool:
-        """Whether rows with zero advantage add nothing to the gradient."""
+        """True if rows with zero advantage add nothing to the gradient."""
         args = self.args
         entropy = args.entropy_coef or args.use_adaptive_entropy  # quantiles are taken over the rows that are left
         others = entropy or self.aux_loss_enabled or args.use_liger_kernel

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from countdown_rl import artifacts
 from countdown_rl.cli.main import app
 from countdown_rl.models.reference import SHIPPED
-from countdown_rl.sft import batches, loss
+from countdown_rl.sft import batches, loss, train
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks.registry import parse_row
 
@@ -110,6 +110,17 @@ def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
         return sum(high % low == 0 for high, low in pairs) / len(pairs)
 
     assert sum(exact(made["nums"]) for made in drills) / 300 > 0.2
+
+
+def test_attention_in_bf16_is_that_of_transformers_with_shared_key_value_heads_too():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 50}
+    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **shape))
+    ids = torch.randint(0, 50, (3, 20))
+    expected = model(input_ids=ids).logits
+    train._use_bf16_attention(model)
+    torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=0.02, atol=0.02)
 
 
 def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path):
