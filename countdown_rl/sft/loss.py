@@ -40,8 +40,9 @@ class TeacherLabels:
         way = torch.where(labels >= 0, self._way_of[labels.clamp(min=0)], -1)  # (B, T)
         rows, columns = (way >= 0).nonzero(as_tuple=True)
         chosen = way[rows, columns]  # (C,)
-        previous = torch.cat([chosen.new_full((1,), -1), chosen[:-1]])
-        previous[1:][rows[1:] != rows[:-1]] = -1  # the first line of its trace
+        previous = chosen.roll(1)
+        previous[:1] = -1  # the first line of its trace
+        previous[1:][rows[1:] != rows[:-1]] = -1
         distributions = torch.zeros(len(chosen), len(self.tokens), device=labels.device)
         for count in ways.unique().tolist():
             of_count = ways[rows] == count

@@ -99,6 +99,13 @@ def test_the_label_of_a_choice_is_the_distribution_of_the_teacher():
         assert chances[row, places].tolist() == [1 / len(places)] * len(places)
 
 
+def test_labels_without_a_choice_have_no_distribution():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    rows, distributions = loss.TeacherLabels(tokens, len(tokens), "cpu")(torch.tensor([[-100, 7]]), torch.tensor([12]))
+    assert rows.tolist() == []
+    assert distributions.shape == (0, 99)
+
+
 def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
     rng = random.Random(0)
     row = {"nums": [97, 31, 12, 5], "target": 65}
