@@ -94,16 +94,32 @@ class Stop:
 
 
 def supports(model: Any) -> bool:
-    """Return True if :class:`Decoder` supports *model* (plain, or under a LoRA adapter)."""
+    """Return True if :class:`Decoder` supports *model* (plain, or under a LoRA adapter of its blocks' linear layers)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config
     if getattr(config, "model_type", "") != "llama" or base.device.type != "cpu" or config.hidden_act != "silu":
         return False
     if "dynamic" in config.rope_parameters.get("rope_type", "default"):
         return False
-    linears = [block.self_attn.q_proj for block in base.model.layers]
-    plain = all(type(getattr(linear, "base_layer", linear)) is torch.nn.Linear for linear in linears)
-    return plain and not any(getattr(linear, "use_dora", {}).get("default") for linear in linears)
+    # An adapter of the embedding or of the output layer, or one trained in their place, wraps them.
+    if type(base.get_input_embeddings()) is not torch.nn.Embedding:
+        return False
+    return type(base.get_output_embeddings()) is torch.nn.Linear and all(
+        _is_plain(module)
+        for block in base.model.layers
+        for module in (*block.self_attn.children(), *block.mlp.children())
+        if isinstance(getattr(module, "weight", None), torch.Tensor)
+    )
+
+
+def _is_plain(linear: Any) -> bool:
+    """Return True if *linear* has ordinary weights and, of adapters, at most LoRA without variants and biases."""
+    has_bias = any(getattr(linear, "lora_bias", {}).values())
+    return (
+        type(getattr(linear, "base_layer", linear)) is torch.nn.Linear
+        and not getattr(linear, "lora_variant", None)
+        and not has_bias
+    )
 
 
 class Decoder:

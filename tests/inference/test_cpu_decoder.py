@@ -122,3 +122,24 @@ def test_another_architecture_is_not_supported():
 
     small = GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=32)
     assert not supports(GPT2LMHeadModel(small))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"modules_to_save": ["lm_head"]},
+        {"trainable_token_indices": [1]},
+        {"target_modules": ["o_proj"], "use_dora": True},
+        {"target_modules": ["o_proj"], "lora_bias": True},
+    ],
+    ids=lambda changes: " ".join(f"{key}={value}" for key, value in changes.items()),
+)
+def test_an_adapter_of_anything_but_the_weights_of_the_blocks_is_not_supported(changes):
+    import peft
+
+    base = tiny_llama.model(tie_word_embeddings=False, attention_bias=True)
+    assert supports(base)
+    config = peft.LoraConfig(**{"target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | changes)
+    assert not supports(peft.get_peft_model(base, config))
