@@ -94,7 +94,7 @@ class Stop:
 
 
 def supports(model: Any) -> bool:
-    """Return True if :class:`Decoder` supports *model* (plain, or under a LoRA adapter of its blocks' linear layers)."""
+    """Return True if :class:`Decoder` supports *model*: plain, or under a LoRA adapter of its blocks."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config
     if getattr(config, "model_type", "") != "llama" or base.device.type != "cpu" or config.hidden_act != "silu":
