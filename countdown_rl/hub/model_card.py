@@ -22,7 +22,7 @@ from countdown_rl.hub.results import Evaluation
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-CARD, CURVES = "README.md", "curves.png"
+CARD, CURVES = "README.md", "curves.svg"
 
 _TITLES = {"countdown": "Countdown numbers puzzle, held-out puzzles", "gsm8k": "GSM8K"}
 _EXAMPLES: dict[str, dict[str, Any]] = {

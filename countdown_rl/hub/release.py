@@ -13,12 +13,12 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Draft, Link, Manifest
 from countdown_rl.errors import ArtifactError, HubError, UsageError
-from countdown_rl.hub import formats, licenses, model_card, results, secret_scan
+from countdown_rl.hub import charts, formats, licenses, model_card, results, secret_scan
 from countdown_rl.hub.config import PublishDataOptions, PublishOptions
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.model_card import CARD, CURVES, Release
 from countdown_rl.models.reference import SHIPPED
-from countdown_rl.runlog import plots
+from countdown_rl.runlog import log as trainlog
 
 #: Fields of the options that name inputs; the manifest records these with their digests.
 _INPUTS = ("model", "also", "evaluations", "comparison", "log", "license_file", "data")
@@ -41,7 +41,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
             _copy(weights, draft, release.base_model)
         licenses.write(release.license, draft.path)
         if release.log:
-            plots.draw(release.log, draft.path / CURVES)
+            (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
         model_card.write(draft, release)
         secret_scan.check(draft.path, release.inputs)
         draft.facts.update(_facts(release))

@@ -12,7 +12,7 @@ from countdown_rl.errors import ArtifactError
 #: Format of every token of the Hub.
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 
-_BINARY = (".safetensors", ".gguf", ".png")
+_BINARY = (".safetensors", ".gguf")
 
 
 def check(folder: Path, inputs: Mapping[str, Any]) -> None:

@@ -11,8 +11,8 @@ from countdown_rl.artifacts import MADE_BY, Link, Manifest
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import baselines, compare
 from countdown_rl.evaluation.results import Result
-from countdown_rl.hub import results
-from countdown_rl.report import charts, transcripts
+from countdown_rl.hub import charts, results
+from countdown_rl.report import transcripts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.tasks.explain import REASONS

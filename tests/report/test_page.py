@@ -5,12 +5,9 @@ import re
 import sys
 from dataclasses import asdict
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
@@ -18,7 +15,6 @@ from countdown_rl.cli import main
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation import results
-from countdown_rl.report import charts
 from countdown_rl.report import page as report
 from countdown_rl.report.view import seconds
 from countdown_rl.runlog import log as trainlog
@@ -396,42 +392,6 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
     assert command(monkeypatch, "nowhere") == 1
     assert command(monkeypatch, "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
     assert "given twice" in capsys.readouterr().err
-
-
-def test_unmeasured_quantities_have_no_chart():
-    drawn = charts.curves(steps(5))
-    assert "KL from the initial model" not in [curve.title for curve in drawn]
-    assert [curve.title for curve in charts.curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
-    assert drawn[0].title == "Share solved"
-    assert len(charts.curves(steps(1))[0].svg) > 0
-
-
-def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():
-    (curve, *_) = charts.curves(steps(5_000))
-    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw" d="([^"]*)"', curve.svg)[1])
-    assert 100 < len(points) <= charts.POINTS
-    assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
-    assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)
-    assert curve.svg.count('class="stop"') <= charts.READOUTS
-    assert points[-1] == (f"{charts.WIDTH - charts.RIGHT:.1f}", f"{charts.TOP:.1f}")
-
-
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-def test_ticks_are_even_and_span_all_values(low, span):
-    marks = charts.ticks(low, low + span)
-    gaps = [after - before for before, after in pairwise(marks)]
-    assert marks[0] <= low + 1e-6 * span
-    assert marks[-1] >= low + span - 1e-6 * span
-    assert max(gaps) == pytest.approx(min(gaps), rel=1e-3)
-    assert 2 <= len(marks) <= 7
-
-
-@given(st.lists(st.floats(-10, 10), min_size=1, max_size=200))
-def test_smoothing_keeps_steps_and_bounds(values):
-    series = list(enumerate(values, 1))
-    smooth = charts.smoothed(series)
-    assert [step for step, _ in smooth] == [step for step, _ in series]
-    assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for _, value in smooth)
 
 
 def test_training_seconds_count_every_step():

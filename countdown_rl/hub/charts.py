@@ -1,17 +1,29 @@
-"""Training curves as SVG, one small chart a quantity. Colours are variables of the page's style sheet."""
+"""Training curves as SVG, one small chart a quantity: for the report, whose style sheet has the colours, and as a
+picture for the model card."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from countdown_rl.runlog.log import StepRow, thinned
+from countdown_rl.runlog.log import KIND, StepRow, thinned
 
 WIDTH, HEIGHT = 360, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 12, 26
 
 #: Limits on the points of a line, and on the places where a value can be read.
 POINTS, READOUTS = 240, 60
+
+#: Height of a chart's title in the picture, and the picture's style sheet.
+_TITLE = 34
+_STYLE = """
+svg { font: 11px system-ui, sans-serif; fill: #5d646b; }
+.title { font-size: 12px; font-weight: 600; fill: #1b1d1f; }
+.grid { stroke: #e4e5e2; }
+.raw, .mean { stroke: #2f5fd0; fill: none; }
+.raw { opacity: 0.36; }
+.mean { stroke-width: 2.2; }
+"""
 
 Series = list[tuple[int, float]]
 Format = Callable[[float], str]
@@ -49,19 +61,39 @@ _QUANTITIES: tuple[tuple[str, str, str, Format], ...] = (
     ("grad_norm", "Gradient norm", "before clipping", _number),
     ("seconds", "Seconds per step", "generation, rewards and loss", _number),
 )
+_KINDS = {"add_sub": "of puzzles that + and − solve", "mul_div": "of puzzles that need × or ÷"}
 
 
-def curves(rows: Sequence[StepRow]) -> list[Curve]:
+def curves(rows: Sequence[StepRow], *, readouts: bool = True) -> list[Curve]:
     """The charts of a training log, one for each quantity that was measured."""
     points = thinned(rows, stride(rows))
+    quantities = list(_QUANTITIES)
+    for column in sorted({name for row in rows for name in row.kinds}):
+        kind = column.removeprefix(KIND)
+        quantities.append((column, "Share solved", _KINDS.get(kind, f"of puzzles with {kind} numbers"), _share))
     charts = []
-    for name, title, subtitle, text in _QUANTITIES:
-        series = [(row.step, value) for row in points if (value := getattr(row, name)) is not None]
+    for name, title, subtitle, text in quantities:
+        values = [(row.step, row.kinds.get(name) if name in row.kinds else getattr(row, name, None)) for row in points]
+        series = [(step, value) for step, value in values if value is not None]
         if series:
             smooth = smoothed(series)
-            svg = chart(series, smooth, f"{title}: {subtitle}", text)
+            svg = chart(series, smooth, f"{title}: {subtitle}", text, readouts=readouts)
             charts.append(Curve(title, subtitle, text(smooth[0][1]), text(smooth[-1][1]), svg))
     return charts
+
+
+def picture(rows: Sequence[StepRow]) -> str:
+    """The charts in two columns, as one SVG file; the same log gives the same text."""
+    charts = curves(rows, readouts=False)
+    size = f'viewBox="0 0 {2 * WIDTH} {math.ceil(len(charts) / 2) * (_TITLE + HEIGHT)}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>']
+    parts.append('<rect width="100%" height="100%" fill="#ffffff"/>')
+    for index, curve in enumerate(charts):
+        x, y = index % 2 * WIDTH, index // 2 * (_TITLE + HEIGHT)
+        parts.append(f'<text class="title" x="{x + 12}" y="{y + 24}">{curve.title}, {curve.subtitle}</text>')
+        place = f'<svg x="{x}" y="{y + _TITLE}" width="{WIDTH}" height="{HEIGHT}" '
+        parts.append(curve.svg.replace("<svg ", place, 1))
+    return "".join([*parts, "</svg>\n"])
 
 
 def stride(rows: Sequence[StepRow]) -> int:
@@ -99,8 +131,8 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [round(step * index, 12) for index in range(first, max(last, first + 1) + 1)]
 
 
-def chart(series: Series, smooth: Series, label: str, text: Format) -> str:
-    """The SVG of *series* (thin) and *smooth* (thick) with axes, and a readout where the pointer is.
+def chart(series: Series, smooth: Series, label: str, text: Format, *, readouts: bool) -> str:
+    """The SVG of *series* (thin) and *smooth* (thick) with axes, and with *readouts* the value where the pointer is.
 
     The vertical axis begins at zero, or at the least value where that is negative.
     """
@@ -127,9 +159,9 @@ def chart(series: Series, smooth: Series, label: str, text: Format) -> str:
         parts.append(f'<text class="tick" x="{x(step):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{name}</text>')
     parts += [path("raw", series), path("mean", smooth)]
     # Bands side by side over the whole chart; each shows its value while the pointer is over it.
-    places = series[:: math.ceil(len(series) / READOUTS)]
+    places = series[:: math.ceil(len(series) / READOUTS)] if readouts else []
     edges = [LEFT, *((x(a) + x(b)) / 2 for (a, _), (b, _) in pairwise(places)), WIDTH - RIGHT]
-    for (step, value), (begin, end) in zip(places, pairwise(edges), strict=True):
+    for (step, value), (begin, end) in zip(places, pairwise(edges), strict=False):
         at, height = x(step), HEIGHT - TOP - BOTTOM
         anchor, start = ("end", at - 8) if at > WIDTH / 2 else ("start", at + 8)
         parts.append(
