@@ -23,8 +23,9 @@ def compare(
 ) -> None:
     """Compare evaluations on the same puzzles.
 
-    Each is compared with the first and with the one before it: the paired difference with its 95% interval, and
-    McNemar's exact test. The bounds (eval --model random and --model solver) are listed without comparison.
+    Each is compared with the first and with the one before it that were decoded in the same way: the paired
+    difference with its 95% interval, and McNemar's exact test. With several completions per puzzle pass@k is compared
+    too. The bounds (eval --model random and --model solver) are listed without comparison.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
@@ -47,16 +48,23 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.compare import points
+    from countdown_rl.evaluation.compare import largest_k, points
 
     first = values["results"][0]
-    heads = ("", "solved", "95% interval", "against the first", "against the one before", "p")
+    heads = ["", "solved", "95% interval", "against the first", "against the one before", "p"]
+    k = largest_k(values)
+    heads += [f"pass@{k}", "against the one before"] if k else []
     table = console.table(*heads, title=f"{first['n']:,} held-out puzzles")
     for row in values["results"]:
         cells = [row["name"], percent(row["accuracy"]), interval(row["interval"])]
         if "against_first" in row:
             previous = row["against_previous"]
             cells += [points(row["against_first"]), points(previous), f"{previous['p']:.2g}"]
+        if k in row.get("pass_at", ()):
+            change = row.get("against_previous", {}).get("pass_at", {}).get(k)
+            cells += [""] * (6 - len(cells))
+            cells.append(percent(row["pass_at"][k]["share"]))
+            cells += [points(change)] if change else []
         table.add_row(*cells)
     return table
 

@@ -10,6 +10,7 @@ from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import baselines
+from countdown_rl.evaluation.metrics import pass_at
 from countdown_rl.evaluation.results import Result, read
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.formatting import interval, percent
@@ -59,27 +60,30 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def figures(results: Mapping[str, Result]) -> dict[str, Any]:
-    """The metrics of each result, and its paired differences from the first and from the previous one.
+    """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
 
-    Baselines have no differences, unless there is only one model to compare them with.
+    Baselines have no differences, unless there is only one model to compare them with. A result that is not decoded
+    like the first one has its own ``decoding``.
 
     Raises:
-        InputError: none is of a model, or their puzzles or decoding differ.
+        InputError: none is of a model, their puzzles differ, or one is decoded like no other.
     """
     models = _models(results)
     if not models:
         raise InputError("give an evaluation of a model beside the baselines.")
     first = results[models[0]]
-    for name, result in results.items():
-        _check_conditions(models[0], first, name, result)
-    compared = _compared(results)
+    groups = _comparable(results)
+    _check_conditions(results, models, groups)
     rows = []
     for name, result in results.items():
         keys = ("accuracy", "n", "correct", "interval", "pass_at", "by_size", "by_needs", "format", "mean_tokens")
         row = {"name": name} | {
             key: result.metrics[key] for key in (*keys, "truncated", "model") if key in result.metrics
         }
-        if name in compared[1:]:
+        if name in models and result.metrics["decoding"] != first.metrics["decoding"]:
+            row["decoding"] = result.metrics["decoding"]
+        compared = next((group for group in groups if name in group[1:]), None)
+        if compared:
             row["against_first"] = difference(results[compared[0]], result)
             row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
@@ -90,19 +94,25 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     """The accuracy of *second* less that of *first*, paired by puzzle, with 95% interval and p-value.
 
     With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several: the normal interval
-    and test of the mean difference.
+    and test of the mean difference, also of pass@k under ``pass_at`` (k: powers of two).
     """
-    shares = _shares(first), _shares(second)
-    pairs = list(zip(*shares, strict=True))
-    if len(first.samples) == first.metrics["n"]:
+    per_puzzle = len(first.samples) // first.metrics["n"]
+    counts = _correct(first), _correct(second)
+    pairs = list(zip(*counts, strict=True))
+    passes = {}
+    if per_puzzle == 1:
         lost, won = pairs.count((1, 0)), pairs.count((0, 1))
         value, (low, high) = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
         p = mcnemar(lost, won)
     else:
-        value, (low, high), p = paired_mean(*shares)
+        value, (low, high), p = paired_mean(*([pass_at(1, c, per_puzzle) for c in side] for side in counts))
+        for k in (2**power for power in range(1, per_puzzle.bit_length())):
+            change, limits, _ = paired_mean(*([pass_at(k, c, per_puzzle) for c in side] for side in counts))
+            passes[str(k)] = {"difference": round(change, 6), "interval": [round(limit, 6) for limit in limits]}
     return {
         "difference": round(value, 6),
         "interval": [round(low, 6), round(high, 6)],
+        **({"pass_at": passes} if passes else {}),
         "won": sum(before < after for before, after in pairs),
         "lost": sum(before > after for before, after in pairs),
         "p": float(f"{p:.3g}"),
@@ -110,13 +120,14 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
 
 
 def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
-    """The puzzles won and lost, from the first compared result to each other one, and from each to the next.
+    """The puzzles won and lost, from the first result decoded alike to each other one, and from each to the next.
 
     With several completions per puzzle, more or fewer of them are correct; shown are the first wrong and the first
     correct one.
     """
-    names = _compared(results)
-    pairs = dict.fromkeys([*((names[0], name) for name in names[1:]), *pairwise(names)])
+    pairs = dict.fromkeys(
+        pair for names in _comparable(results) for pair in [*((names[0], name) for name in names[1:]), *pairwise(names)]
+    )
     return [change for first, second in pairs for change in _changes(first, second, results)]
 
 
@@ -130,10 +141,15 @@ def _models(results: Mapping[str, Result]) -> list[str]:
     return [name for name, result in results.items() if not baselines.is_baseline(result.metrics)]
 
 
-def _compared(results: Mapping[str, Result]) -> list[str]:
-    """The names of the results that have paired differences."""
+def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
+    """The names of the results that have paired differences: models decoded alike, or one model and the baselines."""
     models = _models(results)
-    return models if len(models) > 1 else list(results)
+    if len(models) == 1:
+        return [list(results)]
+    groups: dict[str, list[str]] = {}
+    for name in models:
+        groups.setdefault(json.dumps(results[name].metrics.get("decoding"), sort_keys=True), []).append(name)
+    return list(groups.values())
 
 
 def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
@@ -159,15 +175,17 @@ def _by_puzzle(result: Result) -> list[list[dict[str, Any]]]:
     return [result.samples[start : start + per_puzzle] for start in range(0, len(result.samples), per_puzzle)]
 
 
-def _shares(result: Result) -> list[float]:
-    """The share of each puzzle's completions that is correct."""
-    return [sum(sample["correct"] for sample in samples) / len(samples) for samples in _by_puzzle(result)]
+def _correct(result: Result) -> list[int]:
+    """The number of each puzzle's completions that are correct."""
+    return [sum(sample["correct"] for sample in samples) for samples in _by_puzzle(result)]
 
 
 def table(values: Mapping[str, Any]) -> str:
     """The Markdown table of :func:`figures`."""
     sizes = sorted({size for row in values["results"] for size in row["by_size"]}, key=int)
-    head = ["", "solved", "95%", *(f"{size} numbers" for size in sizes), "format", "tokens", "against the one before"]
+    k = largest_k(values)
+    counts, passes = [f"{size} numbers" for size in sizes], [f"pass@{k}"] if k else []
+    head = ["", "solved", "95%", *counts, *passes, "format", "tokens", "against the one before"]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for row in values["results"]:
         cells = [
@@ -175,6 +193,7 @@ def table(values: Mapping[str, Any]) -> str:
             percent(row["accuracy"]),
             interval(row["interval"]),
             *(percent(row["by_size"][size]["accuracy"]) if size in row["by_size"] else "" for size in sizes),
+            *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
             *(("", "") if baselines.is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
             points(row["against_previous"]) if "against_previous" in row else "",
         ]
@@ -183,18 +202,34 @@ def table(values: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def largest_k(values: Mapping[str, Any]) -> str | None:
+    """The largest power of two, k, of which a result has pass@k; None where none has several completions."""
+    samples = max(len(row.get("pass_at", ())) for row in values["results"])
+    return str(1 << samples.bit_length() - 1) if samples else None
+
+
 def conditions(values: Mapping[str, Any]) -> str:
     """One sentence on the puzzles, the decoding and the intervals."""
-    first, decoding = values["results"][0], values["decoding"]
+    first = values["results"][0]
+    others: dict[str, list[str]] = {}
+    for row in values["results"]:
+        if "decoding" in row:
+            others.setdefault(_how(row["decoding"]), []).append(row["name"])
+    decodings = [_how(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
+    several = [row for row in values["results"] if "pass_at" in row]
+    intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
+    intervals += ["Wilson at the effective sample size; normal for paired differences"] if several else []
+    return (
+        f"{first['n']:,} held-out puzzles ({', '.join(values['rules']) or values['task']}), "
+        f"{'; '.join(decodings)}; intervals are 95% ({', with several completions '.join(intervals)})."
+    )
+
+
+def _how(decoding: Mapping[str, Any]) -> str:
     how = "greedy" if decoding["greedy"] else f"temperature {decoding['temperature']:g}, top-p {decoding['top_p']:g}"
-    intervals = "Wilson; Newcombe for paired differences"
     if decoding.get("samples", 1) > 1:
         how += f", {decoding['samples']} completions each"
-        intervals = "Wilson at the effective sample size; normal for paired differences"
-    return (
-        f"{first['n']:,} held-out puzzles ({', '.join(values['rules']) or values['task']}), {how}, at most "
-        f"{decoding['max_new_tokens']} tokens; intervals are 95% ({intervals})."
-    )
+    return f"{how}, at most {decoding['max_new_tokens']} tokens"
 
 
 def points(change: Mapping[str, Any]) -> str:
@@ -203,14 +238,19 @@ def points(change: Mapping[str, Any]) -> str:
     return f"{100 * change['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
-def _check_conditions(first_name: str, first: Result, name: str, other: Result) -> None:
-    # Rows need no id; the first n rows of the same file are the same puzzles.
-    if any(first.metrics[key] != other.metrics[key] for key in ("n", "data")):
-        raise InputError(
-            f"{name} and {first_name} were scored on different puzzles; give both the same --data and --limit."
-        )
-    expected, decoding = first.metrics["decoding"], other.metrics["decoding"]
-    if baselines.is_baseline(other.metrics):  # decodes nothing, but may give several answers per puzzle
-        expected, decoding = expected.get("samples", 1), decoding["samples"]
-    if expected != decoding:
-        raise InputError(f"{name} and {first_name} were decoded differently; evaluate both with the same options.")
+def _check_conditions(results: Mapping[str, Result], models: Sequence[str], groups: Sequence[Sequence[str]]) -> None:
+    first_name = models[0]
+    first = results[first_name].metrics
+    # Models decoded like no other cannot be compared; a baseline may give several answers per puzzle.
+    alone = {name for group in groups if len(group) == 1 for name in group}
+    counts = {results[name].metrics["decoding"].get("samples", 1) for name in models}
+    for name, other in results.items():
+        # Rows need no id; the first n rows of the same file are the same puzzles.
+        if any(first[key] != other.metrics[key] for key in ("n", "data")):
+            raise InputError(
+                f"{name} and {first_name} were scored on different puzzles; give both the same --data and --limit."
+            )
+        if (name in alone and name != first_name) or (
+            name not in models and other.metrics["decoding"]["samples"] not in counts
+        ):
+            raise InputError(f"{name} and {first_name} were decoded differently; evaluate both with the same options.")

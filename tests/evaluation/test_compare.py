@@ -17,7 +17,7 @@ GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
 
 
-def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True) -> Path:
+def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_puzzle=1) -> Path:
     """An evaluation at *path* in which each puzzle went as *marks* say: ``+`` right, ``-`` wrong."""
     sizes = [3 + 7 * (at % 2) for at in range(len(marks))]
     rows = [{"nums": [1] * size, "needs": "add-sub"} for size in sizes]
@@ -27,6 +27,7 @@ def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True) -> Pat
         | {"completion": f"{path.name} says r{at}", "answer": None, "value": None}
         | {"reason": "" if mark == "+" else "no-answer", "format": True, "strict_format": True}
         for at, (mark, row) in enumerate(zip(marks, rows, strict=True))
+        for _ in range(per_puzzle)
     ]
     metrics = measures.measure(samples, rows) | {
         "decoding": decoding,
@@ -159,6 +160,31 @@ def test_results_on_other_puzzles_or_with_other_decoding_are_refused(three, mark
     with pytest.raises(InputError, match=says):
         compare.compare({"base": Path("base"), "other": Path("other")}, Path("out"))
     assert not Path("out").exists()
+
+
+SAMPLED = GREEDY | {"greedy": False, "temperature": 1.0, "samples": 2}
+
+
+def test_sampled_results_are_compared_with_each_other(three):
+    sampled = {
+        name: made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
+        for name, marks in (("base-sampled", BASE), ("adapter-sampled", TRAINED))
+    }
+    values = compare.compare(three | sampled, Path("out"))
+    assert [row["name"] for row in values["results"] if "against_previous" not in row] == ["base", "base-sampled"]
+    assert [row.get("decoding") for row in values["results"]] == [None, None, None, SAMPLED, SAMPLED]
+    change = values["results"][4]["against_first"]
+    assert (change["difference"], change["won"], change["lost"]) == (pytest.approx(4 / 12, abs=1e-6), 4, 0)
+    assert list(change["pass_at"]) == ["2"]  # both completions of a puzzle are equal here, so pass@2 is pass@1
+    assert change["pass_at"]["2"]["difference"] == change["difference"]
+    text = Path("out/comparison.md").read_text()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    assert cells[0][5] == "pass@2"
+    assert [row[5] for row in cells[2:7]] == ["", "", "", "41.7%", "75.0%"]
+    assert "256 tokens; base-sampled, adapter-sampled: temperature 1, top-p 1, 2 completions each, at most" in text
+    del sampled["adapter-sampled"]
+    with pytest.raises(InputError, match="base-sampled and base were decoded differently"):
+        compare.compare(three | sampled, Path("out"))
 
 
 def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
