@@ -28,7 +28,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     """Write the release at *out*.
 
     Raises:
-        ArtifactError: an input is missing, damaged or about other weights, or contains a token or a local path.
+        ArtifactError: an input is missing, damaged or about other weights, or contains a token.
         UsageError: the options do not go with these weights.
     """
     artifacts.check_writable(out, "release")
@@ -43,7 +43,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
         if release.log:
             (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
         model_card.write(draft, release)
-        secret_scan.check(draft.path, release.inputs)
+        secret_scan.check(draft.path, manifest=json.dumps(release.inputs))
         draft.facts.update(_facts(release))
     return artifacts.read(out, "release", verify=False)
 

@@ -94,7 +94,7 @@ def push(
     manifest = manifest or artifacts.read(folder, REPO_TYPES)
     files = manifest.files | {MANIFEST: artifacts.entry(folder / MANIFEST)}
     token = _token()
-    secret_scan.check_texts(folder, token)
+    secret_scan.check(folder, token=token)
     api = HfApi(token=token, library_name="countdown-rl", library_version=__version__)
     with _errors_as_sentences(repo_id), _quiet():
         repository = Repository(api, repo_id, manifest.kind, folder, files, log)
