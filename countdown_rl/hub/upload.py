@@ -1,12 +1,11 @@
 """Upload of a release folder to the Hub: one tagged commit, every file compared there by size and hash.
 
 ``upload_folder`` may make several commits, and a reader in between would see half a model, so the commit is made
-here. huggingface_hub retries transfers and listings itself; :func:`_retried` does so for the calls it does not
-retry, above all the commit. Every step can be repeated: stored content is not sent again, and a commit whose
-response was lost is recognized. The token is read by huggingface_hub; no message contains it.
+here. huggingface_hub retries transfers and listings itself; after an error of another call, above all the commit, the
+upload as a whole is repeated: stored content is not sent again, and a commit whose response was lost is recognized.
+The token is read by huggingface_hub; no message contains it.
 """
 
-import functools
 import hashlib
 import json
 import logging
@@ -15,10 +14,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
@@ -29,14 +28,11 @@ from countdown_rl.hub.config import check_hub_id
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 #: Created by the Hub in each repository; lists the files in large file storage.
 ATTRIBUTES = ".gitattributes"
 #: Type of the repository for each kind of artifact that can be uploaded.
 REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
-#: Seconds before each new attempt of a call.
+#: Seconds before each new attempt.
 PAUSES = (2.0, 8.0)
 
 _AGAIN = "run the same command again, only what is missing is uploaded."
@@ -89,46 +85,28 @@ def push(
         UsageError: *repo_id* is not NAME/MODEL.
     """
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars
 
     check_hub_id("--repo-id", repo_id)
     manifest = manifest or artifacts.read(folder, REPO_TYPES)
-    files = manifest.files | {MANIFEST: artifacts.entry(folder / MANIFEST)}
     token = _token()
     secret_scan.check(folder, token=token)
     api = HfApi(token=token, library_name="countdown-rl", library_version=__version__)
-    with _errors_as_sentences(repo_id), _quiet():
-        repository = Repository(api, repo_id, manifest.kind, folder, files, log)
-        before = repository.state() or repository.create(private=not public)
-        if before.release is None and before.entries.keys() - {ATTRIBUTES} and not force:
-            raise HubError(
-                f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id, or give --force to "
-                "replace its contents."
-            )
-        if not before.private and not public:
-            raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
-        tag, exists = repository.choose_tag(tag)
-        uploaded = repository.outdated(before.entries)
-        if uploaded:
-            size = sum(files[name]["size"] for name in uploaded) / 1e6
-            names = f": {', '.join(uploaded)}" if len(uploaded) < len(files) else ""
-            log(f"uploading {len(uploaded)} of {len(files)} files ({size:,.1f} MB){names}")
-        commit = repository.commit(before, f"Release {manifest.digest[:12]}")
-        repository.verify(commit)
-        if not exists:
-            repository.create_tag(tag, commit)
-        if public and before.private:
-            repository.make_public()
-    return Upload(
-        repo_id=repo_id,
-        url=f"{api.endpoint}/{'datasets/' if repository.type == 'dataset' else ''}{repo_id}",
-        commit=commit,
-        tag=tag,
-        private=not public,
-        uploaded=uploaded,
-        removed=repository.surplus(before, before.entries),
-        unchanged=len(files) - len(uploaded),
-        verified=len(files),
-    )
+    repository = Repository(api, repo_id, manifest, folder, log)
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    with _errors_as_sentences(repo_id), warnings.catch_warnings(action="ignore"):
+        for pause in PAUSES:
+            try:
+                return repository.update(public=public, force=force, tag=tag)
+            except Exception as error:
+                reason = _temporary(error)
+                if reason is None:
+                    raise
+                log(f"{reason}; trying again in {pause:.0f} s")
+                time.sleep(pause)
+        return repository.update(public=public, force=force, tag=tag)
 
 
 def _token() -> str:
@@ -142,25 +120,6 @@ def _token() -> str:
     return token
 
 
-def _retried(method: Callable[Concatenate["Repository", P], T]) -> Callable[Concatenate["Repository", P], T]:
-    """Repeat a method of :class:`Repository` after an error that may be temporary."""
-
-    @functools.wraps(method)
-    def call(self: "Repository", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        for pause in PAUSES:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                reason = _temporary(error)
-                if reason is None:
-                    raise
-                self.log(f"{reason}; trying again in {pause:.0f} s")
-                time.sleep(pause)
-        return method(self, *args, **kwargs)
-
-    return call
-
-
 @dataclass(frozen=True)
 class State:
     """A repository at one commit: the Hub's entry of each file, and the manifest of the release if it is one."""
@@ -171,59 +130,73 @@ class State:
     release: Manifest | None
 
 
-@dataclass(frozen=True)
 class Repository:
-    """Repository *id* on the Hub that is to hold *files* of *folder*. Each method may be repeated after a failure."""
+    """Repository *id* on the Hub, which is to hold the release at *folder*."""
 
-    api: "HfApi"
-    id: str
-    kind: str
-    folder: Path
-    files: Mapping[str, Mapping[str, Any]]
-    log: Callable[[str], None]
+    def __init__(self, api: "HfApi", id: str, manifest: Manifest, folder: Path, log: Callable[[str], None]) -> None:
+        self.api, self.id, self.manifest, self.folder, self.log = api, id, manifest, folder, log
+        self.type = REPO_TYPES[manifest.kind]
+        self.files = manifest.files | {MANIFEST: artifacts.entry(folder / MANIFEST)}
+        self._before: State | None = None  # as the first attempt found it
 
-    @property
-    def type(self) -> Literal["model", "dataset"]:
-        return REPO_TYPES[self.kind]
+    def update(self, *, public: bool, force: bool, tag: str | None) -> Upload:
+        """Commit and tag the release, and compare what the repository holds then. May be repeated after a failure."""
+        before = self._before = self._before or self._open(private=not public)
+        if before.release is None and before.entries.keys() - {ATTRIBUTES} and not force:
+            raise HubError(
+                f"{self.id} exists, and countdown-rl did not make it; choose another --repo-id, or give --force to "
+                "replace its contents."
+            )
+        if not before.private and not public:
+            raise HubError(f"{self.id} is public; give --public to publish there, or choose another --repo-id.")
+        tag, exists = self._choose_tag(tag)
+        outdated = self._outdated(before.entries)
+        # Files of an earlier release, or after --force all those of another tool.
+        owned = before.entries.keys() if before.release is None else before.release.files.keys() & before.entries.keys()
+        surplus = sorted(owned - self.files.keys() - {ATTRIBUTES})
+        if outdated:
+            size = sum(self.files[name]["size"] for name in outdated) / 1e6
+            names = f": {', '.join(outdated)}" if len(outdated) < len(self.files) else ""
+            self.log(f"uploading {len(outdated)} of {len(self.files)} files ({size:,.1f} MB){names}")
+        commit = self._commit(before, outdated, surplus)
+        for name in self._outdated(self._entries(commit)):
+            raise HubError(f"{name} in {self.id} is not what was sent; {_AGAIN}")
+        if not exists:
+            self.api.create_tag(self.id, tag=tag, revision=commit, exist_ok=True, repo_type=self.type)
+        if public and before.private:
+            self.api.update_repo_settings(self.id, repo_type=self.type, visibility="public")
+        return Upload(
+            repo_id=self.id,
+            url=f"{self.api.endpoint}/{'datasets/' if self.type == 'dataset' else ''}{self.id}",
+            commit=commit,
+            tag=tag,
+            private=not public,
+            uploaded=outdated,
+            removed=surplus,
+            unchanged=len(self.files) - len(outdated),
+            verified=len(self.files),
+        )
 
-    def outdated(self, entries: Mapping[str, Any]) -> list[str]:
-        """Return the files that *entries* lack or have with another size or hash."""
-        return [name for name in self.files if not self._matches(name, entries.get(name))]
-
-    def surplus(self, before: State, entries: Mapping[str, Any]) -> list[str]:
-        """Return what has to be removed: files of an earlier release, or all of another tool after --force."""
-        owned = entries.keys() if before.release is None else before.release.files.keys() & entries.keys()
-        return sorted(owned - self.files.keys() - {ATTRIBUTES})
-
-    @_retried
-    def state(self) -> State | None:
-        """Return the repository's state, None where there is no such repository."""
+    def _open(self, *, private: bool) -> State:
+        """Return the repository's state; if there is none, create it after the Hub accepted the card's metadata."""
+        from huggingface_hub import RepoCard
         from huggingface_hub.errors import RepositoryNotFoundError
 
-        try:
-            info = self.api.repo_info(self.id, repo_type=self.type)
-        except RepositoryNotFoundError:
-            return None
-        commit = str(info.sha)
-        entries = self._entries(commit)
-        return State(commit, bool(info.private), entries, self._release(commit) if MANIFEST in entries else None)
-
-    @_retried
-    def create(self, *, private: bool) -> State:
-        """Create the repository, after the Hub has accepted the metadata of the card."""
-        from huggingface_hub import RepoCard
-
+        with suppress(RepositoryNotFoundError):
+            return self._state()
         if "README.md" in self.files:
             RepoCard.load(self.folder / "README.md").validate(self.type)
         self.log(f"creating {self.id} ({'private' if private else 'public'})")
         self.api.create_repo(self.id, repo_type=self.type, private=private, exist_ok=True)
-        state = self.state()
-        if state is None:
-            raise HubError(f"{self.id} was created, and the token does not allow reading it; use one that does.")
-        return state
+        return self._state()
 
-    @_retried
-    def choose_tag(self, tag: str | None) -> tuple[str, bool]:
+    def _state(self) -> State:
+        info = self.api.repo_info(self.id, repo_type=self.type)
+        entries = self._entries(str(info.sha))
+        release = self._release(str(info.sha)) if MANIFEST in entries else None
+        return State(str(info.sha), bool(info.private), entries, release)
+
+    def _choose_tag(self, tag: str | None) -> tuple[str, bool]:
         """Return the tag for this release, and whether it is on the release already.
 
         Raises:
@@ -241,45 +214,29 @@ class Repository:
             raise HubError(f"{self.id} has a tag {tag} already, on other files; give --tag another name.")
         return f"v{newest + 1}", False
 
-    @_retried
-    def commit(self, before: State, message: str) -> str:
+    def _commit(self, before: State, outdated: list[str], surplus: list[str]) -> str:
         """Return the commit that holds exactly the files, made unless an attempt whose response was lost made it."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        head = str(self.api.repo_info(self.id, repo_type=self.type).sha)
-        entries = before.entries if head == before.commit else self._entries(head)
-        outdated, surplus = self.outdated(entries), self.surplus(before, entries)
-        if not outdated and not surplus:
-            return head
-        if head != before.commit:
+        now = self._state()
+        if not self._outdated(now.entries) and now.entries.keys().isdisjoint(surplus):
+            return now.commit
+        if now.commit != before.commit:
             raise HubError(_REFUSALS[412].format(repo_id=self.id))
         operations: list[Any] = [CommitOperationDelete(path_in_repo=name, is_folder=False) for name in surplus]
         for name in outdated:
             addition = CommitOperationAdd(path_in_repo=name, path_or_fileobj=self.folder / name)
             addition.upload_info.sha256 = bytes.fromhex(self.files[name]["sha256"])  # not hashed again
             operations.append(addition)
+        message = f"Release {self.manifest.digest[:12]}"
         commit = self.api.create_commit(
-            self.id, operations, commit_message=message, parent_commit=head, repo_type=self.type
+            self.id, operations, commit_message=message, parent_commit=now.commit, repo_type=self.type
         )
         return commit.oid
 
-    @_retried
-    def verify(self, commit: str) -> None:
-        """Compare every file at *commit* with the local one, by size and hash.
-
-        Raises:
-            HubError: one of them differs.
-        """
-        for name in self.outdated(self._entries(commit)):
-            raise HubError(f"{name} in {self.id} is not what was sent; {_AGAIN}")
-
-    @_retried
-    def create_tag(self, name: str, commit: str) -> None:
-        self.api.create_tag(self.id, tag=name, revision=commit, exist_ok=True, repo_type=self.type)
-
-    @_retried
-    def make_public(self) -> None:
-        self.api.update_repo_settings(self.id, repo_type=self.type, visibility="public")
+    def _outdated(self, entries: Mapping[str, Any]) -> list[str]:
+        """Return the files that *entries* lack or have with another size or hash."""
+        return [name for name in self.files if not self._matches(name, entries.get(name))]
 
     def _matches(self, name: str, entry: Any) -> bool:
         file = self.files[name]
@@ -306,7 +263,7 @@ class Repository:
             manifest = Manifest(**json.loads(response.content))
         except (ValueError, TypeError):
             return None
-        return manifest if manifest.kind == self.kind and isinstance(manifest.files, dict) else None
+        return manifest if manifest.kind == self.manifest.kind and isinstance(manifest.files, dict) else None
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -362,22 +319,3 @@ def _refusal(repo_id: str, error: Any) -> str:
 
 def _one_line(text: str) -> str:
     return secret_scan.TOKEN.sub("hf_***", " ".join(text.split())).rstrip(".") + "."
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the log and the warnings of huggingface_hub, and its progress bars where stderr is not a terminal."""
-    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
-
-    logger = logging.getLogger("huggingface_hub")
-    level, terminal = logger.level, sys.stderr.isatty()
-    logger.setLevel(logging.CRITICAL)
-    if not terminal:
-        disable_progress_bars()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logger.setLevel(level)
-        if not terminal:
-            enable_progress_bars()
