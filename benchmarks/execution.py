@@ -17,7 +17,7 @@ from benchmarks import bench
 from countdown_rl.data import jsonl
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
-from countdown_rl.sft import traces
+from countdown_rl.tasks import traces
 
 _LINE = re.compile(r"(\d+)\. (.*?) (no|yes)")
 _STEP = re.compile(r"(\d+) ([-+*/]) (\d+)(?: = (\d+))?")

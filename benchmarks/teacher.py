@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from benchmarks import bench
 from countdown_rl.data import jsonl
 from countdown_rl.models import reference
-from countdown_rl.sft import traces
+from countdown_rl.tasks import traces
 
 BUDGETS = (128, 256, 512, 1_024)
 

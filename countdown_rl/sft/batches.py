@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from countdown_rl.models import chat_template
-from countdown_rl.sft import traces
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.tasks import traces
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 

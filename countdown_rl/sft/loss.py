@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.sft import traces
+from countdown_rl.tasks import traces
 
 #: Rows of logits computed at a time.
 CHUNK = 512

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning of all weights on the traces of :mod:`countdown_rl.sft.traces`.
+"""Supervised fine-tuning of all weights on the traces of :mod:`countdown_rl.tasks.traces`.
 
 Without a model it creates a small Llama and its tokenizer; given one it continues training that model's weights.
 The result answers the prompts of :mod:`countdown_rl.tasks`.
@@ -13,8 +13,9 @@ from typing import Any
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.models import load, reference
-from countdown_rl.sft import batches, tokenizer, traces
+from countdown_rl.sft import batches, tokenizer
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.tasks import traces
 from countdown_rl.tasks.task import Row
 
 LIBRARIES = ("tokenizers", "torch", "transformers")
