@@ -8,9 +8,9 @@ from typing import Any
 from countdown_rl.evaluation.results import Result
 from countdown_rl.formatting import printable
 from countdown_rl.puzzle import solver
+from countdown_rl.puzzle.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
 from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
-from countdown_rl.report.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.explain import verdict
 

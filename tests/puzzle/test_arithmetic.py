@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.evaluation import baselines
+from countdown_rl.puzzle.arithmetic import pieces, steps
 from countdown_rl.puzzle.expression import parse
 from countdown_rl.puzzle.rules import Puzzle
-from countdown_rl.report.arithmetic import pieces, steps
 
 numbers = st.lists(st.integers(1, 99), min_size=1, max_size=6)
 
