@@ -115,8 +115,10 @@ def modelfile(file: str, tokenizer: Any, context: int) -> str:
     system, user = "%SYSTEM%", "%USER%"
     turn = {"role": "user", "content": user}
     bos = tokenizer.bos_token or ""  # Ollama adds it by itself
-    without_system = chat_template.render(tokenizer, [turn]).removeprefix(bos)
-    with_system = chat_template.render(tokenizer, [{"role": "system", "content": system}, turn]).removeprefix(bos)
+    without_system, with_system = (
+        chat_template.render(tokenizer, turns, chat_template.CHAT_ARGUMENTS).removeprefix(bos)
+        for turns in ([turn], [{"role": "system", "content": system}, turn])
+    )
     before_user, after_user = without_system.split(user)
     before_system, after_system = with_system.split(system)
     between = after_system.split(user)[0]
@@ -243,6 +245,8 @@ def _write_config(writer: Any, directory: Path, config: Any) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     file = directory / "generation_config.json"
     sampling = json.loads(file.read_bytes()) if file.is_file() else {}
+    if not sampling.get("do_sample"):
+        sampling = {"temperature": 0.0}  # greedy, as in transformers
     for key, ours, cast in (("temperature", "temp", float), ("top_k", "top_k", int), ("top_p", "top_p", float)):
         if sampling.get(key) is not None:
             getattr(writer, f"add_sampling_{ours}")(cast(sampling[key]))

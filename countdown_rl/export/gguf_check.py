@@ -6,7 +6,7 @@ from typing import Any
 from countdown_rl.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
 from countdown_rl.inference import llama_cpp
-from countdown_rl.models.chat_template import TEMPLATE_ARGUMENTS, render
+from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
 from countdown_rl.tasks import probe
 
 
@@ -45,9 +45,10 @@ def check(file: Path, tokenizer: Any) -> dict[str, Any]:
 def _same_chat(server: Any, tokenizer: Any) -> bool:
     user = {"role": "user", "content": "Numbers: 3 7 50\nTarget: 46"}
     bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
-    for turns in ([user], [{"role": "system", "content": "Be brief."}, user]):
-        body = {"messages": turns, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
-        prompt: str = llama_cpp.request(server, "/apply-template", body)["prompt"]
-        if prompt.removeprefix(bos) != render(tokenizer, turns).removeprefix(bos):
-            return False
+    for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS):
+        for turns in ([user], [{"role": "system", "content": "Be brief."}, user]):
+            body = {"messages": turns, "chat_template_kwargs": arguments}
+            prompt: str = llama_cpp.request(server, "/apply-template", body)["prompt"]
+            if prompt.removeprefix(bos) != render(tokenizer, turns, arguments).removeprefix(bos):
+                return False
     return True

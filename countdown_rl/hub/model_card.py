@@ -18,6 +18,7 @@ from countdown_rl.hub import licenses
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import License
 from countdown_rl.hub.results import Evaluation
+from countdown_rl.models.chat_template import MARK
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -85,7 +86,7 @@ def write(draft: Draft, release: Release) -> None:
         requirements=licenses.requirements(release.license.id),
         files=draft.files(),
         made_by=MADE_BY,
-        **_prompt(release.task),
+        **_prompt(release),
         max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
         flag=flag, flags=flags, interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
     )  # fmt: skip
@@ -170,12 +171,29 @@ def _reproduction(release: Release) -> dict[str, Any] | None:
     return None
 
 
-def _prompt(task_name: str) -> dict[str, Any]:
-    """Return the messages of an example prompt, as text and as Python literals, and the begun answer."""
+def _prompt(release: Release) -> dict[str, Any]:
+    """Return the messages of an example prompt, as text and as Python literals, and the begun answer.
+
+    Of a release whose chat template adds the rest (``completed``) only the user turn.
+    """
     from countdown_rl.tasks.registry import parse_row
 
-    messages = [dict(message) for message in parse_row({"task": task_name} | _EXAMPLES[task_name]).messages()]
+    row = parse_row({"task": release.task} | _EXAMPLES[release.task])
+    messages = [dict(message) for message in row.messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     literals = {text: json.dumps(text, ensure_ascii=False) for text in (begun, *(m["content"] for m in messages))}
+    file = release.weights[0].path / "chat_template.jinja"
+    template = file.read_text("utf-8") if file.is_file() else ""
+    completed = MARK in template
+    added = literals[begun] if begun and literals[begun] in template else None
+    if completed:
+        messages, begun = [message for message in messages if message["role"] == "user"], ""
     texts = {message["role"]: message["content"] for message in messages}
-    return {"messages": messages, "begun": begun, "literals": literals, "texts": texts}
+    return {
+        "messages": messages,
+        "begun": begun,
+        "literals": literals,
+        "texts": texts,
+        "completed": completed,
+        "added": added,
+    }

@@ -1,39 +1,85 @@
-"""Rendering a conversation as the prompt that a model continues."""
+"""Chat templates: rendering a conversation as the prompt that a model continues."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 #: Arguments of every template. Llama 3 templates print today's date by default, and a prompt must not depend on it.
-TEMPLATE_ARGUMENTS = {"date_string": "26 Jul 2024"}
+CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
+#: Those of a prompt in full; ``bare`` leaves out what :func:`complete_user_turn` adds.
+TEMPLATE_ARGUMENTS = CHAT_ARGUMENTS | {"bare": True}
 
 OPEN_THINK = "<think>"
 
+#: The template of a model that has none: texts with an empty line between them.
+PLAIN = "{{ bos_token }}{% for message in messages %}{{ message['content'] + '\\n\\n' }}{% endfor %}"
 
-def render(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
+#: Stands on both sides of the original template in one that :func:`complete_user_turn` made.
+MARK = "{#- task prompt -#}"
+_WITHOUT_SYSTEM = "{% if bare is not defined and messages[0]['role'] != 'system' %}{% set messages = "
+#: The default system turn, for templates that have one, and for those that do not.
+_SYSTEM = (
+    _WITHOUT_SYSTEM + "[{'role': 'system', 'content': SYSTEM}] + messages %}{% endif %}",
+    _WITHOUT_SYSTEM
+    + "[{'role': 'user', 'content': SYSTEM + '\\n\\n' + messages[0]['content']}] + messages[1:] %}{% endif %}",
+)
+_PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
+
+
+def render(
+    tokenizer: Any, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = TEMPLATE_ARGUMENTS
+) -> str:
     """The prompt for *messages* by the tokenizer's chat template, special tokens included.
 
     A final assistant turn is a prefill that the model continues: it ends the prompt exactly as written. It is
     appended to the template's generation prompt rather than passed through the template, because templates trim it
     (Llama 3), put an empty thinking block before it (Qwen3) or close it. Where a template supports no system turn,
-    that text opens the user turn. Encode the result with ``add_special_tokens=False``.
+    that text opens the user turn. Encode the result with ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is
+    the prompt that a program makes which knows nothing of the task.
     """
     turns = [dict(message) for message in messages]
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
-    if not tokenizer.chat_template:
-        return (tokenizer.bos_token or "") + "\n\n".join([*(turn["content"] for turn in turns), prefill])
-    text = _apply(tokenizer, turns)
+    text = _apply(tokenizer, turns, arguments)
     # The generation prompt of a reasoning model may open <think> itself; the prefill must not open it again.
     if OPEN_THINK in prefill and text.rstrip().endswith(OPEN_THINK):
         text = text.rstrip().removesuffix(OPEN_THINK)
     return text + prefill
 
 
-def _apply(tokenizer: Any, turns: list[dict[str, str]]) -> str:
+def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> None:
+    """Change the chat template of *tokenizer* so that a user turn alone gives the prompt of training.
+
+    The system turn of *messages*, a prompt of the training data, becomes the default one, and their prefill ends the
+    generation prompt. A program that only knows chat turns (``ollama run``, an OpenAI-compatible server) then asks as
+    the model was trained. A template that cannot be changed in this way is left as it is.
+    """
+    import jinja2
+
+    original = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
+    if MARK in original:
+        _, original, _ = original.split(MARK)
+    tokenizer.chat_template = original
+    expected = render(tokenizer, messages)
+    texts = {message["role"]: json.dumps(message["content"], ensure_ascii=False) for message in messages}
+    user = [message for message in messages if message["role"] == "user"]
+    tail = _PREFILL.replace("PREFILL", texts["assistant"]) if "assistant" in texts else ""
+    for system in _SYSTEM if "system" in texts else ("",):
+        head = system.replace("SYSTEM", texts.get("system", ""))
+        tokenizer.chat_template = MARK.join((head, original.removesuffix("\n"), tail))
+        with suppress(jinja2.TemplateError):
+            if render(tokenizer, user, CHAT_ARGUMENTS) == expected:
+                return
+    tokenizer.chat_template = original
+
+
+def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
     import jinja2
 
     def apply(turns: list[dict[str, str]]) -> str:
+        template = None if tokenizer.chat_template else PLAIN
         text: str = tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
+            turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
         )
         return text
 

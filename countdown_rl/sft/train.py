@@ -12,7 +12,7 @@ from typing import Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.models import load, reference
+from countdown_rl.models import chat_template, load, reference
 from countdown_rl.sft import batches, tokenizer
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks import traces
@@ -83,6 +83,7 @@ def train(
     examples = batches.examples(rows, plan, options, tokens)
     losses, seen = _fit(model, tokens, batches.batches(examples, options), options, on_step)
     model.to(torch.bfloat16).save_pretrained(out)
+    chat_template.complete_user_turn(tokens, rows[0].messages())
     tokens.save_pretrained(out)
     tail = losses[-max(1, len(losses) // 10) :]
     return {"parameters": model.num_parameters(), **seen, "loss": round(sum(tail) / len(tail), 4)}

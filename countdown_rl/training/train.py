@@ -114,6 +114,7 @@ def train(
             base = ref.base or ref
             policy = trainer.accelerator.unwrap_model(trainer.model)
             lora.save(policy, draft.path, base=base.location, revision=base.revision, weights=state)
+            chat_template.complete_user_turn(loaded.tokenizer, rows[0].messages())
             loaded.tokenizer.save_pretrained(draft.path)
             draft.facts.update(facts)
         store.clear()

@@ -11,6 +11,9 @@ from countdown_rl.models import load
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
 
+#: Puzzles that the shipped model solves.
+PUZZLES = (((3, 7, 50), 46), ((2, 3, 4), 14), ((10, 20, 30), 60), ((5, 8, 9), 12))
+
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
@@ -117,6 +120,30 @@ def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     tokenizer = load.load_tokenizer(resolve("full"))
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
     assert gguf_check.check(file, tokenizer) == {"prompts": 16, "any_text": True, "chat": False}
+
+
+def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
+    """With no option and no begun answer, as ``llama-server`` is asked by any OpenAI client."""
+    pytest.importorskip("xllamacpp")
+    from countdown_rl.export import gguf
+    from countdown_rl.inference import llama_cpp
+    from countdown_rl.models import reference
+    from countdown_rl.models.chat_template import complete_user_turn
+    from countdown_rl.models.checkpoint import Checkpoint
+    from countdown_rl.tasks.countdown import CountdownRow
+
+    rows = [CountdownRow({"nums": list(nums), "target": target}) for nums, target in PUZZLES]
+    ref = resolve("countdown-tiny")
+    tokenizer, directory = load.load_tokenizer(ref), reference.files(ref)
+    complete_user_turn(tokenizer, rows[0].messages())  # as train does
+    gguf.write(Checkpoint(directory), directory, Path("tiny.gguf"), name="tiny", kind="q8_0", tokenizer=tokenizer)
+    server = llama_cpp.server(Path("tiny.gguf"), 512, 1, on_cpu=True)
+    for row in rows:
+        turns = [turn for turn in row.messages() if turn["role"] == "user"]
+        answer = llama_cpp.request(server, "/v1/chat/completions", {"messages": turns})["choices"][0]["message"]
+        assert row.grade(answer["content"]).correct, answer
+    modelfile = gguf.modelfile("tiny.gguf", tokenizer, 512)
+    assert all(turn["content"] in modelfile for turn in rows[0].messages() if turn["role"] != "user")
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -11,6 +11,8 @@ from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entrie
 from countdown_rl import artifacts
 from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
+from countdown_rl.models import chat_template
+from countdown_rl.tasks.countdown import CountdownRow
 from tests.support import release_chain, tiny_llama
 
 OUT = Path("release")
@@ -95,9 +97,6 @@ def test_the_scores_are_written_where_the_hub_reads_them(root):
 
 
 def test_the_example_runs_and_its_prompt_is_that_of_training(root, monkeypatch):
-    from countdown_rl.models import chat_template
-    from countdown_rl.tasks.countdown import CountdownRow
-
     code = re.search(r"```python\n(.*?)```", card().text, re.DOTALL)[1].replace("=256", "=4")
     monkeypatch.chdir(OUT)
     variables = {}
@@ -105,6 +104,28 @@ def test_the_example_runs_and_its_prompt_is_that_of_training(root, monkeypatch):
     assert variables["output"].shape[1] - variables["inputs"]["input_ids"].shape[1] <= 4
     row = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
     assert variables["prompt"] == chat_template.render(tiny_llama.tokenizer(), row.messages())
+
+
+def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, monkeypatch):
+    row = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
+    tokenizer = tiny_llama.tokenizer()
+    prompt = chat_template.render(tokenizer, row.messages())
+    chat_template.complete_user_turn(tokenizer, row.messages())
+    inputs = artifacts.read(Path("merged"), "merged").inputs
+    for name in ("merged", "eval"):
+        shutil.rmtree(name)
+    with artifacts.writing(Path("merged"), "merged", options={}, inputs=inputs) as draft:
+        tiny_llama.checkpoint(draft.path)
+        tokenizer.save_pretrained(draft.path)
+    page = card(license="mit").text
+    assert "A user turn is enough" in page
+    assert "`Let me work through this step by step.\\n<think>`" in page.replace('"', "")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1].replace("=256", "=4")
+    assert '"system"' not in code
+    monkeypatch.chdir(OUT)
+    variables = {}
+    exec(code, variables)
+    assert variables["prompt"] == prompt
 
 
 def test_the_example_of_gsm8k_is_a_word_problem(root):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from countdown_rl.models.chat_template import render
+from countdown_rl.models.chat_template import CHAT_ARGUMENTS, complete_user_turn, render
 from tests.support import tiny_llama
 
 SYSTEM, USER, BEGUN = "Reason first.", "Numbers: 3 7 50", "Let me see. \n<think>\n"
@@ -60,3 +60,28 @@ def test_a_system_turn_that_the_template_rejects_opens_the_user_turn():
 
 def test_the_prompt_does_not_depend_on_the_date():
     assert "Today: 26 Jul 2024" in render(tiny_llama.tokenizer(TRIMS), CHAT)
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None])
+def test_a_completed_template_gives_the_prompt_of_training_for_a_user_turn_alone(template):
+    tokenizer = tiny_llama.tokenizer(template)
+    expected = render(tokenizer, BEGUN_CHAT)
+    for _ in range(2):  # training further completes it again
+        complete_user_turn(tokenizer, BEGUN_CHAT)
+        assert render(tokenizer, CHAT[1:], CHAT_ARGUMENTS) == expected
+        assert render(tokenizer, BEGUN_CHAT) == expected  # in an evaluation nothing is there twice
+
+
+def test_a_system_turn_of_the_users_own_replaces_that_of_training():
+    tokenizer = tiny_llama.tokenizer(CHATML)
+    complete_user_turn(tokenizer, BEGUN_CHAT)
+    text = render(tokenizer, [{"role": "system", "content": "Be brief."}, CHAT[1]], CHAT_ARGUMENTS)
+    assert "Be brief." in text
+    assert SYSTEM not in text
+    assert text.endswith(BEGUN)
+
+
+def test_a_template_whose_generation_prompt_opens_the_thinking_is_left_as_it_is():
+    tokenizer = tiny_llama.tokenizer(OPENS)
+    complete_user_turn(tokenizer, BEGUN_CHAT)
+    assert tokenizer.chat_template == OPENS

@@ -141,6 +141,9 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     assert manifest.inputs["data"]["digest"] == artifacts.read(data, "data").digest
     assert facts["parameters"] == manifest.facts["parameters"] > 10_000
     assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
+    user = parse_row({"nums": [1, 2], "target": 3}).messages()[1:2]
+    tokens = AutoTokenizer.from_pretrained(outs[0])
+    assert tokens.apply_chat_template(user, tokenize=False, add_generation_prompt=True).endswith("<think>")
 
     further, other = tmp_path / "further", tmp_path / "other"
     done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--numbers", "1-9", "--out", str(other)])

@@ -15,6 +15,7 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.models import chat_template
 from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import checkpoints, curriculum, train, trl_config
@@ -135,6 +136,7 @@ def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
     assert manifest.facts["trainable_parameters"] < manifest.facts["total_parameters"]
     config = json.loads((unbroken.out / "adapter_config.json").read_text())
     assert not Path(config["base_model_name_or_path"]).is_absolute()
+    assert chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()  # completed, see its own tests
     rows = log.read(out / "log.csv")
     assert rows == unbroken.rows
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
