@@ -35,8 +35,8 @@ def compare(paths: Mapping[str, Path], out: Path) -> dict[str, Any]:
     artifacts.check_writable(out, "comparison")
     if len(paths) < 2:
         raise InputError("give at least two evaluations to compare.")
-    inputs = {name: artifacts.read(path, "eval").as_input() for name, path in paths.items()}
     results = {name: read(path) for name, path in paths.items()}
+    inputs = {name: result.manifest.as_input() for name, result in results.items()}
     values = figures(results)
     with artifacts.writing(out, "comparison", options={"names": list(paths)}, inputs=inputs) as draft:
         (draft.path / FIGURES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")

@@ -6,11 +6,12 @@ rounded, so that ``dvc metrics show`` fits a terminal.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
+from countdown_rl.artifacts import Manifest
 from countdown_rl.data import jsonl
 from countdown_rl.evaluation.metrics import Sample
 
@@ -25,11 +26,13 @@ class Result:
         metrics: every figure, as in ``details.json`` (see :func:`countdown_rl.evaluation.metrics.measure`).
         samples: one graded completion each, in the order of the rows.
         note: a remark on how the model was loaded, for the user.
+        manifest: that of the artifact that was read.
     """
 
     metrics: dict[str, Any]
     samples: list[Sample]
     note: str = ""
+    manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
 
 
 def read(path: Path) -> Result:
@@ -39,10 +42,11 @@ def read(path: Path) -> Result:
         ArtifactError: it is missing or damaged.
     """
     path = Path(path)
-    artifacts.read(path, "eval")
+    manifest = artifacts.read(path, "eval")
     # Bytes, because a text's lines also end at characters that a model may have written.
     lines = (path / SAMPLES).read_bytes().splitlines()
-    return Result(json.loads((path / DETAILS).read_bytes()), [json.loads(line) for line in lines])
+    samples = [json.loads(line) for line in lines]
+    return Result(json.loads((path / DETAILS).read_bytes()), samples, manifest=manifest)
 
 
 def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, UsageError
-from countdown_rl.hub.results import Evaluation
+from countdown_rl.evaluation.results import Result
 from countdown_rl.models.reference import SHIPPED, ModelRef
 
 KINDS = ("quantized", "merged", "model", "adapter")
@@ -56,7 +56,7 @@ class Weights:
     manifest: Manifest
     entry: dict[str, Any]
     format: Format
-    evaluation: Evaluation | None = None
+    evaluation: Result | None = None
 
     @property
     def location(self) -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.artifacts import MADE_BY, Draft, Link, origin
+from countdown_rl.evaluation.results import Result
 from countdown_rl.formatting import below, flag, flags, interval, percent, short, value
-from countdown_rl.hub import licenses
+from countdown_rl.hub import licenses, results
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import License
-from countdown_rl.hub.results import Evaluation
 from countdown_rl.models.chat_template import MARK
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Release:
     measured_on: str | None
 
     @property
-    def evaluation(self) -> Evaluation | None:
+    def evaluation(self) -> Result | None:
         return self.weights[0].evaluation
 
     @property
@@ -76,8 +76,8 @@ def write(draft: Draft, release: Release) -> None:
         _metadata(release),
         template_path=str(Path(__file__).with_name("model_card.md.jinja")),
         release=release,
-        evaluation=release.evaluation,
         metrics=release.evaluation.metrics if release.evaluation else None,
+        groups=results.groups,
         origin=origin(release.chain),
         curves=CURVES if release.log else None,
         comparison=below((release.comparison / "comparison.md").read_text("utf-8")) if release.comparison else None,
@@ -114,7 +114,7 @@ def _metadata(release: Release) -> Any:
     )
 
 
-def _eval_results(evaluation: Evaluation, dataset: str | None) -> list["EvalResult"]:
+def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
     task, decoding = evaluation.metrics["task"], evaluation.metrics["decoding"]
@@ -133,7 +133,7 @@ def _eval_results(evaluation: Evaluation, dataset: str | None) -> list["EvalResu
                 "n": figures["n"], "interval_95": [round(end, 4) for end in figures["interval"]], **decoding
             },
         )
-        for title, figures in [(None, evaluation.metrics), *evaluation.groups]
+        for title, figures in [(None, evaluation.metrics), *results.groups(evaluation.metrics)]
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Draft, Link, Manifest
 from countdown_rl.errors import ArtifactError, HubError, UsageError
+from countdown_rl.evaluation.results import Result, read
 from countdown_rl.hub import charts, formats, licenses, model_card, results, secret_scan
 from countdown_rl.hub.config import PublishDataOptions, PublishOptions
 from countdown_rl.hub.formats import Weights
@@ -149,14 +150,14 @@ def _weights(options: PublishOptions) -> list[Weights]:
     if len(set(folders)) < len(folders):
         raise UsageError("--also: two of the weights would have the same folder; rename one of the directories.")
     weights = [formats.read(*pair) for pair in zip((options.model, *options.also), folders, strict=True)]
-    evaluations = {Path(path): results.read(Path(path)) for path in options.evaluations}
+    evaluations = {Path(path): read(Path(path)) for path in options.evaluations}
     for path, evaluation in evaluations.items():
-        if not any(evaluation.measures(item.manifest) for item in weights):
+        if not any(results.measures(evaluation, item.manifest) for item in weights):
             intended = next((item for item in weights if item.path.name == path.name), weights[0])
             raise results.other_weights(path, intended.path)
 
-    def evaluation_of(item: Weights) -> results.Evaluation | None:
-        given = (evaluation for evaluation in evaluations.values() if evaluation.measures(item.manifest))
+    def evaluation_of(item: Weights) -> Result | None:
+        given = (evaluation for evaluation in evaluations.values() if results.measures(evaluation, item.manifest))
         return next(given, None) or results.evaluation_beside(item.path, item.manifest)
 
     return [replace(item, evaluation=evaluation_of(item)) for item in weights]

@@ -1,49 +1,31 @@
 """Measurements of the weights in a release: evaluations and training log, and that they are of these weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Link, Manifest
 from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.evaluation import results
+from countdown_rl.evaluation.results import Result, read
 from countdown_rl.runlog import log as trainlog
 
 #: Titles of groups of puzzles; the other groups are counts of numbers.
 _GROUPS = {"add-sub": "solvable with + and − alone", "mul-div": "need × or ÷"}
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """An evaluation and its manifest; ``metrics`` are those of :class:`countdown_rl.evaluation.results.Result`."""
-
-    manifest: Manifest
-    metrics: Mapping[str, Any]
-
-    @property
-    def groups(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Title and figures of each group of puzzles."""
-        for key in ("by_size", "by_needs"):
-            for kind, figures in sorted(self.metrics[key].items()):
-                yield _GROUPS.get(kind, f"{kind} numbers"), figures
-
-    def measures(self, weights: Manifest) -> bool:
-        """Return True if this is an evaluation of *weights*, or of a GGUF file in them."""
-        digest = self.manifest.inputs.get("model", {}).get("digest")
-        files = [entry["sha256"] for name, entry in weights.files.items() if name.endswith(".gguf")]
-        return digest == weights.digest or digest in files
+def groups(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield title and figures of each group of puzzles."""
+    for key in ("by_size", "by_needs"):
+        for kind, figures in sorted(metrics[key].items()):
+            yield _GROUPS.get(kind, f"{kind} numbers"), figures
 
 
-def read(path: Path) -> Evaluation:
-    """Read the evaluation at *path*.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
-    metrics = results.read(path).metrics
-    return Evaluation(artifacts.read(path, "eval", verify=False), metrics)
+def measures(evaluation: Result, weights: Manifest) -> bool:
+    """Return True if *evaluation* is of *weights*, or of a GGUF file in them."""
+    digest = evaluation.manifest.inputs.get("model", {}).get("digest")
+    files = [entry["sha256"] for name, entry in weights.files.items() if name.endswith(".gguf")]
+    return digest == weights.digest or digest in files
 
 
 def other_weights(path: Path, source: Path) -> ArtifactError:
@@ -54,7 +36,7 @@ def other_weights(path: Path, source: Path) -> ArtifactError:
     )
 
 
-def evaluation_beside(weights: Path, manifest: Manifest) -> Evaluation | None:
+def evaluation_beside(weights: Path, manifest: Manifest) -> Result | None:
     """Return the evaluation where the pipeline keeps that of *weights*, if there is one.
 
     Raises:
@@ -64,7 +46,7 @@ def evaluation_beside(weights: Path, manifest: Manifest) -> Evaluation | None:
     if artifacts.peek(path) != "eval":
         return None
     evaluation = read(path)
-    if not evaluation.measures(manifest):
+    if not measures(evaluation, manifest):
         raise other_weights(path, weights)
     return evaluation
 

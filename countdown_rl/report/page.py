@@ -14,7 +14,7 @@ from countdown_rl import artifacts, formatting
 from countdown_rl.artifacts import MADE_BY
 from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation import compare, results
-from countdown_rl.report.view import Scored, view
+from countdown_rl.report.view import view
 
 #: The beginning of every page; a file that begins otherwise is not overwritten.
 MARK = "<!doctype html>\n<!-- a report of countdown-rl -->\n"
@@ -79,7 +79,7 @@ def text(sources: Sources, *, transcripts: int) -> str:
     """The HTML of the page."""
     import jinja2
 
-    scored = {name: Scored(artifacts.read(path, "eval"), results.read(path)) for name, path in sources.results.items()}
+    scored = {name: results.read(path) for name, path in sources.results.items()}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("countdown_rl.report", "."),
         autoescape=True,

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import __version__, artifacts
-from countdown_rl.artifacts import MADE_BY, Link, Manifest
+from countdown_rl.artifacts import MADE_BY, Link
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import baselines, compare
+from countdown_rl.evaluation import compare
+from countdown_rl.evaluation.baselines import is_baseline
 from countdown_rl.evaluation.results import Result
 from countdown_rl.hub import charts, results
 from countdown_rl.report import transcripts
@@ -30,29 +30,7 @@ REFUSALS = {
 }
 
 
-@dataclass(frozen=True)
-class Scored:
-    """An evaluation and its manifest."""
-
-    manifest: Manifest
-    result: Result
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        return self.result.metrics
-
-    @property
-    def bound(self) -> bool:
-        """True for a floor or a ceiling, False for a model."""
-        return baselines.is_baseline(self.metrics)
-
-    @property
-    def chain(self) -> list[Link]:
-        """Everything that the model was made from, itself last; none for a floor or a ceiling."""
-        return [] if self.bound else artifacts.chain(self.manifest.inputs["model"])
-
-
-Group = Mapping[str, Scored]
+Group = Mapping[str, Result]
 
 
 def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
@@ -67,13 +45,14 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
     log = trainlog.read(training) if training else []
     groups = _groups(dict(sorted(scored.items(), key=lambda item: _position(item[1]))))
     main = groups[0]
-    names = [name for name, evaluation in main.items() if not evaluation.bound]
+    names = [name for name, evaluation in main.items() if not is_baseline(evaluation.metrics)]
     first, last = main[names[0]], main[names[-1]]
+    chain = _chain(last)
     tables = [_table(group) for group in groups]
     rows = {row["name"]: row for row in tables[0]["rows"]}
     return {
         "version": __version__,
-        "origin": artifacts.origin(last.chain).name,
+        "origin": artifacts.origin(chain).name,
         "groups": tables,
         "names": names,
         "first": rows[names[0]],
@@ -84,15 +63,20 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "stride": charts.stride(log) if log else 0,
         "seconds": seconds(log),
         "puzzles": min(puzzles, first.metrics["n"]),
-        "transcripts": {name: transcripts.leading(main[name].result, puzzles) for name in names},
-        "changed": transcripts.changed(first.result, last.result) if len(names) > 1 else None,
-        "chain": [(link, _summary(link)) for link in last.chain],
-        "other_log": training is not None and not results.is_log_of(training, last.chain),
+        "transcripts": {name: transcripts.leading(main[name], puzzles) for name in names},
+        "changed": transcripts.changed(first, last) if len(names) > 1 else None,
+        "chain": [(link, _summary(link)) for link in chain],
+        "other_log": training is not None and not results.is_log_of(training, chain),
         "altered": artifacts.altered(last.manifest.inputs["model"]),
         "made_by": MADE_BY,
         "versions": last.manifest.versions,
         "reasons": REASONS,
     }
+
+
+def _chain(evaluation: Result) -> list[Link]:
+    """Everything that the model was made from, itself last; none for a floor or a ceiling."""
+    return [] if is_baseline(evaluation.metrics) else artifacts.chain(evaluation.manifest.inputs["model"])
 
 
 def seconds(log: Sequence[StepRow]) -> float:
@@ -101,16 +85,18 @@ def seconds(log: Sequence[StepRow]) -> float:
     return sum(row.seconds * (row.step - step) for row, step in zip(log, before, strict=False))
 
 
-def _position(evaluation: Scored) -> tuple[int, int]:
+def _position(evaluation: Result) -> tuple[int, int]:
     kinds = ("floor", "ceiling")
-    return kinds.index(evaluation.metrics["model"]["kind"]) + 1 if evaluation.bound else 0, len(evaluation.chain)
+    return kinds.index(evaluation.metrics["model"]["kind"]) + 1 if is_baseline(evaluation.metrics) else 0, len(
+        _chain(evaluation)
+    )
 
 
-def _groups(scored: Group) -> list[dict[str, Scored]]:
+def _groups(scored: Group) -> list[dict[str, Result]]:
     """The models that were evaluated on the same puzzles in the same way, each group with its floor and ceiling."""
-    groups: dict[str, dict[str, Scored]] = {}
+    groups: dict[str, dict[str, Result]] = {}
     for name, evaluation in scored.items():
-        if not evaluation.bound:
+        if not is_baseline(evaluation.metrics):
             terms = [evaluation.metrics[key] for key in ("n", "data", "decoding")]
             groups.setdefault(json.dumps(terms, sort_keys=True), {})[name] = evaluation
     if not groups:
@@ -121,14 +107,14 @@ def _groups(scored: Group) -> list[dict[str, Scored]]:
         for name, evaluation in scored.items():
             bound = evaluation.metrics
             same = all(model[key] == bound[key] for key in ("n", "data")) and bound["decoding"]["samples"] == samples
-            if evaluation.bound and same:
+            if is_baseline(evaluation.metrics) and same:
                 group[name] = evaluation
     return sorted(groups.values(), key=len, reverse=True)
 
 
 def _table(group: Group) -> dict[str, Any]:
     """One comparison: its rows, breakdowns, and the reasons why answers were not right."""
-    values = compare.figures({name: evaluation.result for name, evaluation in group.items()})
+    values = compare.figures(group)
     rows = [row | _details(group[row["name"]]) for row in values["results"]]
     models = [row for row in rows if not row["bound"]]
     reasons: dict[str, dict[str, int]] = {}
@@ -150,16 +136,16 @@ def _table(group: Group) -> dict[str, Any]:
     }
 
 
-def _details(evaluation: Scored) -> dict[str, Any]:
+def _details(evaluation: Result) -> dict[str, Any]:
     """The cells of a row that a comparison does not have."""
-    model, samples = evaluation.metrics["model"], evaluation.result.samples
+    model, samples = evaluation.metrics["model"], evaluation.samples
     bounds = {"floor": "a random legal expression", "ceiling": "the exact solver"}
     return {
-        "bound": evaluation.bound,
+        "bound": is_baseline(evaluation.metrics),
         "about": bounds.get(model["kind"]) or f"{model['source']}, held as {evaluation.metrics['precision']}",
         "metrics": evaluation.metrics,
         "completions": len(samples),
-        "equations": None if evaluation.bound else transcripts.count_equations(samples),
+        "equations": None if is_baseline(evaluation.metrics) else transcripts.count_equations(samples),
     }
 
 
