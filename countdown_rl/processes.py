@@ -18,8 +18,15 @@ _CONFIGS = Path(__file__).parent / "assets" / "launch"
 
 
 def launched() -> bool:
-    """Return whether a launcher started this process."""
-    return "WORLD_SIZE" in os.environ and "RANK" in os.environ
+    """Return whether a launcher started this process: a scheduler may set the size and rank, but no local rank."""
+    return all(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
+
+
+def ignore_scheduler() -> None:
+    """Remove size and rank from the environment where no launcher set them: Accelerate would wait for the others."""
+    if not launched():
+        os.environ.pop("WORLD_SIZE", None)
+        os.environ.pop("RANK", None)
 
 
 def world_size() -> int:
@@ -80,15 +87,21 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> i
 
     Returns:
         Exit status of the first process that failed; 0 if none did.
+
+    Raises:
+        UsageError: there are fewer GPUs than processes.
     """
     path = launch_configuration(configuration)
     import logging
     import socket
 
+    import torch
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    if 0 < (gpus := torch.cuda.device_count()) < processes:
+        raise UsageError(f"--processes {processes}: this machine has {gpus} GPUs, and each process needs its own.")
     # A process reports its failure itself; the launcher would repeat it with a traceback.
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     with socket.socket() as probe:

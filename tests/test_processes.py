@@ -82,21 +82,46 @@ def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):
     ],
 )
 def test_an_invalid_division_is_refused_before_any_process_starts(monkeypatch, capsys, words, words_in_error):
+    assert words_in_error in refusal(monkeypatch, capsys, *words)
+
+
+def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "512")):
+        monkeypatch.setenv(name, value)
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (True, 2, False)
+    assert processes.cpu_threads() == 1
+
+
+def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
+    processes.ignore_scheduler()
+    assert not {"WORLD_SIZE", "RANK"} & set(os.environ)
+
+
+def refusal(monkeypatch, capsys, *words):
+    """The sentence with which ``train`` refuses *words* as wrong usage."""
     monkeypatch.setattr(sys, "argv", ["countdown-rl", "train", *words])
     with pytest.raises(SystemExit) as left:
         main.main()
     assert left.value.code == 2
-    assert words_in_error in capsys.readouterr().err
+    return capsys.readouterr().err
 
 
-def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
-    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "512")):
+def test_more_processes_than_gpus_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert "this machine has 2 GPUs" in refusal(monkeypatch, capsys, "--processes", "4")
+
+
+def test_another_number_of_processes_than_the_environment_has_is_refused(monkeypatch, capsys):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
-    assert (processes.launched(), processes.world_size(), processes.is_main()) == (True, 2, False)
-    assert processes.cpu_threads() == 1
+    assert "leave --processes out" in refusal(monkeypatch, capsys, "--processes", "2")
 
 
 def test_completions_are_divided_into_whole_micro_batches():

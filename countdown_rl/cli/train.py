@@ -9,6 +9,7 @@ import typer
 from countdown_rl import processes
 from countdown_rl.cli import console, live, memory_view
 from countdown_rl.cli.parameters import AsJson, Data, Model, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.errors import UsageError
 from countdown_rl.options import option
 from countdown_rl.training.config import RUN, TrainOptions
 
@@ -56,6 +57,11 @@ def train(
         processes.micro_batches(options.prompts * options.num_generations, options.micro_batch, processes_)
         if launch is not None:
             processes.launch_configuration(launch)
+    elif processes_ not in (1, processes.world_size()):
+        raise UsageError(
+            f"--processes {processes_}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
+            f"{processes.world_size()}; leave --processes out, or unset these variables."
+        )
     run: dict[str, Any] = {"model": model, "revision": revision, "data": data, "out": out}
     run |= {"checkpoints": checkpoints, "trust_remote_code": trust_remote_code}
     if check:

@@ -56,7 +56,7 @@ _QUANTITIES: tuple[tuple[str, str, str, Format], ...] = (
     ("mean_length", "Length", "mean tokens per completion", _number),
     ("truncated", "Truncated", "share at the length limit", _share),
     ("frac_reward_zero_std", "Groups without advantage", "share with equal rewards", _share),
-    ("entropy", "Entropy", "nats per token", _number),
+    ("entropy", "Entropy", "nats per token, groups with advantage", _number),
     ("kl", "KL from the initial model", "nats per token", _number),
     ("grad_norm", "Gradient norm", "before clipping", _number),
     ("seconds", "Seconds per step", "generation, rewards and loss", _number),

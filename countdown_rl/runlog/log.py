@@ -21,7 +21,7 @@ class StepRow:
     mean_length: float  # tokens per completion
     truncated: float  # share that reached the length limit
     frac_reward_zero_std: float  # share of groups with equal rewards: no advantage, no gradient
-    entropy: float | None  # nats per token in the loss; None when all groups had equal rewards
+    entropy: float | None  # nats per token of the groups with different rewards; None when there were none
     kl: float | None  # from the initial model; None without a KL term
     grad_norm: float
     learning_rate: float

@@ -15,6 +15,8 @@ from countdown_rl.training.config import TrainOptions
 
 #: Bytes per NF4 weight: 4 bits, one byte of scale per 64, and four per 256 of these scales.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+#: Bytes per trained weight, its gradient and each of its optimiser states.
+_TRAINED = 4
 #: Tokens and vocabulary entries of the fp32 logits that TRL computes at a time.
 _TILE = (4_096, 32_768)
 #: Copies of the fp32 logits in sampling: raw, warped, softmax.
@@ -79,7 +81,6 @@ def estimate(
     packed = [prod(layer.weight.shape) for layer in linears(model).values()] if nf4 else []
     weights = round((total - sum(packed)) * width + sum(packed) * NF4_BYTES)
     trained = lora_parameters(model, rank)
-    adapter_width = 2 if nf4 else 4  # TRL casts the adapter to bf16 over 4-bit weights; else PEFT keeps it in fp32
 
     sequences = options.prompts * options.num_generations * options.steps_per_generation // processes
     length = prompt + options.max_completion_length
@@ -88,7 +89,7 @@ def estimate(
 
     tokens = options.micro_batch * length
     # Autocast passes an adapter its input in the type of the base; without it, in its own.
-    pair, mask = (width, 1) if device == "cuda" else (adapter_width, adapter_width)
+    pair, mask = (width, 1) if device == "cuda" else (_TRAINED, _TRAINED)
     block = tokens * kept_by_block(model, width, pair, rank, options.lora_dropout, mask)
     if options.gradient_checkpointing:
         kept = shape.num_layers * tokens * shape.hidden_size * width + block
@@ -100,9 +101,9 @@ def estimate(
     return Estimate(
         device=device,
         weights=weights,
-        adapter=trained * adapter_width,
-        gradients=trained * adapter_width,
-        optimiser=2 * trained * adapter_width,
+        adapter=trained * _TRAINED,
+        gradients=trained * _TRAINED,
+        optimiser=2 * trained * _TRAINED,
         generation=generation,
         loss=kept + tile + unpacked,
     )

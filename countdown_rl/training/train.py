@@ -80,6 +80,7 @@ def train(
     """
     if not processes.is_main():  # only rank 0 logs and writes
         log, on_note = None, lambda _: None
+    processes.ignore_scheduler()
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
     rows, data_input = preflight.read_rows(data)
@@ -88,6 +89,11 @@ def train(
     store = Checkpoints(checkpoints, _identity(options, inputs))
     resume = None if restart else _latest(store)
     trackers.prepare(options.report_to, (log or checkpoints).parent)
+    if options.importance_sampling_level == "sequence" and options.loss_type != "grpo":
+        on_warning(
+            f"--importance-sampling-level sequence with --loss-type {options.loss_type} weights each completion by its "
+            "length; GSPO is --loss-type grpo."
+        )
 
     loaded = _load(ref, options, trust_remote_code)
     if loaded.note:
@@ -227,14 +233,17 @@ def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer:
 
 
 def _facts(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, rows: Sequence[StepRow]) -> dict[str, Any]:
-    parameters = list(trainer.model.parameters())
+    import peft
+
+    # Counts packed and sharded weights too; it reads nothing but named_parameters.
+    trainable, total = peft.PeftModel.get_nb_trainable_parameters(trainer.model)
     last = trainlog.mean(rows[-max(1, len(rows) // 10) :])
     return {
         "steps": options.max_steps,
         "precision": loaded.precision,
         "path": loaded.storage,
-        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
-        "total_parameters": sum(p.numel() for p in parameters),
+        "trainable_parameters": trainable,
+        "total_parameters": total,
         "reward_first": rows[0].reward,
         "reward_last_tenth": last.reward,
         "correct_last_tenth": last.correct,

@@ -98,12 +98,14 @@ def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:
 
     values = parse(trl, fields)
     try:
-        return GRPOConfig(**fields, **values)
+        config = GRPOConfig(**fields, **values)
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         if not values:
             raise
         reason = " ".join(str(error).split())
         raise UsageError(f"--trl {' --trl '.join(trl)}: TRL refuses this: {reason[:200]}") from error
+    config._n_gpu = min(1, config.n_gpu)  # one process takes one GPU; transformers counts all that are visible
+    return config
 
 
 def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:

@@ -76,6 +76,13 @@ def test_4_bit_weights_are_counted_in_stored_bytes():
     assert found.weights == pytest.approx(stored, rel=1e-4)
 
 
+def test_an_adapter_over_4_bit_weights_is_counted_in_fp32():
+    model = big(num_hidden_layers=1)
+    found = memory.estimate(model, TrainOptions(), device="cuda", nf4=True, width=2, prompt=100, rank=16)
+    trained = memory.lora_parameters(model, rank=16)
+    assert (found.adapter, found.gradients, found.optimiser) == (4 * trained, 4 * trained, 8 * trained)
+
+
 def kept(family, layers, dtype, dropout):
     """Bytes that the forward pass of a real stand-in keeps, per token."""
     import peft

@@ -327,7 +327,7 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
 @pytest.mark.parametrize("mask_truncated", [False, True])
-def test_leaving_out_rows_and_columns_does_not_change_the_gradient(place, tmp_path, loss_type, mask_truncated):
+def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path, loss_type, mask_truncated):
     import torch
 
     from countdown_rl.inference.cpu_decoder import Stop
@@ -366,26 +366,83 @@ def test_leaving_out_rows_and_columns_does_not_change_the_gradient(place, tmp_pa
     }
     trainer._ended = ended
 
-    def gradient(inputs):
+    def gradient(inputs, loss):
         trainer.model.zero_grad()
         for part in inputs:
-            trainer._compute_loss(trainer.model, part).backward()
+            loss(trainer.model, part).backward()
         return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.requires_grad])
 
     plain = dict(batch)
     if mask_truncated:
         plain["completion_mask"] = mask * ended[:, None]
         plain["num_items_in_batch"] = plain["completion_mask"].sum()
-    if loss_type == "bnpo":  # its normaliser is the micro-batch's own, so the split must be the same
-        order = trainer._micro_batches(dict(batch))
-        whole = [part | {"share": 1.0} for part in order]
-    else:
-        halves = (slice(0, 4), slice(4, 8))
-        whole = [{k: v[h] if v.ndim else v for k, v in plain.items()} | {"share": 1.0} for h in halves]
-    expected = gradient(whole)
-    torch.testing.assert_close(gradient(trainer._micro_batches(dict(batch))), expected, atol=1e-6, rtol=1e-4)
+    halves = [{k: v[half] if v.ndim else v for k, v in plain.items()} for half in (slice(0, 4), slice(4, 8))]
+    expected = gradient(halves, super(Trainer, trainer)._compute_loss)
+    found = gradient(trainer._micro_batches(dict(batch)), trainer._compute_loss)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
     kept = sum(len(part["advantages"]) for part in trainer._micro_batches(dict(batch)))
     assert kept == (8 if loss_type == "bnpo" else 4 if mask_truncated else 5)
+
+
+def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):
+    import torch
+
+    load, facts, dtypes = train._load, train._facts, []
+
+    def load_in_4_bits(*args):
+        loaded = load(*args)
+        loaded.model.is_loaded_in_4bit = True  # what TRL looks at
+        return loaded
+
+    def note_dtypes(trainer, *args):
+        dtypes.extend(parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad)
+        return facts(trainer, *args)
+
+    monkeypatch.setattr(train, "_load", load_in_4_bits)
+    monkeypatch.setattr(train, "_facts", note_dtypes)
+    whole = run(place, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(place, tmp_path / "killed", on_step=killing(5))
+    assert run(place, tmp_path / "killed").resumed == 3
+    assert set(dtypes) == {torch.float32}
+    assert files(tmp_path / "killed" / "adapter") == files(whole.out)
+    further = run(place, tmp_path / "further", replace(SMALL, learning_rate=0.0, max_steps=1), model=str(whole.out))
+    weights = "adapter_model.safetensors"
+    assert files(further.out)[weights] == files(whole.out)[weights]
+
+
+def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.rewards, "reward", lambda name: lambda grade, row, n: 1.0)
+    options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.1",))
+    (row,) = run(place, tmp_path, options).rows
+    assert (row.reward, row.entropy, row.grad_norm) == (0.1, None, 0.0)
+
+
+def test_sequence_level_ratios_without_the_loss_of_gspo_are_a_warning(place, tmp_path):
+    said = []
+    options = replace(SMALL, importance_sampling_level="sequence", max_steps=1)
+    run(place, tmp_path, options, on_warning=said.append)
+    run(place, tmp_path / "gspo", replace(options, loss_type="grpo"), on_warning=said.append)
+    assert ["GSPO is --loss-type grpo" in text for text in said] == [True]
+
+
+def test_parameters_are_counted_unpacked_and_unsharded(unbroken):
+    import peft
+    import torch
+
+    from countdown_rl.models import nf4
+
+    model = tiny_llama.model()
+    count = model.num_parameters()
+    nf4.quantize_layers(model, torch.device("cpu"))
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"]))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained[0].ds_numel = trained[0].numel()
+    trained[0].data = torch.empty(0)  # as ZeRO-3 leaves it
+    loaded = SimpleNamespace(precision="nf4", storage="bitsandbytes-nf4")
+    facts = train._facts(SimpleNamespace(model=model), SMALL, loaded, unbroken.rows)
+    adapter = trained[0].ds_numel + sum(parameter.numel() for parameter in trained[1:])
+    assert (facts["trainable_parameters"], facts["total_parameters"]) == (adapter, count + adapter)
 
 
 def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken):

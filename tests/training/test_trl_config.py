@@ -61,6 +61,12 @@ def test_an_error_of_trl_is_a_usage_error(tmp_path):
     assert trl_config.build(own, ["optim=sgd"]).optim == "sgd"
 
 
+def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.training_args.torch.cuda.device_count", lambda: 2)
+    config = trl_config.build({"output_dir": str(tmp_path), "bf16": False, "report_to": "none"}, [])
+    assert (config.n_gpu, config.train_batch_size) == (1, config.per_device_train_batch_size)
+
+
 @pytest.mark.parametrize("given", ["delta", "=1", "a b=1", "--delta=1"])
 def test_an_item_that_is_not_key_value_is_refused(given):
     with pytest.raises(UsageError, match="key=value"):
