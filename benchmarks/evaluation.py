@@ -91,7 +91,7 @@ def ours(loaded, prompts, max_new_tokens):
     lengths = [len(prompt) for prompt in ids]
 
     def capacity(length):
-        return generate.max_rows(loaded, length + max_new_tokens)
+        return generate.max_rows(loaded, length, max_new_tokens)
 
     generator = generate.Generator(loaded, generate.Decoding(max_new_tokens))
     texts = [""] * len(ids)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
+from countdown_rl import processes
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
@@ -36,8 +37,9 @@ def eval(
     """Evaluate a model on held-out puzzles.
 
     Greedy by default. Every completion is kept with its grade. An interrupted run continues when the same command is
-    run again. The models random and solver are the lower and upper bounds. Puzzles larger than those of training, or
-    GSM8K problems, are data sets of their own, as below.
+    run again. Several GPUs share the puzzles when accelerate launch -m countdown_rl eval starts it. The models random
+    and solver are the lower and upper bounds. Puzzles larger than those of training, or GSM8K problems, are data sets
+    of their own, as below.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
@@ -58,6 +60,7 @@ def eval(
             data=data,
             out=out,
             trust_remote_code=trust_remote_code,
+            process=(processes.rank(), processes.world_size()),
             on_batch=with_rate(update),
         )
     if result.note:

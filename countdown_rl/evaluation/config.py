@@ -23,6 +23,7 @@ class EvalOptions(Options):
     engine: Annotated[
         Literal["auto", "transformers", "vllm", "llama-cpp"], option("Library that generates completions.", MACHINE)
     ] = "auto"
+    tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
     agreement: Annotated[
         int, option("Puzzles on which another engine's greedy output is compared with transformers.", MACHINE, min=0)
     ] = 8

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from countdown_rl.models import reference as references
 from countdown_rl.tasks.task import SHOWN, Row
 
 #: Options that change how fast a result comes, and not its bytes.
-_SPEED = ("threads", "device")
+_SPEED = ("threads", "device", "tensor_parallel")
 
 #: Called with the numbers of finished, of all and of correct completions.
 OnBatch = Callable[[int, int, int], None]
@@ -42,6 +43,7 @@ def evaluate(
     out: Path,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    process: tuple[int, int] = (0, 1),
     on_batch: OnBatch | None = None,
 ) -> Result:
     """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
@@ -49,7 +51,9 @@ def evaluate(
     Args:
         model: a model reference, or ``random`` or ``solver`` for a baseline.
         data: a JSONL file, or a data artifact, of which the test split is used.
-        on_batch: called once with the batches of an interrupted run, then after every batch.
+        process: this one's rank, and the number of those that a launcher started; each completes its share of the
+            batches, and rank 0 writes.
+        on_batch: called once with the batches of an interrupted run, then after every batch, of this process.
 
     Raises:
         CountdownError: an input is missing, damaged or of the wrong kind, or *out* cannot be written;
@@ -62,27 +66,34 @@ def evaluate(
         if revision is not None:
             raise UsageError(f"--revision is for models on the Hub, and {model} is not one; leave it out.")
         inputs["model"] = {"source": model, "kind": baselines.KINDS[model]}
+        if process[1] > 1:
+            raise UsageError(f"--model {model} is evaluated in one process; leave the launcher out.")
         return _evaluate_baseline(model, rows, options, inputs, out)
 
     ref = references.resolve(model, revision=revision)
     inputs["model"] = ref.as_input()
     models.silence_libraries()
     _set_threads(options.threads)
-    name = engines.resolve(options.engine, ref, precision=options.precision, device=options.device)
+    choice = "transformers" if process[1] > 1 and options.engine == "auto" else options.engine
+    name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
+    if process[1] > 1:
+        _connect(name, options.device)
 
-    def load(name: str) -> Engine:
+    def load(name: str, tensor_parallel: int = 1) -> Engine:
         decoding = Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
-        machine = {key: getattr(options, key) for key in ("precision", "device", "threads")}
-        return engines.load(name, ref, decoding, trust_remote_code=trust_remote_code, **machine)
+        machine: dict[str, Any] = {key: getattr(options, key) for key in ("precision", "device", "threads")}
+        machine |= {"tensor_parallel": tensor_parallel, "trust_remote_code": trust_remote_code}
+        return engines.load(name, ref, decoding, **machine)
 
-    engine = load(name)
+    engine = load(name, options.tensor_parallel)
     prompts = _prompts(engine, rows, options.max_new_tokens)
+    suffix = f"-{process[0]}-of-{process[1]}" if process[1] > 1 else ""
     progress = Progress(
-        Path(out).with_name(f".{Path(out).name}.progress.jsonl"), _identity(engine, prompts, options, inputs)
+        Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl"), _identity(engine, prompts, options, inputs)
     )
-    samples = _samples(engine, rows, prompts, options, progress, on_batch)
+    samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
     facts = {}
-    if name != "transformers" and options.temperature == 0 and options.agreement:
+    if process[0] == 0 and name != "transformers" and options.temperature == 0 and options.agreement:
         engine.close()
         compared = slice(options.agreement)
         texts = [sample["completion"] for sample in samples[compared]]
@@ -95,7 +106,10 @@ def evaluate(
         "precision": engine.precision,
         "path": engine.storage,
     }
-    _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
+    if process[0] == 0:
+        _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
+    if process[1] > 1:
+        _disconnect()
     progress.clear()
     return Result(metrics, samples, engine.note)
 
@@ -129,6 +143,32 @@ def _read_rows(data: Path, limit: int | None) -> tuple[Path, list[Row]]:
     if limit is not None and limit > len(rows):
         raise InputError(f"{data} has {len(rows)} rows, fewer than --limit {limit}.")
     return data, rows[:limit]
+
+
+def _connect(engine: str, device: str) -> None:
+    """Connect the processes of a launcher, each on its own GPU."""
+    if engine == "vllm":
+        raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
+    from accelerate import PartialState
+
+    PartialState(
+        cpu=models.device_name(device) == "cpu", timeout=timedelta(days=1)
+    )  # one may finish long before another
+
+
+def _gathered(samples: Mapping[int, Sample]) -> dict[int, Sample]:
+    """The *samples* of all processes."""
+    from accelerate.utils import gather_object
+
+    return {index: sample for part in gather_object([samples]) for index, sample in part.items()}
+
+
+def _disconnect() -> None:
+    """Wait for the other processes, then leave."""
+    from accelerate import PartialState
+
+    PartialState().wait_for_everyone()
+    PartialState().destroy_process_group()
 
 
 def _set_threads(threads: int) -> None:
@@ -196,26 +236,34 @@ def _samples(
     options: EvalOptions,
     progress: Progress,
     on_batch: OnBatch | None,
+    process: tuple[int, int],
 ) -> list[Sample]:
-    """Complete every prompt ``options.samples`` times, in batches of similar length, and grade the completions."""
+    """Complete every prompt ``options.samples`` times, in batches of similar length, and grade the completions.
+
+    The batches and their random numbers are the same for any number of processes.
+    """
     # Completion i is of row i // samples; those of one row share a batch, where its prompt is read once.
     per_row = options.samples
     lengths = [len(prompt) for prompt in prompts for _ in range(per_row)]
     samples: dict[int, Sample] = {}
 
     def batch_size(length: int) -> int:
-        return options.batch_size or engine.max_rows(length + options.max_new_tokens)
+        return options.batch_size or engine.max_rows(length, options.max_new_tokens)
 
     def add(batch: Sequence[int], completions: Sequence[Completion]) -> None:
         for index, completion in zip(batch, completions, strict=True):
             samples[index] = _sample(rows[index // per_row], index % per_row, per_row, completion)
 
+    rank, world = process
+    share = [batch for batch in enumerate(generate.batches(lengths, batch_size)) if batch[0] % world == rank]
+    total = sum(len(batch) for _, batch in share)
+
     def report() -> None:
         if on_batch:
-            on_batch(len(samples), len(lengths), sum(sample["correct"] for sample in samples.values()))
+            on_batch(len(samples), total, sum(sample["correct"] for sample in samples.values()))
 
     remaining = []
-    for number, batch in enumerate(generate.batches(lengths, batch_size)):
+    for number, batch in share:
         if (completions := progress.batch(batch)) is None:
             remaining.append((number, batch))
         else:
@@ -226,6 +274,8 @@ def _samples(
         progress.add(batch, completions)
         add(batch, completions)
         report()
+    if world > 1:
+        samples = _gathered(samples)
     return [samples[index] for index in range(len(lengths))]
 
 

@@ -1,10 +1,11 @@
 """Inference engines behind one interface, each available where its package is installed.
 
 ``transformers`` runs every model that can be loaded, with this package's own decoder where that supports it.
-``llama-cpp`` runs GGUF files in their quantized arithmetic, ``vllm`` full checkpoints on a GPU. Greedy completions of
-different engines differ by their rounding; :func:`agreement` measures by how much.
+``llama-cpp`` runs GGUF files in their quantized arithmetic, ``vllm`` checkpoints and adapters on GPUs. Greedy
+completions of different engines differ by their rounding; :func:`agreement` measures by how much.
 """
 
+import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -13,11 +14,15 @@ from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load as models
-from countdown_rl.models.reference import ModelRef
+from countdown_rl.models import shape
+from countdown_rl.models.reference import ModelRef, files, without_weights
 from countdown_rl.tasks.task import Row
 
 #: The package that an engine needs, as Python imports it and as pip installs it.
 PACKAGES = {"llama-cpp": "xllamacpp", "vllm": "vllm"}
+
+#: Fields of a LoraConfig that vLLM refuses or does not read.
+_NOT_IN_VLLM = ("alpha_pattern", "lora_bias", "modules_to_save", "rank_pattern", "use_dora")
 
 
 class Engine(Protocol):
@@ -41,8 +46,8 @@ class Engine(Protocol):
     def prepare(self, length: int) -> int | None:
         """Prepare for prompts and completions of *length* tokens together; returns the context length if known."""
 
-    def max_rows(self, length: int) -> int:
-        """Return the number of rows of *length* tokens that it takes at once."""
+    def max_rows(self, prompt: int, completion: int) -> int:
+        """Return the number of rows that it takes at once: of *prompt* tokens, and up to *completion* more."""
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
@@ -66,8 +71,8 @@ class Transformers:
     def prepare(self, length: int) -> int | None:
         return generate.context_length(self._loaded)
 
-    def max_rows(self, length: int) -> int:
-        return generate.max_rows(self._loaded, length)
+    def max_rows(self, prompt: int, completion: int) -> int:
+        return generate.max_rows(self._loaded, prompt, completion)
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         if self._generator is None:
@@ -87,12 +92,12 @@ def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
         UsageError: the engine does not support these weights.
         ModelError: it is not installed.
     """
+    if name == "auto":
+        usable = installed("vllm") and _has_gpu() and _unsupported("vllm", ref, precision, device) is None
+        return "vllm" if usable else "transformers"
     if name == "transformers":
         return name
-    reason = _unsupported(name if name != "auto" else "vllm", ref, precision, device)
-    if name == "auto":
-        return "vllm" if reason is None and installed("vllm") and _has_gpu() else "transformers"
-    if reason is not None:
+    if (reason := _unsupported(name, ref, precision, device)) is not None:
         raise UsageError(reason)
     if not installed(name):
         raise ModelError(
@@ -109,13 +114,23 @@ def load(
     precision: str = "auto",
     device: str = "auto",
     threads: int = 0,
+    tensor_parallel: int = 1,
     trust_remote_code: bool = False,
 ) -> Engine:
     """Load *ref* into the engine *name*, as :func:`resolve` returned it.
 
+    Args:
+        tensor_parallel: GPUs that share the model, in vLLM.
+
     Raises:
+        UsageError: *tensor_parallel* is for another engine.
         CountdownError: the weights cannot be loaded.
     """
+    if tensor_parallel > 1 and name != "vllm":
+        raise UsageError(
+            f"--tensor-parallel is for --engine vllm, and this is {name}; to use several GPUs, start "
+            "`accelerate launch -m countdown_rl eval`."
+        )
     if name == "llama-cpp":
         from countdown_rl.inference.llama_cpp import LlamaCpp
 
@@ -123,7 +138,13 @@ def load(
     if name == "vllm":
         from countdown_rl.inference.vllm import Vllm
 
-        return Vllm(ref, decoding, precision=precision, trust_remote_code=trust_remote_code)
+        return Vllm(
+            ref,
+            decoding,
+            precision=precision,
+            tensor_parallel=tensor_parallel,
+            trust_remote_code=trust_remote_code,
+        )
     loaded = models.load(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
     return Transformers(loaded, decoding)
 
@@ -181,12 +202,16 @@ def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str |
         if precision != "auto":
             return "a GGUF file has its own precision; leave --precision out with --engine llama-cpp."
         return None
-    if ref.kind in ("gguf", "adapter"):
-        kind = "an adapter; merge it first" if ref.kind == "adapter" else "a GGUF file; leave --engine out"
-        return f"--engine vllm runs full checkpoints, and {ref.source} is {kind}."
-    facts = ref.manifest.facts if ref.manifest is not None and ref.manifest.kind == "quantized" else None
-    if precision == "nf4" or (facts is not None and facts.get("format", "nf4") == "nf4"):
-        return "--engine vllm does not support NF4 weights; leave --engine out."
+    base = ref.base or ref
+    if base.kind == "gguf":
+        return f"--engine vllm does not run GGUF files, and {base.source} is one; leave --engine out."
+    config = shape.quantization_config(files(without_weights(base))) or {}
+    if models.trained_precision(ref, precision) == "nf4" or config.get("quant_method") == "bitsandbytes":
+        return "--engine vllm does not support NF4 weights; leave --engine out, or merge an adapter over them first."
+    if ref.base is not None:
+        adapter = json.loads((files(ref) / "adapter_config.json").read_bytes())
+        if parts := [name for name in _NOT_IN_VLLM if adapter.get(name)]:
+            return f"--engine vllm does not support {parts[0]}, which {ref.source} has; merge it first."
     if device not in ("auto", "cuda"):
         return f"--engine vllm runs on a GPU; leave --device {device} out."
     return None

@@ -56,16 +56,23 @@ def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[
         yield batch
 
 
-def max_rows(loaded: Loaded, length: int) -> int:
-    """Return the number of rows of *length* tokens that fit a batch: constant on one machine, for the same results.
+def max_rows(loaded: Loaded, prompt: int, completion: int) -> int:
+    """Return the number of rows of *prompt* tokens, each with up to *completion* more, that fit a batch: constant on
+    one machine, for the same results.
 
-    A row takes its key-value cache, half of that again while finished rows are removed, one layer's activations while
-    the prompt is read, and a few copies of its logits; all in fp32, except for a cache in bf16.
+    A row takes its key-value cache, the activations of one layer while the prompt is read, and a few copies of its
+    logits in fp32. On a CPU the cache takes half of that again while finished rows are removed, and all but a cache
+    in bf16 is in fp32.
     """
     shape = ModelShape.of(loaded.model.config)
-    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * length
-    row = 4 * ((2 * shape.intermediate_size + 4 * shape.hidden_size) * length + 4 * shape.vocab_size)
-    row += (2 if _decodes_in_bf16(loaded.model) else 4) * (cache + cache // 2)
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
+    activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
+    row = 4 * 4 * shape.vocab_size
+    if str(loaded.device).startswith("cuda"):
+        row += loaded.model.dtype.itemsize * (cache + activations * prompt)
+    else:
+        row += 4 * activations * (prompt + completion)
+        row += (2 if _decodes_in_bf16(loaded.model) else 4) * (cache + cache // 2)
     return max(1, min(MAX_ROWS, _batch_memory(loaded) // row))
 
 

@@ -53,7 +53,7 @@ class LlamaCpp:
         context = request(self._server, "/v1/models")["data"][0]["meta"]["n_ctx_train"]
         return int(context) if context is not None else None
 
-    def max_rows(self, length: int) -> int:
+    def max_rows(self, prompt: int, completion: int) -> int:
         return _ROWS
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:

@@ -1,6 +1,10 @@
-"""The vLLM engine, through its offline ``LLM.generate``."""
+"""The vLLM engine, through its offline ``LLM.generate`` (0.22 to 0.30)."""
 
-from collections.abc import Sequence
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from countdown_rl.errors import ModelError, first_line
@@ -14,9 +18,16 @@ _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
 _ROWS = 1024
 
+#: Values that vLLM takes as the maximum rank of an adapter.
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+
 
 class Vllm:
-    """A full checkpoint in vLLM, which batches continuously and caches shared prompt prefixes."""
+    """A full checkpoint in vLLM, or an adapter over one; it batches continuously and caches shared prompt prefixes.
+
+    Args:
+        tensor_parallel: GPUs that share the model.
+    """
 
     name = "vllm"
     storage = "vllm"
@@ -25,34 +36,52 @@ class Vllm:
     libraries: tuple[str, ...] = ("torch", "vllm")
 
     def __init__(
-        self, ref: ModelRef, decoding: Decoding, *, precision: str = "auto", trust_remote_code: bool = False
+        self,
+        ref: ModelRef,
+        decoding: Decoding,
+        *,
+        precision: str = "auto",
+        tensor_parallel: int = 1,
+        trust_remote_code: bool = False,
     ) -> None:
         from countdown_rl.inference.cpu_decoder import Stop
 
-        self._model, self._decoding = str(files(ref)), decoding
-        self._trust_remote_code = trust_remote_code
+        self._ref, self._decoding = ref, decoding
+        self._tensor_parallel, self._trust_remote_code = tensor_parallel, trust_remote_code
         self._llm: Any = None
-        self.precision = precision
+        self._lora_request: Any = None
+        self.precision = load.trained_precision(ref, precision)
         self.tokenizer = load.load_tokenizer(ref, trust_remote_code=trust_remote_code)
         self._stop = Stop(self.tokenizer, None, generate.STOP)
 
     def prepare(self, length: int) -> int | None:
-        from vllm import LLM
-
+        options: dict[str, Any] = {}
+        if self._ref.base is not None:
+            rank: int = json.loads((files(self._ref) / "adapter_config.json").read_bytes())["r"]
+            options = {"enable_lora": True, "max_lora_rank": min((r for r in _LORA_RANKS if r >= rank), default=rank)}
         try:
-            self._llm = LLM(
-                model=self._model,
-                dtype=_DTYPES[self.precision],
-                max_model_len=length,
-                seed=self._decoding.seed % 2**32,
-                enable_prefix_caching=True,
-                trust_remote_code=self._trust_remote_code,
-            )
-        except ValueError as error:  # a longer context than the model's, or an unknown architecture
-            raise ModelError(f"vLLM cannot load the model: {first_line(error)}") from error
+            with stdout_to_stderr():
+                from vllm import LLM
+
+                self._llm = LLM(
+                    model=str(files(self._ref.base or self._ref)),
+                    dtype=_DTYPES[self.precision],
+                    max_model_len=length,
+                    seed=self._decoding.seed % 2**32,
+                    enable_prefix_caching=True,
+                    tensor_parallel_size=self._tensor_parallel,
+                    trust_remote_code=self._trust_remote_code,
+                    **options,
+                )
+        except (ValueError, RuntimeError) as error:  # a longer context than the model's, or an unknown architecture
+            raise ModelError(f"vLLM cannot load the model: {_reason(error)}") from error
+        if self._ref.base is not None:
+            from vllm.lora.request import LoRARequest
+
+            self._lora_request = LoRARequest("adapter", 1, str(files(self._ref)))
         return None
 
-    def max_rows(self, length: int) -> int:
+    def max_rows(self, prompt: int, completion: int) -> int:
         return _ROWS
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
@@ -71,10 +100,44 @@ class Vllm:
             for index in range(len(prompts))
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        results = self._llm.generate(inputs, params, use_tqdm=False)
-        completions = (self._stop.cut(list(result.outputs[0].token_ids)) for result in results)
-        return [generate.to_completion(self._stop, ids) for ids in completions]
+        with stdout_to_stderr():
+            results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=self._lora_request)
+        outputs = [result.outputs[0] for result in results]
+        return [
+            # The model's generation config may name end tokens that the tokenizer does not.
+            generate.to_completion(
+                self._stop, self._stop.cut(list(output.token_ids)), ended=output.finish_reason == "stop"
+            )
+            for output in outputs
+        ]
 
     def close(self) -> None:
         self._llm = None  # the last reference to it, and it holds most of the GPU's memory
         generate.free_memory()
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Redirect to stderr what this process and those that it starts write to stdout, and log errors only.
+
+    vLLM and its worker processes log to stdout, which is for data.
+    """
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what vLLM found wrong; pydantic reports it below a line that counts the errors."""
+    details = getattr(error, "errors", None)
+    if not callable(details):
+        return first_line(error)
+    return first_line(ValueError(details()[0]["msg"].removeprefix("Value error, ")))

@@ -114,8 +114,7 @@ def load(
 
     if precision not in get_args(Precision):
         raise UsageError(f"--precision {precision} is not one of: {', '.join(get_args(Precision))}.")
-    if ref.base is not None and ref.manifest is not None and precision == "auto":
-        precision = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
+    precision = trained_precision(ref, precision)
     try:
         tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
         target = torch.device(device_name(device))
@@ -131,6 +130,14 @@ def load(
                 f"{ref.source} needs code of its own to run; read that code, then give --trust-remote-code."
             ) from error
         raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
+
+
+def trained_precision(ref: ModelRef, precision: str) -> str:
+    """*precision*, or for "auto" the one in which the adapter *ref* was trained, where *ref* is one with a manifest."""
+    if precision != "auto" or ref.base is None or ref.manifest is None:
+        return precision
+    trained: str = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
+    return trained
 
 
 def device_name(name: str) -> str:

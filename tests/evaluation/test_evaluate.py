@@ -15,6 +15,7 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.cli import main
+from countdown_rl.errors import UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
@@ -301,6 +302,54 @@ def test_a_killed_run_resumes_to_the_same_bytes(place, unbroken, tmp_path):
     run(place, tmp_path / "eval", on_batch=lambda *now: told.append(now[0]))
     assert told == [8, 12, 14]
     assert files(tmp_path / "eval") == unbroken
+
+
+@pytest.mark.parametrize("options", [SMALL, replace(SMALL, temperature=1.0)], ids=["greedy", "sampled"])
+def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(
+    place, tmp_path, monkeypatch, written, options
+):
+    run(place, tmp_path / "one", options)
+    written.clear()
+    monkeypatch.setattr(evaluate, "_connect", lambda engine, device: None)
+    monkeypatch.setattr(evaluate, "_disconnect", lambda: None)
+    parts = []
+
+    def gathered(samples):
+        parts.append(dict(samples))
+        return {index: sample for part in parts for index, sample in part.items()}
+
+    monkeypatch.setattr(evaluate, "_gathered", gathered)
+    with pytest.raises(KeyError):  # rank 1 has its share alone here, where nothing is gathered
+        run(place, tmp_path / "two", options, process=(1, 2))
+    assert written == [1, 3]
+    assert not (tmp_path / "two").exists()
+    run(place, tmp_path / "two", options, process=(0, 2))
+    assert written == [1, 3, 0, 2]
+    assert files(tmp_path / "two") == files(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "word"), [("random", "auto", "one process"), ("model", "vllm", "launcher")]
+)
+def test_what_runs_in_one_process_only_is_refused_in_several(place, tmp_path, monkeypatch, model, engine, word):
+    monkeypatch.setattr(evaluate.engines, "installed", lambda name: True)
+    model = str(place / model) if model == "model" else model
+    with pytest.raises(UsageError, match=word):
+        run(place, tmp_path / "eval", replace(SMALL, engine=engine), model=model, process=(1, 2))
+
+
+@pytest.mark.slow
+def test_two_launched_processes_write_the_bytes_of_one(place, unbroken, tmp_path):
+    words = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
+    words += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "countdown_rl"]
+    words += ["eval", "--model", str(place / "model"), "--data", str(place / "puzzles.jsonl"), "--json"]
+    words += ["--max-new-tokens", "8", "--batch-size", "4", "--threads", "1", "--out", str(tmp_path / "eval")]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n"] == 14
+    assert files(tmp_path / "eval") == unbroken
+    assert [path.name for path in tmp_path.iterdir()] == ["eval"]
 
 
 @pytest.mark.slow

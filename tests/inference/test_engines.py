@@ -5,12 +5,14 @@ in and out is checked without a GPU; llama.cpp is the real one.
 """
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import peft
 import pytest
 import torch
 
@@ -70,37 +72,63 @@ def gguf(tmp_path_factory):
 
 @pytest.fixture
 def vllm(monkeypatch, model):
-    """``vllm`` with ``LLM`` and ``SamplingParams`` of the documented shape."""
-    module = ModuleType("vllm")
-    module.loaded = []
+    """``vllm`` with ``LLM``, ``SamplingParams`` and ``LoRARequest`` of the documented shape."""
+    module, requests = ModuleType("vllm"), ModuleType("vllm.lora.request")
+    module.loaded, module.adapters, module.end = [], [], None
 
     class SamplingParams(SimpleNamespace):
         def __init__(self, *, temperature, top_p, max_tokens, seed, stop, include_stop_str_in_output):
             super().__init__(temperature=temperature, max_tokens=max_tokens, seed=seed, stop=stop)
             assert include_stop_str_in_output
 
-    class LLM:
-        def __init__(self, model, *, dtype, max_model_len, seed, enable_prefix_caching, trust_remote_code):
-            if max_model_len > 1024:
-                raise ValueError(f"User-specified max_model_len ({max_model_len}) is greater than 1024.\nMore.")
-            module.loaded.append((model, dtype, max_model_len))
+    class ValidationError(ValueError):
+        """As pydantic raises it."""
 
-        def generate(self, prompts, params, *, use_tqdm):
+        def errors(self):
+            return [{"msg": f"Value error, {self.args[0]}"}]
+
+        def __str__(self):
+            return f"1 validation error for ModelConfig\n  Value error, {self.args[0]}"
+
+    class LLM:
+        def __init__(self, model, *, max_model_len, seed, enable_prefix_caching, trust_remote_code, **options):
+            sys.stdout.write("INFO: loading\n")
+            os.write(1, b"INFO: a process of the engine\n")
+            if max_model_len > 1024:
+                raise ValidationError(f"User-specified max_model_len ({max_model_len}) is greater than 1024.\nMore.")
+            module.loaded.append((model, options))
+
+        def generate(self, prompts, params, *, use_tqdm, lora_request):
             assert not use_tqdm
+            policy = model
+            if lora_request:
+                module.adapters.append(lora_request.lora_path)
+                policy = peft.PeftModel.from_pretrained(model, lora_request.lora_path).eval()
             results = []
             for prompt, sampling in zip(prompts, params, strict=True):
+                start = len(prompt["prompt_token_ids"])
                 ids = list(prompt["prompt_token_ids"])
                 draw = torch.Generator().manual_seed(sampling.seed)
-                for _ in range(sampling.max_tokens):
-                    scores = logits(model, ids)
+                while len(ids) < start + sampling.max_tokens and module.end not in ids[start:]:
+                    scores = logits(policy, ids)
                     if sampling.temperature:
                         scores = scores + torch.rand(scores.shape, generator=draw) * 50
                     ids.append(int(scores.argmax()))
-                results.append(SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(ids[-sampling.max_tokens :]))]))
+                reason = "stop" if module.end in ids[start:] else "length"
+                results.append(
+                    SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(ids[start:]), finish_reason=reason)])
+                )
             return results
 
-    module.LLM, module.SamplingParams = LLM, SamplingParams
+    class LoRARequest(SimpleNamespace):
+        def __init__(self, lora_name, lora_int_id, lora_path):
+            assert lora_int_id >= 1
+            super().__init__(lora_path=lora_path)
+
+    module.LLM, module.SamplingParams, requests.LoRARequest = LLM, SamplingParams, LoRARequest
     monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setitem(sys.modules, "vllm.lora", ModuleType("vllm.lora"))
+    monkeypatch.setitem(sys.modules, "vllm.lora.request", requests)
     monkeypatch.setattr(artifacts, "versions", lambda names: dict.fromkeys(names, "1"))
     return module
 
@@ -183,15 +211,79 @@ def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm)
     expected = run(folder, tmp_path / "plain", replace(options, engine="transformers")).samples
     result = run(folder, tmp_path / "eval", options)
     assert result.samples == expected
-    assert vllm.loaded[0][:2] == (str(folder / "model"), "float32")
+    assert vllm.loaded == [(str(folder / "model"), {"dtype": "float32", "tensor_parallel_size": 1})]
     agreed = artifacts.read(tmp_path / "eval", "eval").facts["agreement"]
     assert (agreed["puzzles"], agreed["same_text"], agreed["same_verdict"]) == (3, 3, 3)
     hot = replace(options, temperature=1.0, samples=3, agreement=0)
     texts = [sample["completion"] for sample in run(folder, tmp_path / "hot", hot).samples]
     assert len(set(texts[:3])) > 1
     assert artifacts.read(tmp_path / "hot", "eval").facts == {}
+
+
+def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm):
     with pytest.raises(ModelError, match=r"vLLM cannot load the model: User-specified max_model_len.*1024\.$"):
-        run(folder, tmp_path / "no", replace(options, max_new_tokens=1020))
+        run(folder, tmp_path / "no", replace(SMALL, engine="vllm", max_new_tokens=1020))
+
+
+def test_vllm_and_its_processes_print_nothing_on_stdout(folder, tmp_path, vllm, capfd):
+    run(folder, tmp_path / "eval", replace(SMALL, engine="vllm", agreement=0))
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "a process of the engine" in printed.err
+
+
+def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, model, vllm):
+    engine = engines.load("vllm", reference.resolve(str(folder / "model")), generation.Decoding(12), precision="fp32")
+    prompt = chat_template.render(engine.tokenizer, parse_row(ROWS[0]).messages())
+    ids = engine.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    engine.prepare(len(ids) + 12)
+    (completion,) = engine.complete([ids])
+    assert (completion.tokens, completion.ended) == (12, False)
+    vllm.end = int(logits(model, ids).argmax())
+    (completion,) = engine.complete([ids])
+    assert (completion.tokens, completion.ended) == (1, True)
+
+
+def test_vllm_gets_an_adapter_as_a_lora_request(folder, tmp_path, vllm):
+    adapter = tiny_llama.adapter(tmp_path / "adapter", folder / "model", r=12)
+    options = replace(SMALL, engine="vllm", precision="fp32")
+    expected = run(folder, tmp_path / "plain", replace(options, engine="transformers"), model=str(adapter)).samples
+    assert expected != run(folder, tmp_path / "base", replace(options, engine="transformers")).samples
+    result = run(folder, tmp_path / "eval", options, model=str(adapter))
+    assert result.samples == expected
+    path, loaded = vllm.loaded[0]
+    assert path == str(folder / "model")
+    assert (loaded["enable_lora"], loaded["max_lora_rank"]) == (True, 16)
+    assert vllm.adapters == [str(adapter)]
+
+
+def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(folder, tmp_path, monkeypatch, vllm):
+    def refusal(name, precision="auto", facts=None, **config):
+        adapter = tiny_llama.adapter(tmp_path / name, folder / "model", **config)
+        ref = reference.resolve(str(adapter))
+        if facts:
+            ref = replace(ref, manifest=SimpleNamespace(facts=facts, options={}))
+        monkeypatch.setattr(engines, "_has_gpu", lambda: True)
+        chosen = engines.resolve("auto", ref, precision=precision, device="auto")
+        if chosen == "vllm":
+            return ""
+        with pytest.raises(UsageError) as error:
+            engines.resolve("vllm", ref, precision=precision, device="auto")
+        return str(error.value)
+
+    assert refusal("plain") == ""
+    assert "NF4" in refusal("nf4", facts={"precision": "nf4"})
+    assert refusal("cast", precision="bf16", facts={"precision": "nf4"}) == ""
+    assert "use_dora" in refusal("dora", use_dora=True)
+    assert "alpha_pattern" in refusal("alpha", alpha_pattern={"q_proj": 3})
+
+
+def test_several_gpus_share_a_model_in_vllm_only(folder, tmp_path, vllm):
+    options = replace(SMALL, tensor_parallel=4, agreement=2)
+    run(folder, tmp_path / "eval", replace(options, engine="vllm"))
+    assert vllm.loaded[0][1]["tensor_parallel_size"] == 4
+    with pytest.raises(UsageError, match="--tensor-parallel is for --engine vllm"):
+        run(folder, tmp_path / "no", replace(options, engine="transformers"))
 
 
 def test_agreement_counts_equal_texts_answers_and_verdicts(folder):
@@ -220,6 +312,17 @@ def test_auto_is_vllm_only_with_a_gpu_and_plain_weights(monkeypatch, folder):
     assert resolved(plain) == "vllm"
     for ref, options in ((gguf, {}), (plain, {"precision": "nf4"}), (plain, {"device": "cpu"})):
         assert resolved(ref, **options) == "transformers"
+
+
+def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "bitsandbytes"}}')
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setattr(engines, "_has_gpu", lambda: True)
+    monkeypatch.setattr(engines, "without_weights", lambda ref: replace(ref, path=tmp_path))
+    ref = ModelRef("unsloth/model-bnb-4bit", "hub", None, revision="1" * 40)
+    assert engines.resolve("auto", ref, precision="auto", device="auto") == "transformers"
+    with pytest.raises(UsageError, match="NF4"):
+        engines.resolve("vllm", ref, precision="auto", device="auto")
 
 
 @pytest.mark.parametrize(
@@ -315,9 +418,31 @@ def test_batches_grow_with_the_memory_up_to_a_limit(monkeypatch):
     rows = []
     for size in (64 << 20, 512 << 20, 4 << 30, 16 << 30, 256 << 30):
         monkeypatch.setattr(generation, "_main_memory", lambda size=size: size)
-        rows.append(generation.max_rows(loaded, 8_192))
+        rows.append(generation.max_rows(loaded, 4_096, 4_096))
     assert rows == sorted(rows)
     assert 1 <= rows[0] < rows[2] <= rows[3] == rows[4]
+
+
+def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(monkeypatch):
+    from transformers import Qwen2Config
+
+    config = Qwen2Config(  # Qwen2.5-3B
+        hidden_size=2_048,
+        intermediate_size=11_008,
+        num_hidden_layers=36,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        vocab_size=151_936,
+    )
+    weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
+    model = SimpleNamespace(config=config, dtype=torch.bfloat16, parameters=lambda: [weights])
+    loaded = load.Loaded(model, None, ModelRef("x", "directory", None), "bf16", "cuda:0", "plain")
+    card = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    rows = generation.max_rows(loaded, 150, 4_096)
+    cache = 2 * 2 * 36 * 2 * 128 * (150 + 4_096)
+    assert rows >= 200
+    assert rows * cache < (80 << 30) - 2 * weights.numel()
 
 
 def test_the_main_memory_of_this_process_is_plausible():
