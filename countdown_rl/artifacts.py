@@ -52,7 +52,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The canonical JSON: sorted keys, two-space indent, one newline at the end."""
-        return (json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        return _canonical(asdict(self))
 
     @property
     def digest(self) -> str:
@@ -210,7 +210,7 @@ def check_writable(out: Path, kind: str) -> None:
         if not out.is_dir():
             raise ArtifactError(f"{out} is a file; give --out a directory.")
         if any(path.name != IGNORED for path in out.iterdir()):
-            present = _kind_of(out)
+            present = peek(out)
             if present != kind:
                 contents = _with_article(present) if present else "files that countdown-rl did not write"
                 raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
@@ -239,10 +239,9 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     file = path / MANIFEST
     if not file.is_file():
         raise ArtifactError(f"{path} has no {MANIFEST}, so it is not a finished artifact; {make} makes one.")
-    try:
-        manifest = Manifest(**json.loads(file.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise ArtifactError(f"{file} is damaged; make it again with {make}.") from error
+    manifest = _load(path)
+    if manifest is None:
+        raise ArtifactError(f"{file} is damaged; make it again with {make}.")
     if manifest.kind not in kinds:
         wanted = " or ".join(map(_with_article, kinds))
         raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
@@ -258,16 +257,15 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
 def digest(path: Path) -> str | None:
     """Return the digest by which a manifest names the artifact or file at *path*, None if there is neither. The
     files of an artifact are not read."""
-    try:
-        return Manifest(**json.loads((path / MANIFEST).read_bytes())).digest
-    except (OSError, ValueError, TypeError):
-        return file_sha256(path) if path.is_file() else None
+    manifest = _load(path)
+    return manifest.digest if manifest else file_sha256(path) if path.is_file() else None
 
 
 def peek(path: Path) -> str | None:
     """The kind of the artifact at *path*, or None where there is no readable manifest; nothing else is checked."""
     _recover(Path(path))
-    return _kind_of(Path(path))
+    manifest = _load(Path(path))
+    return manifest.kind if manifest and manifest.kind in MADE_BY else None
 
 
 @dataclass(frozen=True)
@@ -290,7 +288,17 @@ class Link:
 
 def chain(*entries: Mapping[str, Any]) -> list[Link]:
     """Return everything that the inputs *entries* were made from and themselves, first things first, each once."""
-    return list({link.digest: link for entry in entries for link in _walk(entry)}.values())
+    links = {}
+    for entry in (inner for outer in entries for inner in _walk(outer)):
+        manifest = entry.get("manifest") or {}
+        links[entry["digest"]] = Link(
+            kind=manifest.get("kind") or entry.get("kind") or "file",
+            name=_name(entry),
+            revision=entry.get("revision"),
+            digest=entry["digest"],
+            **{key: manifest.get(key, {}) for key in ("options", "facts", "files", "versions")},
+        )
+    return list(links.values())
 
 
 def origin(links: Sequence[Link]) -> Link:
@@ -300,56 +308,40 @@ def origin(links: Sequence[Link]) -> Link:
 
 
 def altered(entry: Mapping[str, Any]) -> str | None:
-    """Return the name of the first thing in the chain of *entry* whose manifest does not have the digest recorded
+    """Return the name of the last thing in the chain of *entry* whose manifest does not have the digest recorded
     for it, None where all have."""
-    manifest = entry.get("manifest")
-    if manifest is None:
-        inner = [entry["base"]] if isinstance(entry.get("base"), Mapping) else []
-    else:
-        inner = [value for value in manifest.get("inputs", {}).values() if isinstance(value, Mapping)]
-        try:
-            matches = Manifest(**manifest).digest == entry.get("digest")
-        except TypeError:
-            matches = False
-        if not matches:
-            return str(entry.get("source") or manifest.get("kind") or "an input")
-    return next((name for value in inner if (name := altered(value)) is not None), None)
+    for inner in reversed([*_walk(entry)]):
+        manifest = inner.get("manifest")
+        if manifest is not None and hashlib.sha256(_canonical(manifest)).hexdigest() != inner["digest"]:
+            return _name(inner)
+    return None
 
 
-def mentions(inputs: Any, digest: str) -> bool:
-    """Return True if something in *inputs*, at any depth, has that *digest*."""
-    if isinstance(inputs, Mapping):
-        return inputs.get("digest") == digest or any(mentions(value, digest) for value in inputs.values())
-    return isinstance(inputs, list | tuple) and any(mentions(value, digest) for value in inputs)
-
-
-def _walk(entry: Mapping[str, Any]) -> Iterator[Link]:
-    manifest = entry.get("manifest") or {}
+def _walk(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of everything that *entry* was made from, then itself."""
+    inputs = (entry.get("manifest") or {}).get("inputs", {})
     # Data before the model that was trained on it, whatever their names are.
-    inputs = manifest.get("inputs", {})
     for key in sorted(inputs, key=lambda key: (key != "data", key)):
         if isinstance(inputs[key], Mapping) and "digest" in inputs[key]:
             yield from _walk(inputs[key])
     if isinstance(entry.get("base"), Mapping):
         yield from _walk(entry["base"])
-    yield Link(
-        kind=manifest.get("kind") or entry.get("kind") or "file",
-        name=str(entry.get("source") or entry.get("file") or manifest.get("kind")),
-        digest=str(entry["digest"]),
-        revision=entry.get("revision"),
-        options=manifest.get("options", {}),
-        facts=manifest.get("facts", {}),
-        files=manifest.get("files", {}),
-        versions=manifest.get("versions", {}),
-    )
+    yield entry
 
 
-def _kind_of(path: Path) -> str | None:
+def _name(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("source") or entry.get("file") or (entry.get("manifest") or {}).get("kind"))
+
+
+def _canonical(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _load(path: Path) -> Manifest | None:
     try:
-        kind = json.loads((path / MANIFEST).read_bytes())["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return Manifest(**json.loads((path / MANIFEST).read_bytes()))
+    except (OSError, ValueError, TypeError):
         return None
-    return kind if kind in MADE_BY else None
 
 
 def _refused(parent: Path) -> ArtifactError:

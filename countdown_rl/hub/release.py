@@ -168,7 +168,8 @@ def _comparison(options: PublishOptions, weights: Weights) -> Path | None:
     if not options.comparison and artifacts.peek(path) != "comparison":
         return None
     manifest = weights.evaluation.manifest if weights.evaluation else weights.manifest
-    if artifacts.mentions(artifacts.read(path, "comparison").inputs, manifest.digest):
+    compared = artifacts.chain(*artifacts.read(path, "comparison").inputs.values())
+    if manifest.digest in [link.digest for link in compared]:
         return path
     if options.comparison:
         raise ArtifactError(f"{path} does not compare {weights.path}; run `countdown-rl compare` on its evaluation.")
