@@ -25,7 +25,7 @@ class HubError(CountdownError):
     """The Hub cannot be reached, or refuses a request."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of a library's error message as a sentence, or the error's type where it has none."""
     text = " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())
     return text if text.endswith(".") else text + "."

@@ -25,7 +25,7 @@ class EvalOptions(Options):
     ] = "auto"
     tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
     agreement: Annotated[
-        int, option("Puzzles on which another engine's greedy output is compared with transformers.", MACHINE, min=0)
+        int, option("Puzzles on which a given engine's greedy output is compared with transformers.", MACHINE, min=0)
     ] = 8
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"

@@ -93,7 +93,8 @@ def evaluate(
     )
     samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
     facts = {}
-    if process[0] == 0 and name != "transformers" and options.temperature == 0 and options.agreement:
+    compares = process[0] == 0 and options.engine == name != "transformers"
+    if compares and options.temperature == 0 and options.agreement:
         engine.close()
         compared = slice(options.agreement)
         texts = [sample["completion"] for sample in samples[compared]]

@@ -8,7 +8,7 @@ installed. Given puzzles, the result is loaded back and scored on them beside it
 import json
 import shutil
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | No
             bits_per_parameter=round(8 * facts["bytes"] / facts["parameters"], 3),
         )
         if data is not None:
-            draft.facts["against_source"] = _score(ref, model, data, options, by_llama_cpp)
+            draft.facts["against_source"] = _score(ref, model, data, options)
     return artifacts.read(out, "quantized", verify=False)
 
 
@@ -116,7 +116,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
     return facts
 
 
-def _score(ref: ModelRef, model: Path, data: Path, options: QuantizeOptions, by_llama_cpp: bool) -> dict[str, Any]:
+def _score(ref: ModelRef, model: Path, data: Path, options: QuantizeOptions) -> dict[str, Any]:
     """The accuracies of *model* and of its source *ref* on the same puzzles, and the paired difference.
 
     Raises:
@@ -127,7 +127,6 @@ def _score(ref: ModelRef, model: Path, data: Path, options: QuantizeOptions, by_
         before = evaluate.evaluate(
             settings, model=ref.source, revision=ref.revision, data=data, out=Path(name, "before")
         )
-        settings = replace(settings, engine="llama-cpp" if by_llama_cpp else "auto", agreement=0)
         after = evaluate.evaluate(settings, model=str(model), data=data, out=Path(name, "after"))
     change = compare.difference(before, after)
     if options.max_drop is not None and -100 * change["difference"] > options.max_drop:

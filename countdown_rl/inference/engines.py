@@ -85,18 +85,19 @@ class Transformers:
 
 
 def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
-    """The engine to run *ref* with. "auto" is vLLM if it is installed, there is a GPU and it supports the weights,
-    else transformers.
+    """The engine to run *ref* with. "auto" is llama.cpp for a GGUF file if it is installed, and vLLM if it is
+    installed, there is a GPU and it supports the weights; else transformers.
 
     Raises:
         UsageError: the engine does not support these weights.
         ModelError: it is not installed.
     """
-    if name == "auto":
-        usable = installed("vllm") and _has_gpu() and _unsupported("vllm", ref, precision, device) is None
-        return "vllm" if usable else "transformers"
     if name == "transformers":
         return name
+    if name == "auto":
+        best = "llama-cpp" if ref.kind == "gguf" and device in ("auto", "cpu") else "vllm"
+        usable = installed(best) and (best == "llama-cpp" or _has_gpu())
+        return best if usable and _unsupported(best, ref, precision, device) is None else "transformers"
     if (reason := _unsupported(name, ref, precision, device)) is not None:
         raise UsageError(reason)
     if not installed(name):

@@ -9,6 +9,9 @@ from countdown_rl.options import Options, Precision, option
 BATCH, LOSS, COMPLETIONS, OPTIMISER = "Batch", "Loss", "Completions", "Optimiser"
 MODEL, RUN = "Adapter and precision", "Run"
 
+#: Of a run that gives none.
+MAX_MICRO_BATCH = 16
+
 
 @dataclass(frozen=True)
 class TrainOptions(Options):
@@ -22,7 +25,9 @@ class TrainOptions(Options):
     max_steps: Annotated[int, option("Optimiser steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
     num_generations: Annotated[int, option("Completions per puzzle (group size).", BATCH, min=2)] = 16
-    micro_batch: Annotated[int, option("Completions per forward and backward pass.", BATCH, min=1)] = 16
+    micro_batch: Annotated[
+        int, option("Completions per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0)
+    ] = 0
     steps_per_generation: Annotated[
         int, option("Steps per round of completions, each on its own part.", BATCH, min=1)
     ] = 1
@@ -30,7 +35,13 @@ class TrainOptions(Options):
     curriculum: Annotated[bool, option("Sample more of the kinds of puzzles solved sometimes.", BATCH)] = False
 
     reward: Annotated[
-        tuple[str, ...], option("Reward function and its weight; repeatable.", LOSS, metavar="NAME=WEIGHT")
+        tuple[str, ...],
+        option(
+            "Reward and its weight; repeatable. correct, format, strict-format, well-formed, closeness, no-trailing, "
+            "integer, length:TOKENS, or a function of your own as module:function.",
+            LOSS,
+            metavar="NAME=WEIGHT",
+        ),
     ] = ("correct=1", "format=0.1")
     loss_type: Annotated[Literal["dapo", "grpo", "dr_grpo", "bnpo"], option("Normalisation of the loss.", LOSS)] = (
         "dapo"
@@ -96,6 +107,9 @@ class TrainOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         completions = self.prompts * self.num_generations
+        if not self.micro_batch:
+            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if completions % size == 0)
+            object.__setattr__(self, "micro_batch", fitting)
         if completions % self.micro_batch:
             raise UsageError(
                 f"--micro-batch {self.micro_batch} does not divide the {completions} completions of a step "

@@ -69,6 +69,7 @@ def check(
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
     rows, _ = read_rows(data)
+    rewards.check(weights, rows[:2])
     load.silence_libraries()
     ref = reference.without_weights(reference.resolve(model, revision=revision))
     base = ref.base or ref

@@ -2,17 +2,23 @@
 
 A reward is given as ``NAME=WEIGHT``. The boolean ones (``correct``, ``format``, ``strict-format``,
 ``well-formed``) are 1 or 0; ``NAME/NO`` sets another value for false, so that ``strict-format/-1=1`` is +1 or -1.
-``length:BUDGET`` sets the maximum tokens of a completion, and ``module:function`` is a function of your own with
-the same three arguments: grade, row, tokens.
+``length:BUDGET`` sets the maximum tokens of a completion. ``module:function`` is a function of your own, in a module
+that is installed or in the working directory: of one completion, ``f(grade, row, tokens) -> float``, or of a batch as
+TRL calls it, ``f(completions, **columns) -> list[float]``, with the fields of the rows and ``prompts`` as columns.
 """
 
 import importlib
+import inspect
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from numbers import Real
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from countdown_rl.errors import UsageError
+from countdown_rl.errors import UsageError, first_line
 from countdown_rl.runlog.log import kinds
 from countdown_rl.tasks.task import Grade, Row
 
@@ -83,7 +89,7 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-def reward(name: str) -> Reward:
+def reward(name: str) -> Callable[..., Any]:
     """The reward function called *name*.
 
     Raises:
@@ -116,15 +122,71 @@ def _number(text: str, spec: str) -> float:
     return number
 
 
-def _imported(name: str) -> Reward:
+def _imported(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
+    directory = str(Path.cwd())
+    if directory not in sys.path:  # of an installed command it is the directory of the command
+        sys.path.append(directory)
     try:
-        imported: Reward = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"{name} cannot be imported: {error}.") from error
+        imported: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (Exception, SystemExit) as error:  # anything may happen in a module of the user's
+        raise UsageError(f"{name} cannot be imported: {first_line(error)}") from error
     if not callable(imported):
         raise UsageError(f"{name} is not a function.")
     return imported
+
+
+def check(names: Iterable[str], rows: Sequence[Row]) -> None:
+    """Call each reward once, on a completion of each of *rows*.
+
+    Raises:
+        UsageError: one of them fails, or returns something else than a finite number for each completion.
+    """
+    text = "</think>\n<answer>1</answer>"
+    completions = [GradedCompletion(row, text, row.grade(text), 8) for row in rows]
+    columns = {
+        "prompts": [row.messages()[-1]["content"] for row in rows],
+        "completions": [text] * len(rows),
+        "completion_ids": [[0] * 8] * len(rows),
+        "trainer_state": SimpleNamespace(global_step=0),
+        "log_metric": lambda name, value: None,
+        "log_extra": lambda column, values: None,
+    }
+    for name in names:
+        _values(name, reward(name), completions, columns)
+
+
+def _values(
+    name: str, function: Callable[..., Any], completions: Sequence["GradedCompletion"], columns: Mapping[str, Any]
+) -> list[float | None]:
+    """The rewards *name* of *completions*; *columns* are TRL's own arguments."""
+    batch = _takes_batches(function)
+    try:
+        if batch:
+            keys = dict.fromkeys(key for each in completions for key in each.row)
+            values = function(**{key: [each.row.get(key) for each in completions] for key in keys}, **columns)
+        else:
+            values = [function(each.grade, each.row, each.tokens) for each in completions]
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"The reward {name} failed: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(values, Sequence) or len(values) != len(completions):
+        raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
+    for value in values:
+        if not (value is None and batch) and not (isinstance(value, Real) and math.isfinite(value)):
+            raise UsageError(f"The reward {name} returned {value!r} for a completion, which is not a finite number.")
+    return [None if value is None else float(value) for value in values]
+
+
+def _takes_batches(function: Callable[..., Any]) -> bool:
+    """Return True if *function* is written for TRL, which calls it by the names of the columns."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    return any(
+        parameter.name in ("completions", "prompts") or parameter.kind is parameter.VAR_KEYWORD
+        for parameter in parameters
+    )
 
 
 class GradedCompletion(NamedTuple):
@@ -152,19 +214,20 @@ class Grading:
         self._batch: Any = None
         self._completions: list[GradedCompletion] = []
 
-    def function(self, name: str) -> Callable[..., list[float]]:
+    def function(self, name: str) -> Callable[..., list[float | None]]:
         """The reward *name* as TRL calls it: with the token ids of the completions and the ``row`` column."""
         value = reward(name)
 
         def rewards(
-            completion_ids: list[list[int]], row: list[int], log_metric: Any, trainer_state: Any, **_: Any
-        ) -> list[float]:
+            completion_ids: list[list[int]], row: list[int], log_metric: Any, trainer_state: Any, **columns: Any
+        ) -> list[float | None]:
             if self._batch is not completion_ids:  # the first reward function that sees this batch
                 self._batch = completion_ids
                 self._completions = [self._graded(*pair) for pair in zip(completion_ids, row, strict=True)]
                 self._log(log_metric)
                 self._on_graded(trainer_state.global_step + 1, self._completions)
-            return [value(each.grade, each.row, each.tokens) for each in self._completions]
+            columns |= {"completion_ids": completion_ids, "log_metric": log_metric, "trainer_state": trainer_state}
+            return _values(name, value, self._completions, columns)
 
         rewards.__name__ = name
         return rewards

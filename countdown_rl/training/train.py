@@ -84,6 +84,7 @@ def train(
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, "adapter")
     rows, data_input = preflight.read_rows(data)
+    rewards.check(weights, rows[:2])
     ref = reference.resolve(model, revision=revision)
     inputs = {"model": ref.as_input(), "data": data_input}
     store = Checkpoints(checkpoints, _identity(options, inputs))

@@ -153,6 +153,9 @@ def test_llama_cpp_agrees_with_transformers_on_greedy_answers(folder, tmp_path, 
         data=tmp_path / "puzzles.jsonl",
     )
     assert expected.metrics["engine"] == "transformers"
+    options = replace(options, engine="auto", limit=2)
+    auto = run(folder, tmp_path / "auto", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
+    assert (auto.metrics["engine"], artifacts.read(tmp_path / "auto", "eval").facts) == ("llama-cpp", {})
     both = [(a, b) for a, b in zip(result.samples, expected.samples, strict=True) if a["completion"] == b["completion"]]
     assert len(both) >= 36
     assert all((a["tokens"], a["truncated"]) == (b["tokens"], b["truncated"]) for a, b in both)
@@ -298,8 +301,20 @@ def test_agreement_counts_equal_texts_answers_and_verdicts(folder):
     assert counts == {"against": "reference", "puzzles": 3, "same_text": 1, "same_answer": 2, "same_verdict": 3}
 
 
+def test_auto_is_llama_cpp_for_gguf_where_it_is_installed(monkeypatch):
+    gguf = ModelRef("m.gguf", "gguf", Path("m.gguf"))
+    for there, precision, device, name in (
+        (True, "auto", "auto", "llama-cpp"),
+        (True, "auto", "cuda", "transformers"),
+        (True, "fp32", "cpu", "transformers"),
+        (False, "auto", "auto", "transformers"),
+    ):
+        monkeypatch.setattr(engines, "installed", lambda name, there=there: there)
+        assert engines.resolve("auto", gguf, precision=precision, device=device) == name
+
+
 def test_auto_is_vllm_only_with_a_gpu_and_plain_weights(monkeypatch, folder):
-    plain, gguf = ModelRef("m", "directory", folder / "model"), ModelRef("m.gguf", "gguf", folder / "x.gguf")
+    plain = ModelRef("m", "directory", folder / "model")
 
     def resolved(ref, **options):
         return engines.resolve("auto", ref, **({"precision": "auto", "device": "auto"} | options))
@@ -310,8 +325,8 @@ def test_auto_is_vllm_only_with_a_gpu_and_plain_weights(monkeypatch, folder):
     assert resolved(plain) == "transformers"
     monkeypatch.setattr(engines, "_has_gpu", lambda: True)
     assert resolved(plain) == "vllm"
-    for ref, options in ((gguf, {}), (plain, {"precision": "nf4"}), (plain, {"device": "cpu"})):
-        assert resolved(ref, **options) == "transformers"
+    for options in ({"precision": "nf4"}, {"device": "cpu"}):
+        assert resolved(plain, **options) == "transformers"
 
 
 def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path):

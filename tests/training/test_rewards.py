@@ -1,7 +1,12 @@
 """Reward functions, and the reward schemes of four published systems."""
 
+import re
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+from countdown_rl.cli import main
 from countdown_rl.errors import UsageError
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import rewards
@@ -123,3 +128,70 @@ def test_an_invalid_reward_is_refused(spec):
 def test_a_repeated_reward_is_refused():
     with pytest.raises(UsageError, match="twice"):
         rewards.parse(["correct=1", "correct=2"])
+
+
+def written_for_trl(completions, target, trainer_state, **columns):
+    assert len(columns["prompts"]) == len(columns["completion_ids"]) == len(completions)
+    return [
+        float(str(number) in text) if "answer" in text else None
+        for text, number in zip(completions, target, strict=True)
+    ]
+
+
+def ends(*_):
+    raise SystemExit
+
+
+ROWS = [parse_row(ROW), parse_row(ROW | {"target": 1})]
+RETURNED = {"text": "1", "none": None, "nan": float("nan"), "list": [1.0]}
+for _name, _value in RETURNED.items():
+    globals()[_name] = lambda grade, row, tokens, value=_value: value
+
+
+def too_few(completions, **columns):
+    return [1.0]
+
+
+def too_many_arguments(grade, row, tokens, more):
+    return 1.0
+
+
+@pytest.mark.parametrize("name", [*RETURNED, "too_few", "too_many_arguments", "ends"])
+def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
+    with pytest.raises(UsageError, match=name):
+        rewards.check([f"{__name__}:{name}"], ROWS)
+
+
+def test_a_reward_written_for_trl_runs_unchanged():
+    class Tokenizer:
+        def decode(self, ids, skip_special_tokens):
+            return "</think><answer>65</answer>" if ids else ""
+
+    name = f"{__name__}:written_for_trl"
+    rewards.check([name], ROWS)
+    function = rewards.Grading(ROWS, Tokenizer(), lambda *_: None).function(name)
+    arguments = {"completions": ["</think><answer>65</answer>", ""], "prompts": ["", ""], "log_extra": None}
+    values = function(
+        completion_ids=[[1], []], row=[0, 1], log_metric=lambda *_: None, trainer_state=SimpleNamespace(global_step=3),
+        **arguments,
+    )  # fmt: skip
+    assert values == [1.0, None]
+
+
+def test_every_reward_is_called_once_before_training():
+    rewards.check(["strict-format/-1", "length:5", *rewards.NAMES], ROWS)
+
+
+def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
+    (tmp_path / "leaves.py").write_text("raise SystemExit\n")
+    rewards.check(["my_own_reward:f"], ROWS)
+    with pytest.raises(UsageError, match="leaves:f cannot be imported"):
+        rewards.reward("leaves:f")
+
+
+def test_the_help_of_train_names_every_reward():
+    (option,) = (param for param in main.command("train").params if param.name == "reward")
+    assert [name for name in rewards.NAMES if not re.search(rf"\b{name}\b", option.help)] == []

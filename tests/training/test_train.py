@@ -477,6 +477,12 @@ def test_batch_sizes_that_do_not_divide_are_a_usage_error_without_torch():
     assert "--micro-batch 4 does not divide the 9 completions" in " ".join(done.stderr.split())
 
 
+def test_a_micro_batch_that_is_not_given_fits_the_step():
+    sizes = [(8, 16, 16), (2, 4, 8), (3, 5, 15), (17, 2, 2)]
+    for prompts, generations, fitting in sizes:
+        assert TrainOptions(prompts=prompts, num_generations=generations).micro_batch == fitting
+
+
 def test_invalid_options_are_usage_errors():
     for changes in ({"loss_type": "ppo"}, {"lr_scheduler_type": "sine"}, {"num_generations": 1}, {"precision": "int3"}):
         with pytest.raises(UsageError):
