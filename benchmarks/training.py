@@ -22,7 +22,8 @@ import yaml
 
 from benchmarks import bench
 from countdown_rl.data import jsonl
-from countdown_rl.inference.cpu_decoder import Decoder, Stop, supports
+from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.training import rewards, train
 from countdown_rl.training.config import TrainOptions

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models.shape import ModelShape
 
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
@@ -58,39 +59,6 @@ class _Layer:
     norm_mlp: Tensor
     gate_up: _Linear
     down: _Linear
-
-
-class Stop:
-    """The end of a completion: an end token of the model or the tokenizer, or the string *text*.
-
-    *model* is None where another engine holds it; then the tokenizer alone names the end tokens.
-    """
-
-    def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
-        self.tokenizer, self.text = tokenizer, text
-        end_ids = None if model is None else model.generation_config.eos_token_id
-        text_ids = tokenizer.encode(text, add_special_tokens=False)
-        ids = {tokenizer.eos_token_id, tokenizer.pad_token_id, *(end_ids if isinstance(end_ids, list) else [end_ids])}
-        ids |= set(text_ids) if len(text_ids) == 1 else set()
-        # Some checkpoints name an end token outside their vocabulary, which is never generated.
-        size = len(tokenizer) if model is None else model.get_input_embeddings().num_embeddings
-        #: Single tokens that end a completion.
-        self.ids = {index for index in ids if index is not None and index < size}
-        #: (V,) whether a token can be the last one; a completion is decoded and searched only then.
-        self.may_end = torch.zeros(size, dtype=torch.bool)
-        last = [index for token, index in tokenizer.get_vocab().items() if text[-1] in token]
-        self.may_end[[*self.ids, *(index for index in last if index < size)]] = True
-
-    def __call__(self, ids: Sequence[int]) -> bool:
-        """Return True if a completion ends with its last token."""
-        # The text cannot be longer in tokens than in characters, and one more may hold its end.
-        return ids[-1] in self.ids or self.text in self.tokenizer.decode(ids[-len(self.text) - 1 :])
-
-    def cut(self, ids: list[int]) -> list[int]:
-        """*ids* up to and including the token that ends the completion."""
-        size = len(self.may_end)  # another engine may know tokens that the tokenizer does not
-        candidates = (end for end, token in enumerate(ids, 1) if token < size and self.may_end[token])
-        return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
 
 
 def supports(model: Any) -> bool:

@@ -13,7 +13,7 @@ from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
 
 if TYPE_CHECKING:
-    from countdown_rl.inference.cpu_decoder import Stop
+    from countdown_rl.inference.stop import Stop
 
 #: Most rows in a batch, and most bytes of main memory that a batch may take beside the weights.
 MAX_ROWS = 256
@@ -161,7 +161,7 @@ class Generator:
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
         from transformers import GenerationConfig
 
-        from countdown_rl.inference.cpu_decoder import Stop
+        from countdown_rl.inference.stop import Stop
 
         self._loaded = loaded
         self._decoding = decoding
@@ -201,18 +201,12 @@ class Generator:
 
     def _generate(self, prompts: Sequence[Sequence[int]], on_token: Callable[[int], None] | None) -> list[list[int]]:
         import torch
-        from transformers import StoppingCriteriaList
+
+        from countdown_rl.inference.stop import stopping_criteria
 
         loaded, decoding = self._loaded, self._decoding
         batch = loaded.tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt")
         start = batch["input_ids"].shape[1]
-
-        def finished(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids -> (B,) bool
-            if on_token is not None:
-                on_token(int(ids[0, -1]))
-            candidates = self._stop.may_end[ids[:, -1].cpu()].tolist()
-            done = [may_end and self._stop(row[start:].tolist()) for may_end, row in zip(candidates, ids, strict=True)]
-            return torch.tensor(done, device=ids.device)
 
         sampling: dict[str, Any] = {"do_sample": False}
         if decoding.temperature > 0:
@@ -224,7 +218,7 @@ class Generator:
                 max_new_tokens=decoding.max_new_tokens,
                 eos_token_id=sorted(self._stop.ids),
                 pad_token_id=loaded.tokenizer.pad_token_id,
-                stopping_criteria=StoppingCriteriaList([finished]),
+                stopping_criteria=stopping_criteria(self._stop, start, on_token),
                 **sampling,
             )
         return [self._stop.cut(ids) for ids in sequences[:, start:].tolist()]

@@ -34,7 +34,7 @@ class LlamaCpp:
     libraries: tuple[str, ...] = ("xllamacpp",)
 
     def __init__(self, ref: ModelRef, decoding: Decoding, *, threads: int = 0, device: str = "auto") -> None:
-        from countdown_rl.inference.cpu_decoder import Stop
+        from countdown_rl.inference.stop import Stop
 
         self._file = files(ref)
         self._decoding, self._threads = decoding, threads

@@ -44,7 +44,7 @@ class Vllm:
         tensor_parallel: int = 1,
         trust_remote_code: bool = False,
     ) -> None:
-        from countdown_rl.inference.cpu_decoder import Stop
+        from countdown_rl.inference.stop import Stop
 
         self._ref, self._decoding = ref, decoding
         self._tensor_parallel, self._trust_remote_code = tensor_parallel, trust_remote_code

@@ -185,7 +185,7 @@ def _trainer(
     import peft
     from transformers import PrinterCallback
 
-    from countdown_rl.inference.cpu_decoder import Stop
+    from countdown_rl.inference.stop import Stop
     from countdown_rl.training.callbacks import Recorder
     from countdown_rl.training.trainer import Trainer
 

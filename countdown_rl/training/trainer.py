@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from countdown_rl.inference.cpu_decoder import Decoder, Stop, supports
+from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.stop import Stop, stopping
 
 #: Losses that sum over tokens and divide by a count of the whole step.
 _BY_TOKEN = ("dapo",)
@@ -115,7 +116,8 @@ class Trainer(GRPOTrainer):
                 top_p=self.top_p,
             )
         else:
-            completion_ids, logps = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            with stopping(policy, self._stop):
+                completion_ids, logps = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             completion_ids = [self._stop.cut(ids) for ids in completion_ids]
             if logps is not None:  # vLLM's, for its importance sampling
                 logps = [values[: len(ids)] for values, ids in zip(logps, completion_ids, strict=True)]

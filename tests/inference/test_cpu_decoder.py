@@ -6,10 +6,10 @@ import torch
 from countdown_rl.inference import cpu_decoder
 from countdown_rl.inference.cpu_decoder import (
     Decoder,
-    Stop,
     _sample,
     supports,
 )
+from countdown_rl.inference.stop import Stop
 from tests.support import tiny_llama
 
 

@@ -6,9 +6,9 @@ import torch
 from countdown_rl.inference import cpu_decoder_bf16, generate
 from countdown_rl.inference.cpu_decoder import (
     Decoder,
-    Stop,
 )
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load
 from countdown_rl.models.reference import ModelRef
 from tests.support import tiny_llama

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from countdown_rl.inference.cpu_decoder import Stop
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.registry import parse_row
 from tests.support import standins

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from countdown_rl.inference.cpu_decoder import Decoder, Stop, supports
+from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models.load import load
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama

@@ -330,7 +330,7 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
 def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path, loss_type, mask_truncated):
     import torch
 
-    from countdown_rl.inference.cpu_decoder import Stop
+    from countdown_rl.inference.stop import Stop
     from countdown_rl.models import load, reference
     from countdown_rl.training.trainer import Trainer
 

@@ -1,6 +1,11 @@
-import torch
+from types import SimpleNamespace
 
-from countdown_rl.training.trainer import discounted
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from countdown_rl.inference.stop import Stop
+from countdown_rl.training.trainer import GRPOTrainer, Trainer, discounted
+from tests.support import tiny_llama
 
 
 def test_discounted_returns_are_compared_within_a_group():
@@ -11,3 +16,33 @@ def test_discounted_returns_are_compared_within_a_group():
     torch.testing.assert_close(advantages[0], torch.tensor([0.25 - mean, 0.5 - mean, 1 - mean, 0]))
     torch.testing.assert_close(advantages[1], torch.tensor([-mean, 0, 0, 0]))
     assert not advantages[2:].any()  # groups without a success have no gradient
+
+
+def test_rollouts_of_generate_end_at_the_answer(monkeypatch):
+    class Third(Stop):
+        def __call__(self, ids):
+            return len(ids) == 3
+
+    config = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": 1, "pad_token_id": 0}
+    model = Qwen2ForCausalLM(Qwen2Config(**config, **heads))
+    trainer = Trainer.__new__(Trainer)
+    trainer.model, trainer._plain_sampling, trainer._seconds = model, True, {"generation": 0.0}
+    trainer._metrics = {"train": {"truncated": []}}
+    trainer.accelerator = SimpleNamespace(unwrap_model=lambda model: model, gather=lambda value: value, device="cpu")
+    trainer._stop = Third(tiny_llama.tokenizer(), model, "</answer>")
+    trainer._stop.may_end[:] = True
+    widths = []
+
+    def plain(self, prompt_ids):
+        ids = torch.tensor(prompt_ids)
+        sequences = self.model.generate(input_ids=ids, max_new_tokens=40, do_sample=True, eos_token_id=319)
+        widths.append(sequences.shape[1] - ids.shape[1])
+        return sequences[:, ids.shape[1] :].tolist(), None
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", plain)
+    completions, _ = trainer._generate_single_turn([[5, 6, 7], [8, 9, 10]])
+    assert widths == [3]
+    assert [len(ids) for ids in completions] == [3, 3]
+    assert trainer._metrics["train"]["truncated"] == [0.0]
+    assert "generate" not in vars(model)

@@ -1,0 +1,70 @@
+"""The end of a completion, in any engine."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+class Stop:
+    """The end of a completion: an end token of the model or the tokenizer, or the string *text*.
+
+    *model* is None where another engine holds it; then the tokenizer alone names the end tokens.
+    """
+
+    def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
+        self.tokenizer, self.text = tokenizer, text
+        end_ids = None if model is None else model.generation_config.eos_token_id
+        text_ids = tokenizer.encode(text, add_special_tokens=False)
+        ids = {tokenizer.eos_token_id, tokenizer.pad_token_id, *(end_ids if isinstance(end_ids, list) else [end_ids])}
+        ids |= set(text_ids) if len(text_ids) == 1 else set()
+        # Some checkpoints name an end token outside their vocabulary, which is never generated.
+        size = len(tokenizer) if model is None else model.get_input_embeddings().num_embeddings
+        #: Single tokens that end a completion.
+        self.ids = {index for index in ids if index is not None and index < size}
+        #: (V,) whether a token can be the last one; a completion is decoded and searched only then.
+        self.may_end = torch.zeros(size, dtype=torch.bool)
+        last = [index for token, index in tokenizer.get_vocab().items() if text[-1] in token]
+        self.may_end[[*self.ids, *(index for index in last if index < size)]] = True
+
+    def __call__(self, ids: Sequence[int]) -> bool:
+        """Return True if a completion ends with its last token."""
+        # The text cannot be longer in tokens than in characters, and one more may hold its end.
+        return ids[-1] in self.ids or self.text in self.tokenizer.decode(ids[-len(self.text) - 1 :])
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """*ids* up to and including the token that ends the completion."""
+        size = len(self.may_end)  # another engine may know tokens that the tokenizer does not
+        candidates = (end for end, token in enumerate(ids, 1) if token < size and self.may_end[token])
+        return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
+
+
+@contextmanager
+def stopping(model: Any, stop: Stop) -> Iterator[None]:
+    """Within it ``model.generate`` ends each row where *stop* says; the text after that is padding."""
+    generate = model.generate
+
+    def stopped(*, input_ids: Any, **options: Any) -> Any:
+        criteria = stopping_criteria(stop, input_ids.shape[1])
+        return generate(input_ids=input_ids, stopping_criteria=criteria, **options)
+
+    model.generate = stopped
+    try:
+        yield
+    finally:
+        del model.generate  # that of its class is found again
+
+
+def stopping_criteria(stop: Stop, start: int, on_token: Callable[[int], None] | None = None) -> Any:
+    """The criterion of transformers for *stop*, for rows whose completions begin at column *start*."""
+    from transformers import StoppingCriteriaList
+
+    def finished(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids -> (B,) bool
+        if on_token is not None:
+            on_token(int(ids[0, -1]))
+        candidates = stop.may_end[ids[:, -1].cpu()].tolist()
+        done = [may_end and stop(row[start:].tolist()) for may_end, row in zip(candidates, ids, strict=True)]
+        return torch.tensor(done, device=ids.device)
+
+    return StoppingCriteriaList([finished])
