@@ -24,6 +24,14 @@ def interval(ends: Sequence[float]) -> str:
     return f"{percent(ends[0])} to {percent(ends[1])}"
 
 
+def duration(seconds: float) -> str:
+    """Return ``45s``, ``3m 20s`` or ``2h 05m``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"
+    return f"{minutes // 60}h {minutes % 60:02d}m"
+
+
 def short(digest: Any) -> str:
     """Return the first twelve characters of a digest."""
     return str(digest or "unknown")[:12]

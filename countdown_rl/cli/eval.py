@@ -1,7 +1,7 @@
 """``countdown-rl eval``: accuracy of a model on held-out puzzles."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +13,8 @@ from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemo
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.options import option
 
-#: The k of pass@k that the table shows beside the last, and the number of reasons it shows.
-POWERS = ("1", "2", "4", "8", "16", "32", "64")
+#: The number of reasons that the table shows.
 REASONS = 4
-GROUPS = {"by_size": "{} numbers", "by_needs": "{}", "by_solutions": "{} solutions"}
-NAMES = {"add-sub": "+ - suffice", "mul-div": "* or / needed"}
-REFUSALS = {"impossible": "impossible, and answered so", "wrong_refusals": "possible, answered impossible"}
 
 
 @with_options
@@ -95,9 +91,11 @@ def with_rate(update: Callable[[int, int, str], None]) -> Callable[[int, int, in
 
 
 def _view(out: str, metrics: dict[str, Any]) -> Table:
+    from countdown_rl.evaluation import results
+
     table = console.table("", "solved", "95% interval", "n", title=f"{metrics['model']['source']} → {out}")
 
-    def add(name: str, share: dict[str, Any], style: str = "") -> None:
+    def add(name: str, share: Mapping[str, Any], style: str = "") -> None:
         low, high = share["interval"]
         cells = (f"{share.get('share', share.get('accuracy')):.1%}", f"{low:.1%} to {high:.1%}")
         table.add_row(name, *cells, f"{share.get('n', metrics['n']):,}", style=style)
@@ -105,20 +103,16 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
     add("all", metrics, "bold")
     passes = metrics.get("pass_at", {})
     for k, share in passes.items():
-        if k in (*POWERS, str(len(passes))):
+        if int(k).bit_count() == 1 or int(k) == len(passes):
             add(f"pass@{k}", share)
     if "majority" in metrics:
         add("majority vote", metrics["majority"])
-    for key, name in GROUPS.items():
-        if metrics.get(key):
+    last = ""
+    for title, kind, share in results.breakdowns(metrics, refusals=results.refuses(metrics)):
+        if title != last:
             table.add_row()
-        for kind, share in (metrics.get(key) or {}).items():
-            add(NAMES.get(kind) or name.format(kind), share)
-    refusals = [key for key in REFUSALS if metrics.get(key, {}).get("n")]
-    if "impossible" in refusals or metrics["reasons"].get("not-impossible"):
-        table.add_row()
-        for key in refusals:
-            add(REFUSALS[key], metrics[key])
+        last = title
+        add(kind, share)
     table.caption = "\n".join(_caption(metrics))
     return table
 

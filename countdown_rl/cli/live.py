@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
+from countdown_rl.formatting import duration
 from countdown_rl.runlog.log import StepRow
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -87,11 +88,3 @@ def sparkline(values: list[float], width: int = _WIDTH) -> str:
     means = [sum(values[start:end]) / (end - start) for start, end in pairwise(edges)]
     low, span = min(means, default=0), max(means, default=0) - min(means, default=0)
     return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1)) if span else 0] for mean in means)
-
-
-def duration(seconds: float) -> str:
-    """Return ``45s``, ``3m 20s`` or ``2h 05m``."""
-    minutes, seconds = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"
-    return f"{minutes // 60}h {minutes % 60:02d}m"

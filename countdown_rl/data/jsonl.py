@@ -53,6 +53,12 @@ def iter_rows(stream: IO[bytes], source: str) -> Iterator[Row]:
         raise InputError(f"{source}, line {number}: {str(error).rstrip('.')}.") from error
 
 
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file that this tool wrote. Read as bytes: a text's lines also end at other characters, which a
+    model may have written."""
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write *rows* as JSONL, with keys in their order."""
     with Path(path).open("w", encoding="utf-8", newline="\n") as stream:

@@ -133,8 +133,7 @@ def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
 
 def read_changes(path: Path) -> list[dict[str, Any]]:
     """The :func:`changes` of the comparison at *path*."""
-    # Bytes, because a text's lines also end at characters that a model may have written.
-    return [json.loads(line) for line in (Path(path) / CHANGES).read_bytes().splitlines()]
+    return jsonl.read_objects(Path(path) / CHANGES)
 
 
 def _models(results: Mapping[str, Result]) -> list[str]:

@@ -5,7 +5,7 @@ rounded, so that ``dvc metrics show`` fits a terminal.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,18 @@ from countdown_rl.data import jsonl
 from countdown_rl.evaluation.metrics import Sample
 
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
+
+#: Title of each breakdown in the metrics, and how its kinds are called.
+_BREAKDOWNS = {
+    "by_size": ("Count of numbers", "{} numbers"),
+    "by_needs": ("Operators needed", "{}"),
+    "by_solutions": ("Number of solutions", "{} solutions"),
+}
+_KINDS = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed", "1 solutions": "1 solution"}
+_REFUSALS = {
+    "impossible": "impossible puzzles, and the answer is impossible",
+    "wrong_refusals": "solvable puzzles, and the answer is impossible",
+}
 
 
 @dataclass(frozen=True)
@@ -43,10 +55,7 @@ def read(path: Path) -> Result:
     """
     path = Path(path)
     manifest = artifacts.read(path, "eval")
-    # Bytes, because a text's lines also end at characters that a model may have written.
-    lines = (path / SAMPLES).read_bytes().splitlines()
-    samples = [json.loads(line) for line in lines]
-    return Result(json.loads((path / DETAILS).read_bytes()), samples, manifest=manifest)
+    return Result(json.loads((path / DETAILS).read_bytes()), jsonl.read_objects(path / SAMPLES), manifest=manifest)
 
 
 def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:
@@ -54,6 +63,21 @@ def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]
     for name, values in ((METRICS, flat(metrics)), (DETAILS, metrics)):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, samples)
+
+
+def refuses(metrics: Mapping[str, Any]) -> bool:
+    """Return True if a puzzle is impossible, or the answer "impossible" was given to one that is not."""
+    return "impossible" in metrics or "not-impossible" in metrics["reasons"]
+
+
+def breakdowns(metrics: Mapping[str, Any], *, refusals: bool) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield a title, a kind of puzzle and its figures: by numbers, operators and solutions, and the *refusals*."""
+    for key, (title, name) in _BREAKDOWNS.items():
+        for kind, figures in metrics.get(key, {}).items():
+            yield title, _KINDS.get(kind) or _KINDS.get(name.format(kind)) or name.format(kind), figures
+    for key, name in _REFUSALS.items():
+        if refusals and (figures := metrics.get(key)):
+            yield "Answer impossible", name, {"accuracy": figures.get("share")} | figures
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:

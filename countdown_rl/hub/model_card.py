@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.artifacts import MADE_BY, Draft, Link, origin
-from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.formatting import below, flag, flags, interval, percent, short, value
-from countdown_rl.hub import licenses, results
+from countdown_rl.hub import licenses
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import License
 from countdown_rl.models.chat_template import MARK
@@ -77,7 +77,7 @@ def write(draft: Draft, release: Release) -> None:
         template_path=str(Path(__file__).with_name("model_card.md.jinja")),
         release=release,
         metrics=release.evaluation.metrics if release.evaluation else None,
-        groups=results.groups,
+        groups=_groups,
         origin=origin(release.chain),
         curves=CURVES if release.log else None,
         comparison=below((release.comparison / "comparison.md").read_text("utf-8")) if release.comparison else None,
@@ -114,6 +114,10 @@ def _metadata(release: Release) -> Any:
     )
 
 
+def _groups(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(kind, figures) for _, kind, figures in breakdowns(metrics, refusals=False)]
+
+
 def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
@@ -133,7 +137,7 @@ def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]
                 "n": figures["n"], "interval_95": [round(end, 4) for end in figures["interval"]], **decoding
             },
         )
-        for title, figures in [(None, evaluation.metrics), *results.groups(evaluation.metrics)]
+        for title, figures in [(None, evaluation.metrics), *_groups(evaluation.metrics)]
     ]  # fmt: skip
 
 

@@ -1,24 +1,13 @@
 """Measurements of the weights in a release: evaluations and training log, and that they are of these weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Link, Manifest
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation.results import Result, read
 from countdown_rl.runlog import log as trainlog
-
-#: Titles of groups of puzzles; the other groups are counts of numbers.
-_GROUPS = {"add-sub": "solvable with + and − alone", "mul-div": "need × or ÷"}
-
-
-def groups(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield title and figures of each group of puzzles."""
-    for key in ("by_size", "by_needs"):
-        for kind, figures in sorted(metrics[key].items()):
-            yield _GROUPS.get(kind, f"{kind} numbers"), figures
 
 
 def measures(evaluation: Result, weights: Manifest) -> bool:

@@ -96,7 +96,7 @@ def text(sources: Sources, *, transcripts: int) -> str:
         "value": _value,
         "short": formatting.short,
         "size": _size,
-        "duration": _duration,
+        "duration": formatting.duration,
     }
     return MARK + environment.get_template("page.html.jinja").render(view(scored, sources.log, transcripts))
 
@@ -121,10 +121,3 @@ def _size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 2:
-        return f"{seconds:.0f} seconds"
-    return f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"

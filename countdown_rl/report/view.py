@@ -10,25 +10,12 @@ from countdown_rl.artifacts import MADE_BY, Link
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare
 from countdown_rl.evaluation.baselines import is_baseline
-from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.results import Result, breakdowns, refuses
 from countdown_rl.hub import charts, results
 from countdown_rl.report import transcripts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.tasks.explain import REASONS
-
-#: Titles of the breakdowns in metrics, and of kinds of puzzle.
-BREAKDOWNS = {
-    "by_size": ("Count of numbers", "{} numbers"),
-    "by_needs": ("Operators needed", "{}"),
-    "by_solutions": ("Number of solutions", "{} solutions"),
-}
-KINDS = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed", "1 solutions": "1 solution"}
-REFUSALS = {
-    "impossible": "impossible puzzles, and the answer is impossible",
-    "wrong_refusals": "solvable puzzles, and the answer is impossible",
-}
-
 
 Group = Mapping[str, Result]
 
@@ -151,21 +138,12 @@ def _details(evaluation: Result) -> dict[str, Any]:
 
 def _breakdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     """By title and kind of puzzle: each row's name, its share, and whether it is a bound."""
-    breakdowns: dict[str, dict[str, list[Any]]] = {}
-    refused = any("impossible" in row["metrics"] or "not-impossible" in row["metrics"]["reasons"] for row in rows)
+    groups: dict[str, dict[str, list[Any]]] = {}
+    refusals = any(refuses(row["metrics"]) for row in rows)
     for row in rows:
-        metrics = row["metrics"]
-        shares = [
-            (title, name.format(kind), share)
-            for key, (title, name) in BREAKDOWNS.items()
-            for kind, share in metrics.get(key, {}).items()
-        ]
-        if refused:
-            shares += [("Answer impossible", name, metrics[key]) for key, name in REFUSALS.items() if key in metrics]
-        for title, kind, share in shares:
-            members = breakdowns.setdefault(title, {}).setdefault(KINDS.get(kind, kind), [])
-            members.append((row["name"], {"accuracy": share.get("share")} | share, row["bound"]))
-    return breakdowns
+        for title, kind, figures in breakdowns(row["metrics"], refusals=refusals):
+            groups.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
+    return groups
 
 
 def _summary(link: Link) -> str:
