@@ -27,6 +27,7 @@ COMMANDS = {
     },
     "Other commands": {
         "compare": "Compare evaluations on the same puzzles.",
+        "diagnose": "Show what costs an evaluation its points.",
         "publish-data": "Build the release folder of a data set, and upload it with --push.",
         "report": "Write one self-contained HTML page about a run.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",

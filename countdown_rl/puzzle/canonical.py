@@ -5,7 +5,7 @@ Two expressions are equal when one becomes the other by reordering or re-bracket
 a text outside the language) is compared as text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from countdown_rl.puzzle.expression import ExpressionError, Tree, parse
@@ -36,11 +36,23 @@ def canonical(tree: Tree) -> str:
     return f"{kind}({' '.join(sorted(added))}|{' '.join(sorted(removed))})"
 
 
-def _parts(tree: Tree, kind: str) -> tuple[list[str], list[str]]:
-    """The canonical forms of what a sum adds and subtracts, or a product multiplies and divides by."""
+def shape(tree: Tree) -> str:
+    """The form of an expression, with n for a number, ± for + and -, × for * and /: ``(n ± n) × n``."""
+    if isinstance(tree, int):
+        return "n"
+    total = tree[0] in "+-"
+    added, removed = _parts(tree, "sum" if total else "product", shape)
+    parts = sorted(
+        (part if total or len(part) == 1 else f"({part})" for part in added + removed), key=len, reverse=True
+    )
+    return (" ± " if total else " × ").join(parts)
+
+
+def _parts(tree: Tree, kind: str, form: Callable[[Tree], str] = canonical) -> tuple[list[str], list[str]]:
+    """The forms of what a sum adds and subtracts, or a product multiplies and divides by."""
     if isinstance(tree, int) or (tree[0] in "+-") != (kind == "sum"):
-        return [canonical(tree)], []
+        return [form(tree)], []
     operator, left, right = tree
-    added, removed = _parts(left, kind)
-    more, less = _parts(right, kind)
+    added, removed = _parts(left, kind, form)
+    more, less = _parts(right, kind, form)
     return (added + more, removed + less) if operator in "+*" else (added + less, removed + more)

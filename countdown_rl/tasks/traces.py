@@ -25,6 +25,7 @@ most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige, 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -91,10 +92,10 @@ def trace(
     lines = [heading(numbers)]
     for index in islice(order, max_lines):
         line = execute(numbers, ways[index], row["target"])
-        if line.value == row["target"]:
-            lines.append(_ending(index + 1, line))
+        reached = line.value == row["target"]
+        lines.append(written(index, line, reached=reached))
+        if reached:
             return Trace("".join(lines), ended=True)
-        lines.append(f"{index + 1}. {line.text} no\n")
     return Trace("".join(lines), ended=False)
 
 
@@ -249,17 +250,10 @@ def expected_accuracy(
     lines = [execute(numbers, way, row["target"]) for way in plan[len(numbers)]]
     count, largest = len(lines), max(budgets)
     correct = np.array([line.value == row["target"] for line in lines])
-    texts = [
-        _ending(number, line) if hit else f"{number}. {line.text} no\n"
-        for number, (line, hit) in enumerate(zip(lines, correct, strict=True), 1)
-    ]
+    texts = [written(way, line, reached=hit) for way, (line, hit) in enumerate(zip(lines, correct, strict=True))]
     start, *line_costs = count_tokens([heading(numbers), *texts])
     costs = np.array(line_costs)
-    transition = np.zeros((count + 1, count))  # the last row is for the first line
-    for index in range(count + 1):
-        way = index if index < count else None
-        following = [0 if way is None else (way + 1) % count] if in_order else next_ways(way, count)
-        transition[index, following] = 1 / len(following)
+    transition = _transition(count, in_order)
     probability = np.zeros((largest + costs.max() + 1, count + 1))  # (tokens so far, last way)
     ended = np.zeros(len(probability))
     probability[start, count] = 1
@@ -272,6 +266,46 @@ def expected_accuracy(
     return [float(ended[: budget + 1].sum()) for budget in budgets]
 
 
-def _ending(number: int, line: Line) -> str:
-    """The line that reaches the target, and the answer."""
-    return f"{number}. {line.text} yes\n</think>\n<answer>{line.expression}</answer>"
+def reaching(row: Mapping[str, Any], plan: Plan) -> list[bool]:
+    """Return for each way of the plan whether it reaches the target of *row*."""
+    numbers, target = sorted(row["nums"], reverse=True), row["target"]
+    return [execute(numbers, way, target).value == target for way in plan[len(numbers)]]
+
+
+def solved_by_line(reaching: Sequence[Sequence[bool]], lines: int, *, in_order: bool = False) -> list[list[float]]:
+    """Return the probabilities that traces without a mistake reach the target in their first 1, 2, ..., *lines* lines.
+
+    Exact, by dynamic programming over the last way. Of each puzzle are given the ways that reach its target
+    (:func:`reaching`); *in_order* is as for :func:`expected_accuracy`.
+    """
+    import numpy as np
+
+    correct = np.array(reaching)  # (puzzles, ways)
+    transition = _transition(correct.shape[1], in_order)
+    probability = np.zeros((len(correct), len(transition)))  # (puzzles, last way) of searches that go on
+    probability[:, -1] = 1
+    solved = [np.zeros(len(correct))]
+    for _ in range(lines):
+        following = probability @ transition
+        solved.append(solved[-1] + (following * correct).sum(1))
+        probability[:, :-1], probability[:, -1] = following * ~correct, 0
+    return np.stack(solved[1:], axis=1).tolist()
+
+
+@lru_cache
+def _transition(count: int, in_order: bool) -> Any:
+    """Probabilities (count + 1, count) of the next way by the last one; the last row is for the first line."""
+    import numpy as np
+
+    transition = np.zeros((count + 1, count))
+    for index in range(count + 1):
+        way = index if index < count else None
+        following = [0 if way is None else (way + 1) % count] if in_order else next_ways(way, count)
+        transition[index, following] = 1 / len(following)
+    return transition
+
+
+def written(way: int, line: Line, *, reached: bool) -> str:
+    """Return the text of *line*, executed *way* of the plan; where it reached the target, with the answer."""
+    ending = f"yes\n</think>\n<answer>{line.expression}</answer>" if reached else "no\n"
+    return f"{way + 1}. {line.text} {ending}"

@@ -1,0 +1,63 @@
+"""``countdown-rl diagnose``: what costs an evaluation its points."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from countdown_rl.cli import console
+from countdown_rl.cli.parameters import AsJson
+from countdown_rl.formatting import percent
+
+
+def diagnose(
+    results: Annotated[list[Path], typer.Argument(help="Directories of eval, one or more.")], as_json: AsJson = False
+) -> None:
+    """Show what costs an evaluation its points.
+
+    For each fault in the completions: the points that would be won if it never happened. Wrong completions are executed
+    again with that fault repaired, within the same token budget. In models that were not trained by sft on search
+    traces, only equations, format, truncation and answers are checked. For the others the puzzles solved in the first
+    lines of a search are listed too, beside those of their teacher without a mistake.
+
+    Examples:
+        countdown-rl diagnose artifacts/eval/adapter
+        countdown-rl diagnose artifacts/eval/base artifacts/eval/adapter --json
+    """
+    from countdown_rl.evaluation import diagnose as diagnosis
+    from countdown_rl.evaluation.compare import by_name
+
+    values = {name: diagnosis.diagnose(path) for name, path in by_name(results).items()}
+    views = [part for name, value in values.items() for part in _view(name, value)]
+    console.result(values, as_json=as_json, view=Group(*views, _progress(values)))
+
+
+def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
+    title = f"{name}: {percent(value['lost'])} of the completions are wrong"
+    causes = console.table("fault", "points", "completions", "occurrences", title=title)
+    for row in value["causes"]:
+        written = value["steps"].get(row["cause"].removeprefix("wrong "), {}).get("written")
+        of = f" of {written:,}" if written else ""
+        cells = (f"{100 * row['points']:.1f}", f"{row['completions']:,}", f"{row['occurrences']:,}{of}")
+        causes.add_row(row["cause"] + (" (at most)" if row["at_most"] else ""), *cells)
+    causes.add_row("no single fault", f"{100 * value['unexplained']:.1f}")
+    shapes = console.table("expression needed (± for + -, × for * /)", "points", "solved", "n")
+    for row in value["shapes"]:
+        shapes.add_row(row["shape"], f"{100 * row['points']:.1f}", percent(row["accuracy"]), f"{row['n']:,}")
+    return [causes, "", shapes, ""]
+
+
+def _progress(values: dict[str, dict[str, Any]]) -> RenderableType:
+    from countdown_rl.evaluation.diagnose import LINES
+
+    table = console.table("operator needed", "solved within so many lines", *map(str, LINES))
+    curves = {
+        (group, name if key == "model" else key): curve
+        for name, value in values.items()
+        for group, by_name in value.get("solved_by_line", {}).items()
+        for key, curve in by_name.items()
+    }
+    for (group, name), curve in sorted(curves.items(), key=lambda item: "a+-*/".index(item[0][0][0])):
+        table.add_row(group, name, *map(percent, curve))
+    return table if curves else ""
