@@ -9,17 +9,20 @@ while making it, sha256 and size of every file, and library versions. It holds n
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Required, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from countdown_rl import __version__
-from countdown_rl.errors import ArtifactError
+from countdown_rl.errors import ArtifactError, first_line
 
 MANIFEST = "manifest.json"
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
@@ -38,6 +41,42 @@ MADE_BY = {
     "data-release": "countdown-rl publish-data",
 }
 
+#: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
+MAX_DEPTH = 200
+_KINDS: dict[Any, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    NoneType: "null",
+}
+
+
+class _File(TypedDict):
+    sha256: str
+    size: int
+
+
+class _Input(TypedDict, total=False):
+    digest: str
+    manifest: "_ManifestFile"
+    base: "_Input"
+    source: str
+    kind: str
+    file: str
+    revision: str | None
+
+
+class _ManifestFile(TypedDict, total=False):
+    kind: Required[str]
+    options: Required[dict[str, Any]]
+    inputs: dict[str, _Input | list[_Input]]
+    facts: dict[str, Any]
+    files: dict[str, _File]
+    versions: dict[str, str]
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -49,6 +88,24 @@ class Manifest:
     facts: dict[str, Any] = field(default_factory=dict)
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, data: bytes, source: Path | str, remedy: str = "make it again") -> "Manifest":
+        """Return the manifest *data*, read from *source*, with those of its inputs checked as well.
+
+        Raises:
+            ArtifactError: it is damaged, or lists a file outside of the artifact.
+        """
+        values = parse_json(data, source, _ManifestFile, remedy=remedy)
+        for name in values.get("files", {}):
+            if not name or name.startswith("/") or {".", ".."} & set(name.split("/")) or re.search(r"[\\\0]", name):
+                raise ArtifactError(f"{source} lists {name!r}, which is no file of that directory; {remedy}.")
+        try:
+            manifest = cls(**values)
+            manifest.to_bytes()  # not every text of JSON can be written
+            return manifest
+        except (TypeError, ValueError) as error:
+            raise ArtifactError(f"{source} is damaged ({first_line(error).rstrip('.')}); {remedy}.") from error
 
     def to_bytes(self) -> bytes:
         """The canonical JSON: sorted keys, two-space indent, one newline at the end."""
@@ -93,6 +150,66 @@ class Draft:
         """Return sha256 and size of every file, hashing only those that :meth:`copy` did not."""
         names = sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
         return {name: self._entries.get(name) or entry(self.path / name) for name in names}
+
+
+def read_json(file: Path, fields: Any = dict) -> dict[str, Any]:
+    """Return the JSON object in *file*, whose fields have the types of *fields*, a TypedDict.
+
+    Raises:
+        ArtifactError: it is missing, is no JSON object, is nested too deep, or a field has another type.
+    """
+    try:
+        return parse_json(file.read_bytes(), file, fields)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{file} is missing; download or make it again.") from error
+
+
+def parse_json(
+    data: bytes | str, source: Path | str, fields: Any = dict, *, remedy: str = "make or download it again"
+) -> dict[str, Any]:
+    """Return the JSON object *data*, read from *source*; see :func:`read_json`. *remedy* ends the error message."""
+    try:
+        values: dict[str, Any] = json.loads(data)
+        fault = "nested too deep" if _deeper(values, MAX_DEPTH) else _fault(values, fields)
+    except RecursionError:
+        fault = "nested too deep"
+    except ValueError as error:
+        fault = f"not JSON: {first_line(error).rstrip('.')}"
+    if fault is not None:
+        raise ArtifactError(f"{source} is damaged ({fault}); {remedy}.")
+    return values
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _deeper(part, levels - 1) for part in parts)
+
+
+def _fault(value: Any, hint: Any, name: str = "") -> str | None:
+    """Return what is wrong with *value*, a field called *name*, if its type is not *hint*."""
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        faults = [_fault(value, argument, name) for argument in arguments]
+        return None if None in faults else max(filter(None, faults), key=lambda fault: fault.count("."))
+    if is_typeddict(hint):
+        kind = dict
+    if kind is float:
+        matches = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        matches = kind is Any or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
+    if not matches:
+        expected = f"{_KINDS[kind]}, not {json.dumps(value):.40}"
+        return f"`{name}` should be {expected}" if name else f"should be {expected}"
+    if is_typeddict(hint):
+        if missing := sorted(hint.__required_keys__ - value.keys()):
+            return f"no `{name and name + '.'}{missing[0]}`"
+        parts = [(value[key], inner, key) for key, inner in get_type_hints(hint).items() if key in value]
+    elif kind in (dict, list) and arguments:
+        pairs = value.items() if kind is dict else enumerate(value)
+        parts = [(part, arguments[-1], str(key)) for key, part in pairs]
+    else:
+        return None
+    return next(filter(None, (_fault(part, inner, f"{name and name + '.'}{key}") for part, inner, key in parts)), None)
 
 
 def file_sha256(path: Path) -> str:
@@ -239,9 +356,7 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     file = path / MANIFEST
     if not file.is_file():
         raise ArtifactError(f"{path} has no {MANIFEST}, so it is not a finished artifact; {make} makes one.")
-    manifest = _load(path)
-    if manifest is None:
-        raise ArtifactError(f"{file} is damaged; make it again with {make}.")
+    manifest = Manifest.parse(file.read_bytes(), file, f"make it again with {make}")
     if manifest.kind not in kinds:
         wanted = " or ".join(map(_with_article, kinds))
         raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
@@ -339,8 +454,8 @@ def _canonical(manifest: Mapping[str, Any]) -> bytes:
 
 def _load(path: Path) -> Manifest | None:
     try:
-        return Manifest(**json.loads((path / MANIFEST).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return Manifest.parse((path / MANIFEST).read_bytes(), path / MANIFEST)
+    except (OSError, ArtifactError):
         return None
 
 
@@ -349,7 +464,7 @@ def _refused(parent: Path) -> ArtifactError:
 
 
 def _with_article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'ae' else 'a'} {kind} artifact"
+    return f"{'an' if kind.startswith(('a', 'e')) else 'a'} {kind} artifact"
 
 
 def _previous(out: Path) -> Path:

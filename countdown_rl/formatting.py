@@ -1,7 +1,10 @@
 """Text for people: figures, options as flags, and model text that is safe to show."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+_UNUSUAL = re.compile(r"[^\n\t -~]")
 
 
 def printable(text: str) -> str:
@@ -9,9 +12,11 @@ def printable(text: str) -> str:
 
     A terminal or a page obeys such characters, and a model may write any. New lines and tabs stay.
     """
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
-    )
+    return _UNUSUAL.sub(lambda match: match[0] if match[0].isprintable() else _escape(match[0]), text)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
 
 
 def percent(share: float) -> str:

@@ -7,7 +7,6 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
@@ -51,7 +50,7 @@ def ask(
     if loaded.note:
         console.note(loaded.note)
     if not as_json:
-        heading = Text.assemble((console.problem(row), "bold"), (printable(f"  {ref.source}"), "dim"))
+        heading = Text.assemble((console.problem(row), "bold"), (f"  {ref.source}", "dim"))
         console.result({}, as_json=False, view=heading)
         if options.style == "begun":
             console.stream(OPEN_THINK)
@@ -61,7 +60,7 @@ def ask(
 
 
 def _view(reply: "Reply") -> Text:
-    grade = printable(reply.verdict())
+    grade = reply.verdict()
     count = reply.solved.solutions
     solution = "there is no solution; every expression was tried"
     if count:

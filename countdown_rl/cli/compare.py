@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.formatting import interval, percent
@@ -75,5 +74,5 @@ def _change(change: dict[str, Any]) -> Text:
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
         text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")
         text.append(f"  {sample['reason']}\n" if sample["reason"] else "\n", style="dim")
-        text.append(printable(sample["completion"].strip("\n")) + "\n", style="default")
+        text.append(sample["completion"].strip("\n") + "\n", style="default")
     return text

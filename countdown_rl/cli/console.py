@@ -1,14 +1,18 @@
-"""The only printer: data goes to stdout, everything for people to stderr; no text is read as markup."""
+"""The only printer: data goes to stdout, everything for people to stderr.
+
+No text is read as markup, and control characters in it (see :func:`printable`) are shown, not sent to the terminal.
+"""
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -17,8 +21,22 @@ from countdown_rl.formatting import printable
 #: Seconds between two lines of progress where stderr is no terminal.
 INTERVAL = 60.0
 
-people = Console(stderr=True, highlight=False, markup=False, emoji=False)
-_out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+class Printer(Console):
+    """Console that writes control characters of all text as escapes, also within tables and styled text."""
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Return *text* as it is measured and rendered."""
+        return super().render_str(printable(text), **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of *renderable*."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+people = Printer(stderr=True, highlight=False, markup=False, emoji=False)
+_out = Printer(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def silence() -> None:
@@ -35,16 +53,14 @@ def data(text: str) -> None:
 def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | None = None) -> None:
     """Print the result of a command: one JSON object, or *view* for a person."""
     if as_json:
-        data(json.dumps(values, ensure_ascii=False, sort_keys=True))
+        data(json.dumps(values, sort_keys=True))
     elif view is not None:
-        _out.print(Text(printable(view)) if isinstance(view, str) else view)
+        _out.print(Text(view) if isinstance(view, str) else view)
 
 
 def table(*heads: str, title: str | None = None) -> Table:
     """Return an empty table of names and, aligned to the right, figures."""
-    grid = Table(
-        box=None, pad_edge=False, title=title and printable(title), title_justify="left", caption_justify="left"
-    )
+    grid = Table(box=None, pad_edge=False, title=title, title_justify="left", caption_justify="left")
     for index, head in enumerate(heads):
         grid.add_column(head, justify="right" if index else "left")
     return grid
@@ -52,42 +68,42 @@ def table(*heads: str, title: str | None = None) -> Table:
 
 def problem(row: Mapping[str, Any]) -> str:
     """Return the puzzle or question of a row in one line."""
-    return f"{' '.join(map(str, row['nums']))} → {row['target']}" if "nums" in row else printable(row["question"])
+    return f"{' '.join(map(str, row['nums']))} → {row['target']}" if "nums" in row else str(row["question"])
 
 
 def stream(text: str) -> None:
     """Print a piece of a completion to stdout at once."""
-    _out.print(Text(printable(text), "dim"), end="")
+    _out.print(Text(text, "dim"), end="")
 
 
 def note(text: str) -> None:
     """Print a line for the person."""
-    people.print(Text(printable(text)), soft_wrap=True)
+    people.print(Text(text), soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """Print a warning; the work goes on."""
-    people.print(Text.assemble(("warning: ", "yellow"), printable(text)), soft_wrap=True)
+    people.print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
 
 
 def failure(sentence: str) -> None:
     """Print the reason of a failure, and what to do."""
-    people.print(Text.assemble(("error: ", "bold red"), printable(sentence)), soft_wrap=True)
+    people.print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
 
 
 def status(text: str) -> AbstractContextManager[object]:
     """Show *text* on a terminal while a step of unknown length runs."""
-    return people.status(Text(printable(text), "dim")) if people.is_terminal else nullcontext()
+    return people.status(Text(text, "dim")) if people.is_terminal else nullcontext()
 
 
 @contextmanager
 def progress(description: str) -> Iterator[Callable[[int, int, str], None]]:
     """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute."""
     columns = (
-        TextColumn("{task.description}", style="dim"),
+        TextColumn("{task.description}", style="dim", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}"),
+        TextColumn("{task.fields[detail]}", markup=False),
         TimeRemainingColumn(),
     )
     last = time.monotonic()

@@ -7,7 +7,6 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.options import option
@@ -49,5 +48,5 @@ def report(
         "log": None if sources.log is None else sources.log.as_posix(),
     }
     names = ", ".join(sources.results) + ("" if sources.log else "; no training log")
-    view = Text.assemble((printable(f"{out} "), "bold"), printable(f"{size / 1000:,.0f} kB, {names}"))
+    view = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
     console.result(values, as_json=as_json, view=view)

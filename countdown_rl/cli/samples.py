@@ -8,7 +8,6 @@ from rich.text import Text
 
 from countdown_rl import artifacts
 from countdown_rl.cli import console
-from countdown_rl.cli.console import printable
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.errors import UsageError
 from countdown_rl.options import option
@@ -71,9 +70,9 @@ def _steps(text: str) -> range:
 def _view(sample: dict[str, Any]) -> Text:
     text = Text(f"step {sample['step']}  " if "step" in sample else "", style="dim")
     text.append(console.problem(sample), style="bold").append("\n")
-    text.append(printable(sample["completion"].strip("\n")), style="default").append("\n")
+    text.append(sample["completion"].strip("\n"), style="default").append("\n")
     answer, value = sample["answer"], sample["value"]
-    shown = printable(f"{answer} = {value}" if value not in (None, answer) else answer or "")
+    shown = f"{answer} = {value}" if value not in (None, answer) else answer or ""
     if sample["correct"]:
         return text.append(f"✓ {shown}", style="green")
     return text.append(f"✗ {sample['reason']}" + (f" ({shown})" if shown else ""), style="red")

@@ -78,13 +78,13 @@ def writer(stream: IO[str]) -> jsonlines.Writer:
 
 _encode_text = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
 _encode_ascii = json.JSONEncoder().encode
-_SURROGATE = re.compile("[\ud800-\udfff]").search
+#: Half a surrogate pair, which JSON may hold and UTF-8 may not, and controls that a terminal would obey.
+_CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]").search
 
 
 def _encode(row: Any) -> str:
     line = _encode_text(row)
-    # JSON may hold half a surrogate pair, as an escape only; UTF-8 may not.
-    return _encode_ascii(row) if not line.isascii() and _SURROGATE(line) else line
+    return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line
 
 
 def _decode(line: str | bytes) -> Any:

@@ -6,7 +6,6 @@ same fallback types for rows that a type cannot hold.
 """
 
 import ctypes
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from gguf import GGMLQuantizationType as Type
 
 from countdown_rl.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
-from countdown_rl.models import chat_template
-from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models import chat_template, files
+from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.shape import ModelShape, read_config
 
 #: llama.cpp's number for each ``--gguf-type``, and the type of most of its tensors.
@@ -105,7 +104,9 @@ def write(source: Checkpoint, directory: Path, out: Path, *, name: str, kind: st
     if frequencies is not None:
         writer.write_tensor_data(frequencies)
     for original, tensor in tensors.items():
-        writer.write_tensor_data(_values(source.read(original), tensor))
+        weight = source.read(original)
+        check_finite(original, weight)
+        writer.write_tensor_data(_values(weight, tensor))
     writer.close()
     return dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
 
@@ -243,8 +244,7 @@ def _write_config(writer: Any, directory: Path, config: Any) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    file = directory / "generation_config.json"
-    sampling = json.loads(file.read_bytes()) if file.is_file() else {}
+    sampling = files.generation_config(directory)
     if not sampling.get("do_sample"):
         sampling = {"temperature": 0.0}  # greedy, as in transformers
     for key, ours, cast in (("temperature", "temp", float), ("top_k", "top_k", int), ("top_p", "top_p", float)):

@@ -7,7 +7,7 @@ from typing import Any
 import gguf
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models import chat_template
+from countdown_rl.models import chat_template, files
 from countdown_rl.tasks import probe
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
@@ -103,6 +103,5 @@ def pre_tokenizer(tokenizer: Any) -> str:
 
 def _end_ids(directory: Path) -> set[int]:
     """The end tokens in the checkpoint's generation config."""
-    file = directory / "generation_config.json"
-    ids = json.loads(file.read_bytes()).get("eos_token_id") if file.is_file() else None
+    ids = files.generation_config(directory).get("eos_token_id")
     return set(ids) if isinstance(ids, list) else {ids} if isinstance(ids, int) else set()

@@ -21,7 +21,7 @@ from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
-from countdown_rl.models import checkpoint, nf4, reference, shape
+from countdown_rl.models import checkpoint, files, nf4, reference, shape
 from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
 from countdown_rl.models.load import Loaded, load, load_tokenizer
 from countdown_rl.models.lora import Adapter
@@ -210,7 +210,7 @@ def _tensors(
 
 def _write_other_files(out: Path, base: Path, ref: ModelRef, plan: Plan, dtype: torch.dtype | None) -> None:
     """Write the configuration, generation config and tokenizer."""
-    config = json.loads((base / "config.json").read_bytes())
+    config = files.config(base)
     config.pop("quantization_config", None)
     if dtype is not None:
         config.pop("torch_dtype", None)

@@ -5,7 +5,6 @@ checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandb
 installed. Given puzzles, the result is loaded back and scored on them beside its source.
 """
 
-import json
 import shutil
 import tempfile
 from dataclasses import asdict
@@ -99,7 +98,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
     for tokenizer_file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (directory / tokenizer_file).is_file():
             shutil.copyfile(directory / tokenizer_file, out / tokenizer_file)
-    context = json.loads((directory / "config.json").read_bytes())["max_position_embeddings"]
+    context = shape.ModelShape.of(shape.read_config(directory)).context_length or 8192
     if tokenizer.chat_template:
         (out / "Modelfile").write_text(gguf.modelfile(file.name, tokenizer, min(context, 8192)), "utf-8")
     facts = {

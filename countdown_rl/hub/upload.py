@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
-from countdown_rl.errors import HubError
+from countdown_rl.errors import ArtifactError, HubError
 from countdown_rl.hub import secret_scan
 from countdown_rl.hub.config import check_hub_id
 
@@ -74,10 +74,11 @@ def push(
 ) -> Upload:
     """Make *repo_id* hold exactly the release at *folder*; files that are there already are not sent again.
 
-    The repository, of models or of data sets, is created if it does not exist, private unless *public*. *tag* None
-    takes the next free v1, v2, ... Files that an earlier release put there and this one lacks are removed; files
-    that a person added stay. *force* replaces the contents of a repository that this tool did not make. *manifest*
-    is that of a folder whose files were just checked; None checks them.
+    The repository, of models or of data sets, is created private if it does not exist, and becomes public after its
+    files were verified, if *public*. *tag* None takes the next free v1, v2, ... Files that an earlier release put
+    there and this one lacks are removed; files that a person added stay. *force* replaces the contents of a
+    repository that this tool did not make. *manifest* is that of a folder whose files were just checked; None checks
+    them.
 
     Raises:
         HubError: no token, no right to write, no network, or a repository that this tool did not make.
@@ -141,7 +142,7 @@ class Repository:
 
     def update(self, *, public: bool, force: bool, tag: str | None) -> Upload:
         """Commit and tag the release, and compare what the repository holds then. May be repeated after a failure."""
-        before = self._before = self._before or self._open(private=not public)
+        before = self._before = self._before or self._open()
         if before.release is None and before.entries.keys() - {ATTRIBUTES} and not force:
             raise HubError(
                 f"{self.id} exists, and countdown-rl did not make it; choose another --repo-id, or give --force to "
@@ -177,8 +178,8 @@ class Repository:
             verified=len(self.files),
         )
 
-    def _open(self, *, private: bool) -> State:
-        """Return the repository's state; if there is none, create it after the Hub accepted the card's metadata."""
+    def _open(self) -> State:
+        """Return the repository's state; a new one is private until its files were verified."""
         from huggingface_hub import RepoCard
         from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -186,8 +187,8 @@ class Repository:
             return self._state()
         if "README.md" in self.files:
             RepoCard.load(self.folder / "README.md").validate(self.type)
-        self.log(f"creating {self.id} ({'private' if private else 'public'})")
-        self.api.create_repo(self.id, repo_type=self.type, private=private, exist_ok=True)
+        self.log(f"creating {self.id} (private)")
+        self.api.create_repo(self.id, repo_type=self.type, private=True, exist_ok=True)
         return self._state()
 
     def _state(self) -> State:
@@ -260,10 +261,10 @@ class Repository:
         response = http_backoff("GET", url, headers=build_hf_headers(token=self.api.token), follow_redirects=True)
         hf_raise_for_status(response)
         try:
-            manifest = Manifest(**json.loads(response.content))
-        except (ValueError, TypeError):
+            manifest = Manifest.parse(response.content, url)
+        except ArtifactError:
             return None
-        return manifest if manifest.kind == self.manifest.kind and isinstance(manifest.files, dict) else None
+        return manifest if manifest.kind == self.manifest.kind else None
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -5,7 +5,6 @@
 completions of different engines differ by their rounding; :func:`agreement` measures by how much.
 """
 
-import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load as models
 from countdown_rl.models import shape
+from countdown_rl.models.files import adapter_config
 from countdown_rl.models.reference import ModelRef, files, without_weights
 from countdown_rl.tasks.task import Row
 
@@ -210,7 +210,7 @@ def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str |
     if models.trained_precision(ref, precision) == "nf4" or config.get("quant_method") == "bitsandbytes":
         return "--engine vllm does not support NF4 weights; leave --engine out, or merge an adapter over them first."
     if ref.base is not None:
-        adapter = json.loads((files(ref) / "adapter_config.json").read_bytes())
+        adapter = adapter_config(files(ref))
         if parts := [name for name in _NOT_IN_VLLM if adapter.get(name)]:
             return f"--engine vllm does not support {parts[0]}, which {ref.source} has; merge it first."
     if device not in ("auto", "cuda"):

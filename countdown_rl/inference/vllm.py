@@ -1,6 +1,5 @@
 """The vLLM engine, through its offline ``LLM.generate`` (0.22 to 0.30)."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,9 @@ from typing import Any
 from countdown_rl.errors import ModelError, first_line
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
+from countdown_rl.models import files as model_files
 from countdown_rl.models import load
+from countdown_rl.models.files import adapter_config
 from countdown_rl.models.reference import ModelRef, files
 
 _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32"}
@@ -57,14 +58,17 @@ class Vllm:
     def prepare(self, length: int) -> int | None:
         options: dict[str, Any] = {}
         if self._ref.base is not None:
-            rank: int = json.loads((files(self._ref) / "adapter_config.json").read_bytes())["r"]
+            rank: int = adapter_config(files(self._ref)).get("r", 8)
             options = {"enable_lora": True, "max_lora_rank": min((r for r in _LORA_RANKS if r >= rank), default=rank)}
+        path = files(self._ref.base or self._ref)
+        model_files.check(path)
         try:
             with stdout_to_stderr():
                 from vllm import LLM
 
                 self._llm = LLM(
-                    model=str(files(self._ref.base or self._ref)),
+                    model=str(path),
+                    load_format="safetensors",
                     dtype=_DTYPES[self.precision],
                     max_model_len=length,
                     seed=self._decoding.seed % 2**32,

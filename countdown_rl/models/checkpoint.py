@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 
 from countdown_rl.errors import ModelError
+from countdown_rl.models.files import INDEX, WEIGHTS, shards
 
 DTYPES = {
     "F64": torch.float64,
@@ -30,9 +31,6 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 #: Largest shard written, in bytes, as the Hub recommends.
 MAX_SHARD_SIZE = 5_000_000_000
@@ -65,7 +63,7 @@ class Checkpoint:
         """
         self.specs: dict[str, TensorSpec] = {}
         self._files: dict[str, Path] = {}
-        for path in _shards(Path(directory)):
+        for path in shards(Path(directory)):
             try:
                 with safe_open(path, framework="pt") as file:  # checks the header and the length of the file
                     slices = {name: file.get_slice(name) for name in file.offset_keys()}
@@ -99,36 +97,38 @@ def write(
     One file up to *max_shard_size* bytes, else numbered shards with an index, as transformers names them.
 
     Raises:
+        ModelError: a value is not finite.
         ValueError: *tensors* does not match *specs*.
     """
-    shards = _split(specs, max_shard_size)
+    split = _split(specs, max_shard_size)
     remaining = iter(tensors)
-    for index, names in enumerate(shards):
-        with (directory / _shard_name(index, len(shards))).open("wb") as file:
+    for index, names in enumerate(split):
+        with (directory / _shard_name(index, len(split))).open("wb") as file:
             offsets = _write_header(file, {name: specs[name] for name in names})
             for expected in names:
                 name, tensor = next(remaining, (None, None))
                 if tensor is None or name != expected or TensorSpec(tensor.dtype, tuple(tensor.shape)) != specs[name]:
                     raise ValueError(f"expected {expected} as {specs[expected]}, got {name}")
                 file.seek(offsets[name])
+                check_finite(name, tensor)
                 file.write(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
                 del tensor  # before the next one is computed
     if (extra := next(remaining, None)) is not None:
         raise ValueError(f"{extra[0]} is one tensor too many")
-    if len(shards) > 1:
-        files = {name: _shard_name(index, len(shards)) for index, names in enumerate(shards) for name in names}
+    if len(split) > 1:
+        files = {name: _shard_name(index, len(split)) for index, names in enumerate(split) for name in names}
         contents = {"metadata": {"total_size": sum(spec.nbytes for spec in specs.values())}, "weight_map": files}
         (directory / INDEX).write_text(json.dumps(contents, indent=2, sort_keys=True) + "\n")
 
 
-def _shards(directory: Path) -> list[Path]:
-    index = directory / INDEX
-    if not index.is_file():
-        return [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else sorted(directory.glob("*.safetensors"))
-    try:
-        return [directory / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index} is damaged; download or write it again.") from error
+def check_finite(name: str, tensor: torch.Tensor) -> None:
+    """Check a tensor that is about to be written.
+
+    Raises:
+        ModelError: a value is NaN or infinite.
+    """
+    if tensor.is_floating_point() and tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
+        raise ModelError(f"{name} holds values that are not finite, so nothing was written; train it again.")
 
 
 def _split(specs: Mapping[str, TensorSpec], max_shard_size: int) -> list[list[str]]:

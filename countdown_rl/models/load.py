@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from countdown_rl.errors import CountdownError, ModelError, UsageError, first_line
+from countdown_rl.models import files as model_files
 from countdown_rl.models import shape
 from countdown_rl.models.reference import ModelRef, files
 from countdown_rl.options import Precision
@@ -68,14 +69,13 @@ def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> Any:
     path = files(ref)
     if ref.base is not None and not (path / "tokenizer_config.json").is_file():
         return load_tokenizer(ref.base, trust_remote_code=trust_remote_code)
-    directory, options = path, dict[str, Any](local_files_only=True)
-    if path.is_file():
-        directory = path.parent
-        # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
-        if not (directory / "tokenizer.json").is_file():
-            options = {"gguf_file": path.name}
+    # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
+    if path.is_file() and (path.parent / "tokenizer.json").is_file():
+        path = path.parent
     try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, **options)
+        tokenizer = model_files.from_pretrained(AutoTokenizer, path, trust_remote_code=trust_remote_code)
+    except CountdownError:
+        raise
     except Exception as error:  # every tokenizer format has its own exceptions
         raise ModelError(f"the tokenizer of {ref.source} cannot be read: {first_line(error)}") from error
     for key in ("is_local", "local_files_only", "trust_remote_code"):  # not to be saved with the tokenizer
@@ -125,10 +125,6 @@ def load(
     except (CountdownError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a damaged file, a missing tensor, an unknown architecture: many libraries
-        if "trust_remote_code" in str(error):
-            raise ModelError(
-                f"{ref.source} needs code of its own to run; read that code, then give --trust-remote-code."
-            ) from error
         raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
 
 
@@ -200,7 +196,13 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
 def _attach_adapter(loaded: Loaded, ref: ModelRef, trainable: bool) -> None:
     from peft import PeftModel
 
-    loaded.model = PeftModel.from_pretrained(loaded.model, files(ref), is_trainable=trainable, use_safetensors=True)
+    path = files(ref)
+    if (kind := model_files.adapter_config(path).get("peft_type")) != "LORA":  # others may name files to load
+        raise ModelError(f"{ref.source} is an adapter of type {kind}; only LoRA adapters are supported.")
+    loaded.model = PeftModel.from_pretrained(loaded.model, path, is_trainable=trainable, use_safetensors=True)
+    weights = (value for name, value in loaded.model.named_parameters() if "lora_" in name)
+    if not all(bool(value.isfinite().all()) for value in weights):
+        raise ModelError(f"{ref.source} holds weights that are not finite; train it again.")
     loaded.model.eval()
     loaded.ref = ref
 
@@ -253,7 +255,7 @@ def _resolve_precision(ref: ModelRef, stored: str, precision: str, device: Any) 
 def _read_weights(
     ref: ModelRef, stored: str, precision: str, device: Any, trust_remote_code: bool, native: bool
 ) -> Any:
-    """Read the weights of *ref*: the one place where transformers loads a model."""
+    """Read the weights of *ref*."""
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
 
@@ -262,7 +264,7 @@ def _read_weights(
     path: Path = files(ref)
     options: dict[str, Any] = {"dtype": {"auto": "auto", "fp32": torch.float32}.get(precision, torch.bfloat16)}
     if stored == "gguf":
-        options |= {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)}
+        options["quantization_config"] = GgufConfig(dequantize=True)
     elif stored == "w4a16":
         w4a16.check_installed()
         options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
@@ -278,10 +280,11 @@ def _read_weights(
     elif stored == "bitsandbytes-4bit":
         options["device_map"] = {"": "cpu"}
     with _gguf_progress_bar_heeds_settings():
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path.parent if stored == "gguf" else path,
-            use_safetensors=True,
+        model, info = model_files.from_pretrained(
+            AutoModelForCausalLM,
+            path,
             trust_remote_code=trust_remote_code,
+            use_safetensors=True,
             output_loading_info=True,
             **options,
         )

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models import files
+from countdown_rl.models.checkpoint import Checkpoint, check_finite
 
 #: Fields of a LoraConfig that do not change the weights or are handled here. All others must be unset.
 _SUPPORTED = {
@@ -41,6 +42,9 @@ def save(
     """Write the adapter of the PEFT *model* to *directory*, with *base* as its base model.
 
     The bytes depend on the weights alone. *weights* is the state of the whole model, where *model* itself is sharded.
+
+    Raises:
+        ModelError: a weight is not finite.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
@@ -48,6 +52,8 @@ def save(
     # Not save_pretrained: it writes a card, asks the Hub about the vocabulary, and orders modules by Python's hashes.
     state = get_peft_model_state_dict(model, state_dict=weights, save_embedding_layers=False)
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
+    for name, tensor in tensors.items():
+        check_finite(name, tensor)
     save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     config = model.peft_config["default"].to_dict()
     config |= {"base_model_name_or_path": base, "revision": revision, "inference_mode": True}
@@ -77,7 +83,7 @@ class Adapter:
             ModelError: it uses something beside LoRA and DoRA that cannot be merged here.
         """
         self.directory = Path(directory)
-        self.config: dict[str, Any] = json.loads((self.directory / "adapter_config.json").read_bytes())
+        self.config = files.adapter_config(self.directory)
         self._check_config()
         self.layers: dict[str, Layer] = {}
         self.saved: dict[str, torch.Tensor] = {}

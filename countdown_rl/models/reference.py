@@ -6,7 +6,6 @@ like ``owner/name``.
 """
 
 import hashlib
-import json
 import os
 import re
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.models.files import adapter_config
 
 #: Models that ship with the package, by name.
 SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_tiny"}
@@ -199,12 +199,7 @@ def _directory(source: str, path: Path) -> ModelRef:
 
 def _base(source: str, path: Path, trained_over: dict[str, Any]) -> ModelRef:
     """The base model of the adapter at *path*, checked against *trained_over*, the entry in its manifest."""
-    try:
-        config = json.loads((path / "adapter_config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path / 'adapter_config.json'} is missing or damaged; train the adapter again."
-        ) from error
+    config = adapter_config(path)
     name = config.get("base_model_name_or_path")
     if not name:
         raise ModelError(f"{source} does not name its base model; set base_model_name_or_path in its config.")

@@ -1,11 +1,11 @@
 """A model's architecture without its weights: its configuration, its dimensions, and a skeleton on the meta device."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.errors import ModelError, first_line
+from countdown_rl.errors import CountdownError, ModelError, first_line
+from countdown_rl.models import files
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     from transformers import AutoConfig
 
     try:
-        if path.is_file():
-            return AutoConfig.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+        return files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
+    except CountdownError:
+        raise
     except Exception as error:  # each library has its own exceptions
         raise ModelError(f"the configuration of {path} cannot be read: {first_line(error)}") from error
 
@@ -64,5 +64,4 @@ def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
 
 def quantization_config(directory: Path) -> dict[str, Any] | None:
     """The ``quantization_config`` of the checkpoint in *directory*; None where its weights are not quantized."""
-    config: dict[str, Any] | None = json.loads((directory / "config.json").read_bytes()).get("quantization_config")
-    return config
+    return files.config(directory).get("quantization_config")

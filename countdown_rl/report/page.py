@@ -91,14 +91,14 @@ def text(sources: Sources, *, transcripts: int) -> str:
         "percent": formatting.percent,
         "interval": formatting.interval,
         "points": compare.points,
-        "printable": formatting.printable,
         "leaves": _leaves,
         "value": _value,
         "short": formatting.short,
         "size": _size,
         "duration": formatting.duration,
     }
-    return MARK + environment.get_template("page.html.jinja").render(view(scored, sources.log, transcripts))
+    html = environment.get_template("page.html.jinja").render(view(scored, sources.log, transcripts))
+    return MARK + formatting.printable(html)
 
 
 def _value(value: Any) -> str:

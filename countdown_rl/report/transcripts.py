@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.evaluation.results import Result
-from countdown_rl.formatting import printable
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
@@ -58,10 +57,10 @@ def transcript(sample: Mapping[str, Any]) -> Transcript:
         numbers.append((number, number in foreign))
         if number in foreign:
             foreign.remove(number)
-    completion = pieces(printable(sample["completion"]).strip("\n"))
+    completion = pieces(sample["completion"].strip("\n"))
     known = sample["correct"] or not 0 < len(nums) <= MAX_NUMBERS
     solution = None if known else _solution(CountdownRow(sample).puzzle)
-    return Transcript(sample, completion, worked, numbers, foreign, printable(verdict(sample)), solution)
+    return Transcript(sample, completion, worked, numbers, foreign, verdict(sample), solution)
 
 
 @lru_cache(maxsize=4_096)

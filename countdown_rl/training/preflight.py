@@ -10,7 +10,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError
-from countdown_rl.models import chat_template, load, reference, shape
+from countdown_rl.models import chat_template, files, load, reference, shape
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, trl_config
 from countdown_rl.training.config import TrainOptions
@@ -78,7 +78,9 @@ def check(
     device = load.device_name("auto").partition(":")[0]
     quantized = load.stored_format(base) == "bitsandbytes-4bit"
     precision = "nf4" if options.precision == "auto" and quantized else options.precision
-    loaded = load.Loaded(skeleton, load.load_tokenizer(ref), ref, precision, device, "skeleton")
+    loaded = load.Loaded(
+        skeleton, load.load_tokenizer(ref, trust_remote_code=trust_remote_code), ref, precision, device, "skeleton"
+    )
     longest = check_prompts(loaded, rows, options)
     trl_config.grpo_config(options, loaded, list(weights.values()), checkpoints)  # TRL refuses some values
     rank = _rank(ref) or options.lora_r
@@ -154,11 +156,7 @@ def check_prompts(loaded: load.Loaded, rows: Sequence[Row], options: TrainOption
 
 def _rank(ref: reference.ModelRef) -> int | None:
     """The rank of the adapter that is trained further, or None where a new one is made."""
-    if ref.base is None:
-        return None
-    from peft import LoraConfig
-
-    return int(LoraConfig.from_pretrained(str(reference.files(ref))).r)
+    return None if ref.base is None else int(files.adapter_config(reference.files(ref)).get("r", 8))
 
 
 def _width(precision: str, device: str, skeleton: Any) -> int:

@@ -166,6 +166,15 @@ def test_a_private_repository_becomes_public_on_request(hub, folder):
     assert not hub.model(NAME).private
 
 
+def test_a_failed_first_upload_leaves_no_public_repository(hub, folder):
+    hub.fail("POST .*/commit/", status=403)
+    with pytest.raises(HubError):
+        push(folder, NAME, public=True)
+    assert hub.model(NAME).private
+    assert not push(folder, NAME, public=True).private
+    assert not hub.model(NAME).private
+
+
 def test_a_repository_of_another_tool_is_not_overwritten_without_force(hub, folder, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "README.md").write_text("# theirs")

@@ -91,7 +91,10 @@ def vllm(monkeypatch, model):
             return f"1 validation error for ModelConfig\n  Value error, {self.args[0]}"
 
     class LLM:
-        def __init__(self, model, *, max_model_len, seed, enable_prefix_caching, trust_remote_code, **options):
+        def __init__(
+            self, model, *, max_model_len, seed, load_format, trust_remote_code, enable_prefix_caching, **options
+        ):
+            assert (load_format, trust_remote_code) == ("safetensors", False)
             sys.stdout.write("INFO: loading\n")
             os.write(1, b"INFO: a process of the engine\n")
             if max_model_len > 1024:

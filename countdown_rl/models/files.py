@@ -1,0 +1,163 @@
+"""Readers of the JSON files of a model directory, and the one call by which transformers loads from it."""
+
+import re
+from pathlib import Path
+from typing import Any, TypedDict
+
+from countdown_rl import artifacts
+from countdown_rl.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+#: Sizes in a configuration, and the largest value of each kind; building a larger model takes minutes or all memory.
+_SIZES = (
+    (re.compile(r"n(um)?_(\w+_)?(layers?|blocks?|experts?)").fullmatch, 4_096),
+    (re.compile(r"\w*(hidden|intermediate|vocab|embed|ffn)\w*_(size|dim)|head_dim|n_embd|n_inner").fullmatch, 1 << 24),
+    (re.compile(r"n(um)?_(\w+_)?heads?").fullmatch, 1 << 16),
+)
+
+
+class Config(TypedDict, total=False):
+    """Fields of ``config.json`` whose types are checked; those of sizes are checked by ``_SIZES``."""
+
+    model_type: str
+    architectures: list[str] | None
+    quantization_config: dict[str, Any] | None
+    text_config: dict[str, Any] | None
+    rope_parameters: dict[str, Any] | None
+    rope_scaling: dict[str, Any] | None
+    tie_word_embeddings: bool | None
+    max_position_embeddings: int | None
+    eos_token_id: int | list[int] | None
+    rms_norm_eps: float
+    rope_theta: float | None
+
+
+class AdapterConfig(TypedDict, total=False):
+    """Fields of PEFT's ``adapter_config.json`` that are read here."""
+
+    peft_type: str
+    base_model_name_or_path: str | None
+    revision: str | None
+    r: int
+    lora_alpha: float
+    lora_dropout: float
+    rank_pattern: dict[str, int] | None
+    alpha_pattern: dict[str, float] | None
+    target_modules: str | list[str] | None
+    modules_to_save: list[str] | None
+    use_rslora: bool
+    use_dora: bool
+    fan_in_fan_out: bool
+
+
+class GenerationConfig(TypedDict, total=False):
+    """Fields of ``generation_config.json`` that are read here."""
+
+    eos_token_id: int | list[int] | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+
+
+class _Index(TypedDict):
+    weight_map: dict[str, str]
+
+
+def config(directory: Path) -> dict[str, Any]:
+    """Return the ``config.json`` of the checkpoint in *directory*.
+
+    Raises:
+        ArtifactError: it is missing or a field has the wrong type.
+        ModelError: it has a size beyond all models, or names other files of weights.
+    """
+    file = directory / "config.json"
+    values = artifacts.read_json(file, Config)
+    if "transformers_weights" in values:
+        raise ModelError(f"{file} names a file of weights (transformers_weights), which is not supported; remove it.")
+    _check_sizes(file, values)
+    return values
+
+
+def adapter_config(directory: Path) -> dict[str, Any]:
+    """Return the ``adapter_config.json`` of the adapter in *directory*.
+
+    Raises:
+        ArtifactError: it is missing or a field has the wrong type.
+    """
+    return artifacts.read_json(directory / "adapter_config.json", AdapterConfig)
+
+
+def generation_config(directory: Path) -> dict[str, Any]:
+    """Return the ``generation_config.json`` of the checkpoint in *directory*; empty where it has none.
+
+    Raises:
+        ArtifactError: a field has the wrong type.
+    """
+    file = directory / "generation_config.json"
+    return artifacts.read_json(file, GenerationConfig) if file.is_file() else {}
+
+
+def shards(directory: Path) -> list[Path]:
+    """Return the safetensors files of the checkpoint or adapter in *directory*.
+
+    Raises:
+        ArtifactError: the index of the shards is damaged.
+        ModelError: it names something other than safetensors files of *directory*.
+    """
+    index = directory / INDEX
+    if not index.is_file():
+        return [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else sorted(directory.glob("*.safetensors"))
+    names = sorted(set(artifacts.read_json(index, _Index)["weight_map"].values()))
+    for name in names:
+        if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
+            raise ModelError(f"{index} names {name}, and only safetensors files beside it are read; remove it.")
+    return [directory / name for name in names]
+
+
+def check(directory: Path) -> None:
+    """Check all files that are read here of the checkpoint in *directory*.
+
+    Raises:
+        CountdownError: one is damaged, or weights are named that are not safetensors of *directory*.
+    """
+    config(directory)
+    generation_config(directory)
+    shards(directory)
+    if (directory / "adapter_config.json").is_file():  # transformers would load the base that it names instead
+        raise ModelError(f"{directory} holds a model and an adapter; move one of them to a directory of its own.")
+
+
+def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options: Any) -> Any:
+    """Load *kind*, an ``Auto`` class of transformers, from a directory or GGUF file after its files were checked.
+
+    All loading by transformers goes through here. Without an explicit False it asks on the terminal whether to run
+    code of the model.
+
+    Raises:
+        CountdownError: a file is damaged, names files that are not safetensors of this directory, or needs code.
+    """
+    if path.is_file():
+        options, path = {"gguf_file": path.name} | options, path.parent
+    elif (path / "config.json").is_file():
+        check(path)
+    try:
+        return kind.from_pretrained(path, trust_remote_code=bool(trust_remote_code), local_files_only=True, **options)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ModelError(
+            f"{path} needs code of its own; read that code, then give --trust-remote-code where a command has it."
+        ) from error
+
+
+def _check_sizes(file: Path, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _check_sizes(file, value)
+        largest = next((largest for matches, largest in _SIZES if matches(name)), None)
+        if largest is None or value is None or isinstance(value, list | dict):
+            continue
+        if not isinstance(value, int) or not 0 <= value <= largest:
+            raise ModelError(f"{file}: {name} should be a whole number up to {largest}, not {value!r:.40}.")

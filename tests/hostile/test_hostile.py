@@ -1,0 +1,94 @@
+"""Hostile inputs end in one sentence, with the right exit status, and nothing reaches the terminal or is executed."""
+
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.cli import main
+from countdown_rl.data import jsonl
+from countdown_rl.evaluation import evaluate
+from countdown_rl.evaluation.config import EvalOptions
+from tests.hostile.cases import CASES, Case
+from tests.support import tiny_llama
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A model, an adapter over it, puzzles, and an evaluation."""
+    place = tmp_path_factory.mktemp("hostile")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        tiny_llama.checkpoint(Path("model"))
+        tiny_llama.adapter(Path("adapter"), Path("model"), reference="model")
+        rows = [{"id": "3-4=7", "nums": [3, 4], "target": 7, "solutions": 1, "needs": "add-sub", "size": 2}] * 8
+        jsonl.write_rows(Path("rows.jsonl"), rows)
+        evaluate.evaluate(EvalOptions(limit=1), model="solver", data=Path("rows.jsonl"), out=Path("eval"))
+    return place
+
+
+def write(name: str, content) -> None:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes | str):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    else:
+        present = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(present | content) + "\n")
+
+
+def seal(directory: Path) -> None:
+    manifest = json.loads((directory / "manifest.json").read_bytes())
+    manifest["files"] = {name: artifacts.entry(directory / name) for name in manifest["files"]}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monkeypatch, capfd):
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for directory in ("model", "adapter"):
+        Path(directory, "code.py").write_text("open('executed', 'w')\n")
+    for name, content in case.files.items():
+        write(name, content)
+    if case.seal:
+        seal(Path("eval"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *shlex.split(case.command)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin.encode("utf-8", "surrogatepass"))))
+    status = 0
+    try:
+        main.main()
+    except SystemExit as stop:
+        status = stop.code or 0
+    printed = "".join(capfd.readouterr())
+    assert case.word in printed
+    assert status == case.status
+    assert not re.search(r"Traceback|COUNTDOWN_RL_DEBUG|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed)
+    assert not Path("executed").exists()
+    assert not list(Path().glob(".out*"))
+
+
+def test_transformers_loads_only_through_the_function_that_checks():
+    calls = re.compile(r"(?<!files)\.from_pretrained\(|\.from_config\(|torch\.load\(|\bpickle\b|trust_remote_code=None")
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in sorted((ROOT / "countdown_rl").rglob("*.py"))
+        for match in calls.finditer(path.read_text())
+    ]
+    assert found == [
+        "countdown_rl/models/files.py: .from_pretrained(",
+        "countdown_rl/models/load.py: .from_pretrained(",  # of PEFT, with use_safetensors
+        "countdown_rl/models/shape.py: .from_config(",
+    ]
+    assert "use_safetensors=True" in (ROOT / "countdown_rl/models/load.py").read_text()
