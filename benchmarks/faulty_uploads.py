@@ -55,7 +55,6 @@ def main() -> None:
     from huggingface_hub import constants
 
     from benchmarks import bench
-    from countdown_rl.errors import HubError
     from countdown_rl.hub import upload
     from tests.support.hub import running
 
@@ -81,13 +80,13 @@ def main() -> None:
                     try:
                         upload.push(folder, repo_id, log=print)
                         count["first_try"] += 1
-                    except HubError as error:
+                    except upload.HubError as error:
                         print(error)
                         hub.faults.clear()
                         try:
                             upload.push(folder, repo_id, log=print)
                             count["second_try"] += 1
-                        except HubError as again:
+                        except upload.HubError as again:
                             print(again)
                     except Exception as error:
                         sys.__stderr__.write(f"run {run}: {type(error).__name__}: {error}\n")

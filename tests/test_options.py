@@ -14,13 +14,12 @@ from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.options import Options, field_hints
-from countdown_rl.report.config import ReportOptions
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.training.config import TrainOptions
 
 STAGES = [
     *(DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions),
-    *(SftOptions, AskOptions, ReportOptions),
+    *(SftOptions, AskOptions),
 ]
 
 

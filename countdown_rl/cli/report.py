@@ -7,22 +7,19 @@ import typer
 from rich.text import Text
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, with_options
+from countdown_rl.cli.parameters import AsJson
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.options import option
-from countdown_rl.report.config import ReportOptions
 
 
-@with_options
 def report(
-    *,
     run: Annotated[Path, typer.Argument(help="Directory of the artifacts.")] = Path("artifacts"),
     result: Annotated[
         list[Path] | None, option("Directory of eval; repeatable.", show_default="all in RUN/eval")
     ] = None,
     log: Annotated[Path | None, option("Log of train.", show_default="RUN/train/log.csv if present")] = None,
     out: Annotated[Path, option("File to write.")] = Path("artifacts/report.html"),
-    options: ReportOptions,
+    transcripts: Annotated[int, option("Puzzles whose completions are shown.", min=0)] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Write one self-contained HTML page about a run.
@@ -40,7 +37,7 @@ def report(
         sources = page.find(run, results=result or (), log=log)
     except InputError as error:
         raise UsageError(str(error)) from None
-    size = page.write(sources, out, transcripts=options.transcripts)
+    size = page.write(sources, out, transcripts=transcripts)
     values = {
         "out": str(out),
         "bytes": size,

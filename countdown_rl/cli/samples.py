@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from countdown_rl import artifacts
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.errors import UsageError
@@ -54,8 +53,8 @@ def _read(result: Path) -> list[dict[str, Any]]:
     from countdown_rl.runlog import journal
 
     file = result / journal.SAMPLES if result.is_dir() else result
-    # An evaluation has samples too, and a manifest that answers for them.
-    if file.is_file() and not (file.parent / artifacts.MANIFEST).exists():
+    # An evaluation has samples too, and is checked as a whole.
+    if file.is_file() and not (file.parent / results.DETAILS).exists():
         return journal.read_samples(file)
     return results.read(result).samples
 

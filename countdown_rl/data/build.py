@@ -82,11 +82,7 @@ def _import(options: DataOptions, wanted: Distribution, exclude: Exclusion) -> t
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:
-    """The number of rows of each split.
-
-    Raises:
-        UsageError: nothing is left for training.
-    """
+    """The number of rows of each split. Raises UsageError if nothing is left for training."""
     tenth = min(1_000, max(1, options.n // 10))
     test = tenth if options.test is None else options.test
     valid = tenth if options.valid is None else options.valid

@@ -57,7 +57,10 @@ def plan(enumeration: Enumeration, split: str, n: int, *, seed: int) -> Plan:
         InputError: there are fewer than *n* puzzles; the text says how many.
     """
     distribution = enumeration.distribution
-    _check_range(distribution)
+    values, most = sorted(distribution.values), max(distribution.sizes)
+    largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
+    if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= 100_000:
+        raise UsageError("Such large numbers or targets cannot be drawn; lower --numbers or --targets.")
     bound = enumeration.upper_bound()
     if bound is not None and n > bound:
         raise InputError(f"There are at most {bound:,} such puzzles, fewer than the {n:,} wanted; lower --n.")
@@ -98,7 +101,10 @@ def _choose_sizes(plan: Plan, cells: int) -> None:
             puzzles = plan.enumeration.puzzles(size, plan.split, cells, enough=2 * (have + len(selected)))
             if puzzles is not None:
                 if (size, cells) not in plan.listed:
-                    plan.listed[size, cells] = _shuffled(puzzles, plan.seed)
+                    keys = np.full(len(puzzles), kernel.mix(plan.seed), dtype=np.int64)
+                    for column in puzzles.T:
+                        keys = kernel.mix(keys ^ column)
+                    plan.listed[size, cells] = puzzles[np.argsort(keys, kind="stable")]  # in random order
                 free = max(0, len(puzzles) - have)
                 left.append(selected[free:])
                 selected = selected[:free]
@@ -107,13 +113,6 @@ def _choose_sizes(plan: Plan, cells: int) -> None:
             plan.sizes[selected] = size
         rows = np.sort(np.concatenate(left)) if left else rows[:0]
         salt += 16
-
-
-def _shuffled(puzzles: Array, seed: int) -> Array:
-    keys = np.full(len(puzzles), kernel.mix(seed), dtype=np.int64)
-    for column in puzzles.T:
-        keys = kernel.mix(keys ^ column)
-    return puzzles[np.argsort(keys, kind="stable")]
 
 
 def rows(plan: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
@@ -231,10 +230,3 @@ def _chunks(plan: Plan, workers: int) -> Iterator[tuple[int, kernel.Rows]]:
             yield chunk
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _check_range(distribution: Distribution) -> None:
-    values, most = sorted(distribution.values), max(distribution.sizes)
-    largest = values[-most:] if distribution.tiles else values[-1:] * most
-    if 16 * distribution.high * prod(largest) >= 1 << 62 or distribution.high - distribution.low >= 100_000:
-        raise UsageError("Such large numbers or targets cannot be drawn; lower --numbers or --targets.")

@@ -48,11 +48,7 @@ class Result:
 
 
 def read(path: Path) -> Result:
-    """The evaluation at *path*.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
+    """The evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
     path = Path(path)
     manifest = artifacts.read(path, "eval")
     return Result(json.loads((path / DETAILS).read_bytes()), jsonl.read_objects(path / SAMPLES), manifest=manifest)

@@ -15,6 +15,8 @@ from countdown_rl.hub.release import recorded
 
 #: The Hub's name of each split.
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+#: The Hub's categories of numbers of rows, by their upper bounds.
+_SIZES = ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M"), (1e7, "1M<n<10M"))
 
 
 def build(options: PublishDataOptions, out: Path) -> Manifest:
@@ -56,7 +58,7 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: str, fields: list[
         pretty_name=facts["name"],
         tags=["countdown-rl", "reasoning", "reinforcement-learning", task],
         task_categories=["text-generation"],
-        size_categories=[_size_category(sum(facts["rows"].values()))],
+        size_categories=[next(name for bound, name in _SIZES if sum(facts["rows"].values()) < bound)],
         source_datasets=[f"extended|{name}"] if name else ["original"],
         configs=[
             {
@@ -81,9 +83,3 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: str, fields: list[
         files=manifest.files,
     )
     return f"{str(card).strip()}\n"
-
-
-def _size_category(rows: int) -> str:
-    """Return the Hub's category for a number of rows."""
-    bounds = [(1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M")]
-    return next((name for bound, name in bounds if rows < bound), "1M<n<10M")

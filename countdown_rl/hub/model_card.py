@@ -71,6 +71,7 @@ def write(draft: Draft, release: Release) -> None:
 
     if release.evaluation and release.measured_on:
         _write_scores(draft.path, release.evaluation.metrics, release.measured_on)
+    merged = release.link("merged")
     # The checksums are computed once: draft keeps those of the copied files for the manifest.
     card = ModelCard.from_template(
         _metadata(release),
@@ -81,7 +82,7 @@ def write(draft: Draft, release: Release) -> None:
         origin=origin(release.chain),
         curves=CURVES if release.log else None,
         comparison=below((release.comparison / "comparison.md").read_text("utf-8")) if release.comparison else None,
-        agreement=_agreement(release),
+        agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
         reproduction=_reproduction(release),
         requirements=licenses.requirements(release.license.id),
         files=draft.files(),
@@ -157,11 +158,6 @@ def _write_scores(folder: Path, metrics: Mapping[str, Any], dataset: str) -> Non
     path = folder / constants.EVAL_RESULTS_FOLDER / f"{entry.task_id}.yaml"
     path.parent.mkdir()
     path.write_text(yaml_dump(eval_result_entries_to_yaml([entry])), "utf-8")
-
-
-def _agreement(release: Release) -> Mapping[str, Any] | None:
-    merged = release.link("merged")
-    return merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None
 
 
 def _reproduction(release: Release) -> dict[str, Any] | None:

@@ -5,7 +5,6 @@ It is built from artifacts alone, so the same artifacts and options give the sam
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -101,13 +100,12 @@ def up_to_date(out: Path, kind: str, options: PublishOptions | PublishDataOption
         return None
     manifest = artifacts.read(out, kind)
     entries = list(manifest.inputs.values())
-    for source in _sources(options):
-        path = formats.path_of(source)
-        digest = artifacts.digest(path)
-        if digest is None and artifacts.portable(source) not in [entry.get("source") for entry in entries]:
-            return None
-        if digest is not None and digest not in [entry["digest"] for entry in entries]:
-            return None
+    known = {entry["digest"] for entry in entries}, {entry.get("source") for entry in entries}
+    for value in (getattr(options, key, None) or () for key in _INPUTS):
+        for source in (value,) if isinstance(value, str) else value:
+            digest = artifacts.digest(formats.path_of(source))
+            if digest not in known[0] and (digest is not None or artifacts.portable(source) not in known[1]):
+                return None
     asked = artifacts.portable(recorded(options))
     return manifest if asked.items() <= manifest.options.items() else None
 
@@ -138,39 +136,34 @@ def check_uploadable(manifest: Manifest, *, unmeasured: bool) -> None:
             )
 
 
-def _sources(options: PublishOptions | PublishDataOptions) -> Iterable[str]:
-    for key in _INPUTS:
-        value = getattr(options, key, None) or ()
-        yield from (value,) if isinstance(value, str) else value
-
-
 def _weights(options: PublishOptions) -> list[Weights]:
     """Return the weights, each with its evaluation if there is one."""
     folders = ["", *map(formats.folder_of, options.also)]
     if len(set(folders)) < len(folders):
         raise UsageError("--also: two of the weights would have the same folder; rename one of the directories.")
     weights = [formats.read(*pair) for pair in zip((options.model, *options.also), folders, strict=True)]
-    evaluations = {Path(path): read(Path(path)) for path in options.evaluations}
-    for path, evaluation in evaluations.items():
-        if not any(results.measures(evaluation, item.manifest) for item in weights):
+    evaluated: dict[str, Result] = {}
+    for path in map(Path, options.evaluations):
+        evaluation = read(path)
+        measured = [item for item in weights if results.measures(evaluation, item.manifest)]
+        if not measured:
             intended = next((item for item in weights if item.path.name == path.name), weights[0])
             raise results.other_weights(path, intended.path)
-
-    def evaluation_of(item: Weights) -> Result | None:
-        given = (evaluation for evaluation in evaluations.values() if results.measures(evaluation, item.manifest))
-        return next(given, None) or results.evaluation_beside(item.path, item.manifest)
-
-    return [replace(item, evaluation=evaluation_of(item)) for item in weights]
+        for item in measured:
+            evaluated.setdefault(item.folder, evaluation)
+    return [
+        replace(item, evaluation=evaluated.get(item.folder) or results.evaluation_beside(item.path, item.manifest))
+        for item in weights
+    ]
 
 
 def _comparison(options: PublishOptions, weights: Weights) -> Path | None:
     path = Path(options.comparison) if options.comparison else weights.path.parent / "eval" / "comparison"
-    if not options.comparison and artifacts.peek(path) != "comparison":
-        return None
     manifest = weights.evaluation.manifest if weights.evaluation else weights.manifest
-    compared = artifacts.chain(*artifacts.read(path, "comparison").inputs.values())
-    if manifest.digest in [link.digest for link in compared]:
-        return path
+    if options.comparison or artifacts.peek(path) == "comparison":
+        compared = artifacts.chain(*artifacts.read(path, "comparison").inputs.values())
+        if manifest.digest in [link.digest for link in compared]:
+            return path
     if options.comparison:
         raise ArtifactError(f"{path} does not compare {weights.path}; run `countdown-rl compare` on its evaluation.")
     return None
@@ -178,7 +171,7 @@ def _comparison(options: PublishOptions, weights: Weights) -> Path | None:
 
 def _log(options: PublishOptions, weights: Weights, chain: list[Link]) -> Path | None:
     path = Path(options.log) if options.log else weights.path.parent / "train" / "log.csv"
-    if path.is_file() and results.is_log_of(path, chain):
+    if results.is_log_of(path, chain):
         return path
     if options.log:
         raise ArtifactError(f"{path} is not the log of the training that made {weights.path}.")

@@ -56,11 +56,7 @@ class Checkpoint:
     """The tensors of all safetensors files of a directory; ``specs`` maps their names, values are read on demand."""
 
     def __init__(self, directory: Path) -> None:
-        """Read the headers.
-
-        Raises:
-            ModelError: a file is damaged, missing, or holds an unsupported type.
-        """
+        """Read the headers. Raises ModelError if a file is damaged, missing, or holds an unsupported type."""
         self.specs: dict[str, TensorSpec] = {}
         self._files: dict[str, Path] = {}
         for path in shards(Path(directory)):

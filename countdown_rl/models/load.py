@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from countdown_rl.errors import CountdownError, ModelError, UsageError, first_line
+from countdown_rl.errors import CountdownError, ModelError, first_line
 from countdown_rl.models import files as model_files
 from countdown_rl.models import shape
 from countdown_rl.models.reference import ModelRef, files
-from countdown_rl.options import Precision
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
@@ -108,12 +107,9 @@ def load(
 
     Raises:
         ModelError: the weights are incomplete or cannot be loaded.
-        UsageError: *precision* is unknown.
     """
     import torch
 
-    if precision not in get_args(Precision):
-        raise UsageError(f"--precision {precision} is not one of: {', '.join(get_args(Precision))}.")
     precision = trained_precision(ref, precision)
     try:
         tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
@@ -262,7 +258,8 @@ def _read_weights(
     from countdown_rl.models import w4a16
 
     path: Path = files(ref)
-    options: dict[str, Any] = {"dtype": {"auto": "auto", "fp32": torch.float32}.get(precision, torch.bfloat16)}
+    dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
+    options: dict[str, Any] = {"dtype": dtypes[precision]}
     if stored == "gguf":
         options["quantization_config"] = GgufConfig(dequantize=True)
     elif stored == "w4a16":

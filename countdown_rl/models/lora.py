@@ -77,11 +77,7 @@ class Adapter:
     """The adapter in a directory: ``layers`` by module name, and by parameter name the tensors ``saved`` whole."""
 
     def __init__(self, directory: Path) -> None:
-        """Read it.
-
-        Raises:
-            ModelError: it uses something beside LoRA and DoRA that cannot be merged here.
-        """
+        """Read it. Raises ModelError if it uses something beside LoRA and DoRA that cannot be merged here."""
         self.directory = Path(directory)
         self.config = files.adapter_config(self.directory)
         self._check_config()

@@ -41,11 +41,7 @@ def is_w4a16(quantization_config: Mapping[str, Any]) -> bool:
 
 
 def check_installed() -> None:
-    """Check that compressed-tensors is installed.
-
-    Raises:
-        ModelError: it is not.
-    """
+    """Check that compressed-tensors is installed. Raises ModelError if it is not."""
     if find_spec("compressed_tensors") is None:
         raise ModelError("W4A16 weights need compressed-tensors: `pip install 'countdown-rl[w4a16]'`.")
 

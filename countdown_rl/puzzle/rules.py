@@ -53,11 +53,7 @@ class Puzzle:
 
 
 def rule(name: object) -> Rule:
-    """The rule of that name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The rule of that name. Raises InputError if there is none."""
     if isinstance(name, str) and name in RULES:
         return RULES[name]
     raise InputError(f"There is no rule {name!r}; take one of {', '.join(RULES)}.")

@@ -9,12 +9,14 @@ from countdown_rl.evaluation.results import Result
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
-from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
+from countdown_rl.puzzle.rules import MAX_NUMBERS
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.explain import verdict
 
 #: The number of puzzles won, and of puzzles lost, that are shown.
 CHANGED = 4
+
+_solve = lru_cache(maxsize=4_096)(solver.solve)
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,8 @@ def transcript(sample: Mapping[str, Any]) -> Transcript:
             foreign.remove(number)
     completion = pieces(sample["completion"].strip("\n"))
     known = sample["correct"] or not 0 < len(nums) <= MAX_NUMBERS
-    solution = None if known else _solution(CountdownRow(sample).puzzle)
+    solution = None if known else _solve(CountdownRow(sample).puzzle).solution
     return Transcript(sample, completion, worked, numbers, foreign, verdict(sample), solution)
-
-
-@lru_cache(maxsize=4_096)
-def _solution(puzzle: Puzzle) -> str | None:
-    return solver.solve(puzzle).solution
 
 
 def leading(result: Result, puzzles: int) -> list[Transcript]:

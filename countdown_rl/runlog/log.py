@@ -94,11 +94,7 @@ def write(path: Path, rows: Iterable[StepRow]) -> None:
 
 
 def read(path: Path) -> list[StepRow]:
-    """The rows of the log at *path*.
-
-    Raises:
-        InputError: it is not a log that :func:`write` wrote.
-    """
+    """The rows of the log at *path*. Raises InputError if it is not a log that :func:`write` wrote."""
     with path.open(newline="") as stream:
         reader = csv.DictReader(stream)
         names = tuple(reader.fieldnames or ())

@@ -90,11 +90,7 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
 
 
 def reward(name: str) -> Callable[..., Any]:
-    """The reward function called *name*.
-
-    Raises:
-        UsageError: there is none; the text lists those that exist.
-    """
+    """The reward function called *name*. Raises UsageError if there is none; the text lists those that exist."""
     if name in _PLAIN:
         return _PLAIN[name]
     if name == "length":
