@@ -310,9 +310,9 @@ def _sample(logits: Tensor, temperature: float, top_p: float, generator: torch.G
         ordered, order = probabilities.sort(-1, descending=True)
         ordered[ordered.cumsum(-1) - ordered >= top_p] = 0
         probabilities = torch.zeros_like(ordered).scatter_(-1, order, ordered)
-    # Exponential race: of waiting times drawn from Exp(p_i), the shortest is that of i with probability p_i.
-    times = torch.empty_like(probabilities).exponential_(generator=generator)
-    return (probabilities / times).argmax(-1)
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    drawn = torch.rand(len(logits), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, drawn, right=True)[:, 0]
 
 
 def _compact(cache: Tensor, keep: Tensor, used: int) -> Tensor:

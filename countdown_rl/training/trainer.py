@@ -10,8 +10,8 @@ The loss and its gradient are TRL's. The differences:
 * the rows of an optimiser step are sorted by length unless each micro-batch has a normaliser of its own (``bnpo``),
   and each micro-batch is cut to its longest row;
 * trained weights stay in fp32, where TRL casts an adapter over 4-bit weights to bf16, in which small updates are lost;
-* with a discount below 1 each token has its own advantage: the discounted reward after it, less the mean over the
-  tokens of its group, so that of a search that succeeds the last choices are reinforced most;
+* with a discount below 1 each token has its own advantage: the discounted reward after it, less the mean over its
+  group at the same position, so that of a search that succeeds the last choices are reinforced most;
 * the seconds of generation, rewards and loss are logged.
 """
 
@@ -22,6 +22,7 @@ import torch
 from trl import GRPOTrainer
 
 from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.stop import Stop, stopping
 
 #: Losses that sum over tokens and divide by a count of the whole step.
@@ -108,7 +109,8 @@ class Trainer(GRPOTrainer):
         self.model.eval()  # no LoRA dropout while sampling
         policy = self.accelerator.unwrap_model(self.model)
         if self._plain_sampling and supports(policy):
-            completion_ids = Decoder(policy).decode(
+            decoder = Bf16Decoder(policy) if self.args.bf16 else Decoder(policy)
+            completion_ids = decoder.decode(
                 prompt_ids,
                 max_new_tokens=self.max_completion_length,
                 stop=self._stop,
@@ -172,6 +174,9 @@ class Trainer(GRPOTrainer):
         if self._discount < 1:
             mask = batch["completion_mask"]
             batch["advantages"] = discounted(self._rewards, mask, self._discount, group=self.num_generations)
+            if self.skips_zero_advantage and self.loss_type in _BY_TOKEN:  # cut what follows the last advantage
+                after = batch["advantages"].ne(0).flip(1).cumsum(1).flip(1)
+                batch["completion_mask"] = mask * after.gt(0)
         rows = len(batch["advantages"])
         lengths = batch["completion_mask"].sum(1)  # (B,)
         nonzero = batch["advantages"].reshape(rows, -1).ne(0).any(1)  # (B,)
@@ -222,17 +227,17 @@ class Trainer(GRPOTrainer):
 
 
 def discounted(rewards: torch.Tensor, mask: torch.Tensor, discount: float, *, group: int) -> torch.Tensor:
-    """Return advantages (B, T): the discounted return of each token less the mean over the tokens of its group.
+    """Return advantages (B, T): each token's discounted return less its mean over the group's tokens at that position.
 
     Args:
         rewards: (B,); each *group* of rows in turn belongs to one prompt.
         mask: (B, T), 1 where a completion has a token.
     """
     left = mask.flip(1).cumsum(1).flip(1) - 1  # tokens after this one
-    returns = rewards[:, None] * discount ** left.clamp(min=0) * mask
-    tokens = mask.reshape(-1, group * mask.size(1)).sum(1).clamp(min=1)
-    baseline = returns.reshape(-1, group * mask.size(1)).sum(1) / tokens  # (groups,)
-    return (returns - baseline.repeat_interleave(group)[:, None]) * mask
+    returns = (rewards[:, None] * discount ** left.clamp(min=0) * mask).view(-1, group, mask.size(1))
+    tokens = mask.view_as(returns)
+    baseline = returns.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)  # (groups, 1, T)
+    return ((returns - baseline) * tokens).view_as(mask)
 
 
 def _cut(batch: Batch, rows: torch.Tensor) -> Batch:

@@ -10,6 +10,7 @@ from typing import Any
 
 from countdown_rl import processes
 from countdown_rl.errors import UsageError
+from countdown_rl.inference import cpu_decoder_bf16
 from countdown_rl.models.load import Loaded
 from countdown_rl.runlog import trackers
 from countdown_rl.training.config import TrainOptions
@@ -74,7 +75,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "steps_per_generation": accumulation * options.steps_per_generation,
         "reward_weights": list(weights),
         "mask_truncated_completions": False,  # by the trainer itself, which also knows ends that are not one token
-        "bf16": loaded.device.startswith("cuda") and loaded.precision != "fp32",
+        "bf16": _computes_in_bf16(loaded),
         "use_cpu": loaded.device == "cpu",
         "ddp_find_unused_parameters": False,  # every part of the adapter is used
         "shuffle_dataset": False,  # the data set has its own order, so that a resumed run can start in its middle
@@ -86,6 +87,13 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "disable_tqdm": True,
     }
     return build(fields, options.trl)
+
+
+def _computes_in_bf16(loaded: Loaded) -> bool:
+    """Return True if matrix products are computed in bf16 (autocast): unless fp32 was asked for, where it is native."""
+    if loaded.device == "cpu":
+        return loaded.precision != "fp32" and cpu_decoder_bf16.supported()
+    return loaded.device.startswith("cuda") and loaded.precision != "fp32"
 
 
 def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:

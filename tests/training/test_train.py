@@ -325,14 +325,15 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
     assert files(result.out)["adapter_model.safetensors"] != files(unbroken.out)["adapter_model.safetensors"]
 
 
+@pytest.mark.parametrize("discount", [1.0, 0.9])
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
 @pytest.mark.parametrize("mask_truncated", [False, True])
-def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path, loss_type, mask_truncated):
+def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path, loss_type, mask_truncated, discount):
     import torch
 
     from countdown_rl.inference.stop import Stop
     from countdown_rl.models import load, reference
-    from countdown_rl.training.trainer import Trainer
+    from countdown_rl.training.trainer import Trainer, discounted
 
     load.silence_libraries()
     loaded = load.load(reference.resolve(str(place / "model")), precision="fp32")
@@ -349,6 +350,7 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
         peft_config=peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
         stop=Stop(loaded.tokenizer, loaded.model, "</answer>"),
         mask_truncated=mask_truncated,
+        discount=discount,
     )
     trainer.current_gradient_accumulation_steps = 2
     trainer.model.train()
@@ -365,6 +367,7 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
         "num_items_in_batch": mask.sum(),
     }
     trainer._ended = ended
+    trainer._rewards = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 
     def gradient(inputs, loss):
         trainer.model.zero_grad()
@@ -376,12 +379,23 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
     if mask_truncated:
         plain["completion_mask"] = mask * ended[:, None]
         plain["num_items_in_batch"] = plain["completion_mask"].sum()
+    if discount < 1:
+        plain["advantages"] = discounted(
+            trainer._rewards, plain["completion_mask"], discount, group=trainer.num_generations
+        )
     halves = [{k: v[half] if v.ndim else v for k, v in plain.items()} for half in (slice(0, 4), slice(4, 8))]
     expected = gradient(halves, super(Trainer, trainer)._compute_loss)
     found = gradient(trainer._micro_batches(dict(batch)), trainer._compute_loss)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
-    kept = sum(len(part["advantages"]) for part in trainer._micro_batches(dict(batch)))
-    assert kept == (8 if loss_type == "bnpo" else 4 if mask_truncated else 5)
+    parts = trainer._micro_batches(dict(batch))
+    kept = sum(len(part["advantages"]) for part in parts)
+    if discount < 1:
+        assert kept == (8 if loss_type == "bnpo" else 3 if mask_truncated else 4)
+        # Only the row that is solved and those beside it have an advantage, as long as it is.
+        longest = max(part["completion_mask"].shape[1] for part in parts if len(part["advantages"]))
+        assert longest == (5 if loss_type == "dapo" else 7 if mask_truncated else 9)
+    else:
+        assert kept == (8 if loss_type == "bnpo" else 4 if mask_truncated else 5)
 
 
 def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):

@@ -8,13 +8,12 @@ from countdown_rl.training.trainer import GRPOTrainer, Trainer, discounted
 from tests.support import tiny_llama
 
 
-def test_discounted_returns_are_compared_within_a_group():
+def test_discounted_returns_are_compared_within_a_group_at_the_same_position():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
     advantages = discounted(rewards, mask, 0.5, group=2)
-    mean = (0.25 + 0.5 + 1) / 4
-    torch.testing.assert_close(advantages[0], torch.tensor([0.25 - mean, 0.5 - mean, 1 - mean, 0]))
-    torch.testing.assert_close(advantages[1], torch.tensor([-mean, 0, 0, 0]))
+    torch.testing.assert_close(advantages[0], torch.tensor([0.25 - 0.125, 0, 0, 0]))  # alone at the other positions
+    torch.testing.assert_close(advantages[1], torch.tensor([-0.125, 0, 0, 0]))
     assert not advantages[2:].any()  # groups without a success have no gradient
 
 
