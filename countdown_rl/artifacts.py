@@ -400,6 +400,11 @@ class Link:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def by_grpo(self) -> bool:
+        """True for the output of ``train``: an adapter, or a model of which all weights were trained."""
+        return self.kind == "adapter" or self.options.get("tune") == "all"
+
 
 def chain(*entries: Mapping[str, Any]) -> list[Link]:
     """Return everything that the inputs *entries* were made from and themselves, first things first, each once."""
@@ -418,7 +423,8 @@ def chain(*entries: Mapping[str, Any]) -> list[Link]:
 
 def origin(links: Sequence[Link]) -> Link:
     """Return the model that training started from: the one on the Hub where there is one, else the last before it."""
-    models = [link for link in links if link.kind not in ("data", "file", "adapter", "merged", "quantized")]
+    later = ("data", "file", "merged", "quantized")
+    models = [link for link in links if link.kind not in later and not link.by_grpo]
     return next((link for link in models if link.kind == "hub"), models[-1])
 
 

@@ -19,7 +19,7 @@ from countdown_rl.errors import CountdownError, UsageError
 COMMANDS = {
     "Stages, in order": {
         "gen-data": "Generate or import puzzles, as splits for training and testing.",
-        "train": "Train a LoRA adapter with GRPO.",
+        "train": "Train a LoRA adapter, or all weights, with GRPO.",
         "eval": "Evaluate a model on held-out puzzles.",
         "merge": "Merge a LoRA adapter into its base, as ordinary safetensors.",
         "quantize": "Write a model's weights in fewer bits.",

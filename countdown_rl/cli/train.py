@@ -1,4 +1,4 @@
-"""``countdown-rl train``: GRPO on a LoRA adapter."""
+"""``countdown-rl train``: GRPO on a LoRA adapter or all weights."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from countdown_rl import processes
 from countdown_rl.cli import console, live, memory_view
-from countdown_rl.cli.parameters import AsJson, Data, Model, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import UsageError
 from countdown_rl.options import option
 from countdown_rl.training.config import RUN, TrainOptions
@@ -21,7 +21,10 @@ def train(
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
     data: Data = Path("artifacts/data"),
-    out: Out = Path("artifacts/adapter"),
+    out: Annotated[
+        Path | None,
+        option("Directory to write.", show_default="artifacts/adapter, or artifacts/model with --tune all"),
+    ] = None,
     as_json: AsJson = False,
     options: TrainOptions,
     log: Annotated[Path, option("CSV log.", RUN)] = Path("artifacts/train/log.csv"),
@@ -41,7 +44,7 @@ def train(
     ] = None,
     check: Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")] = False,
 ) -> None:
-    """Train a LoRA adapter with GRPO.
+    """Train a LoRA adapter, or all weights, with GRPO.
 
     With --precision nf4 the frozen base is held in 4 bits; on a CPU its values are rounded once and computed with in
     full precision. An interrupted run continues when the same command is run again. Samples of completions (see
@@ -53,6 +56,7 @@ def train(
         countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check
         countdown-rl train --model Qwen/Qwen3-8B --processes 8 --launch zero2
     """
+    out = out or Path("artifacts", options.kind)
     if not processes.launched():
         processes.micro_batches(options.prompts * options.num_generations, options.micro_batch, processes_)
         if launch is not None:

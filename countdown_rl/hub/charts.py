@@ -51,6 +51,7 @@ def _number(value: float) -> str:
 
 _QUANTITIES: tuple[tuple[str, str, str, Format], ...] = (
     ("correct", "Share solved", "of sampled completions", _share),
+    ("eval_correct", "Share solved", "of validation puzzles, greedy", _share),
     ("reward", "Reward", "mean over completions", _number),
     ("format", "Format kept", "thinking, then an answer", _share),
     ("mean_length", "Length", "mean tokens per completion", _number),

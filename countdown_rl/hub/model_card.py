@@ -60,6 +60,11 @@ class Release:
     def task(self) -> str:
         return str(self.evaluation.metrics["task"]) if self.evaluation else "countdown"
 
+    @property
+    def policy(self) -> Link | None:
+        """The output of GRPO in the chain."""
+        return next((link for link in self.chain if link.by_grpo), None)
+
     def link(self, kind: str) -> Link | None:
         """Return the first artifact of that kind in the chain."""
         return next((link for link in self.chain if link.kind == kind), None)
@@ -98,8 +103,8 @@ def _metadata(release: Release) -> Any:
     from huggingface_hub import ModelCardData
 
     tags = ["countdown-rl", "reasoning", release.task]
-    if release.link("adapter"):
-        tags += ["grpo", "reinforcement-learning", "lora"]
+    if release.policy:
+        tags += ["grpo", "reinforcement-learning", *(["lora"] if release.policy.kind == "adapter" else [])]
     return ModelCardData(
         base_model=release.base_model,
         base_model_relation=release.base_relation if release.base_model else None,

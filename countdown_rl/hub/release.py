@@ -212,7 +212,7 @@ def _check(release: Release, options: PublishOptions) -> None:
 def _name(origin: Link, weights: Weights, chain: list[Link]) -> str:
     stem = Path(origin.name).name.removesuffix(".gguf")
     suffix = {"full": "", "adapter": "lora"}.get(weights.format.name, weights.format.name)
-    trained = any(link.kind == "adapter" for link in chain)
+    trained = any(link.by_grpo for link in chain)
     parts = [stem, "" if "countdown" in stem else "countdown", "grpo" if trained else "", suffix]
     return "-".join(part for part in parts if part)
 

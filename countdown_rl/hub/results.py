@@ -41,15 +41,15 @@ def evaluation_beside(weights: Path, manifest: Manifest) -> Result | None:
 
 
 def is_log_of(log: Path, links: Sequence[Link]) -> bool:
-    """Return True if the training log at *log* is of the adapter in the chain *links*, by the adapter's facts."""
-    adapter = next((link for link in links if link.kind == "adapter"), None)
+    """Return True if the training log at *log* is of the training in the chain *links*, by its facts."""
+    policy = next((link for link in links if link.by_grpo), None)
     try:
         rows = trainlog.read(log)
     except (OSError, InputError):
         return False
-    if adapter is None or not rows or rows[-1].step != adapter.facts.get("steps"):
+    if policy is None or not rows or rows[-1].step != policy.facts.get("steps"):
         return False
-    if adapter.options.get("logging_steps", 1) != 1:  # rows are means, which do not show single rewards
+    if policy.options.get("logging_steps", 1) != 1:  # rows are means, which do not show single rewards
         return True
     rewards = (rows[0].reward, max(row.reward for row in rows))
-    return rewards == (adapter.facts.get("reward_first"), adapter.facts.get("reward_best"))
+    return rewards == (policy.facts.get("reward_first"), policy.facts.get("reward_best"))

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,15 @@ class StepRow:
     seconds_reward: float
     seconds_loss: float
     seconds_rest: float = 0.0  # data, optimiser, logging
+    eval_correct: float | None = None  # share of the validation puzzles solved greedily; None between evaluations
     #: Share correct by kind of puzzle, under its column (``correct_3``, ``correct_mul_div``); None in a step
     #: without such a puzzle.
     kinds: Mapping[str, float | None] = field(default_factory=dict)
 
 
 COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "kinds")
+#: Columns that every log has; the others are those that were measured.
+_REQUIRED = tuple(column.name for column in fields(StepRow) if column.default is MISSING and column.name != "kinds")
 #: Prefix of the column of a kind of puzzle.
 KIND = "correct_"
 
@@ -64,6 +67,12 @@ def mean(rows: Sequence[StepRow]) -> StepRow:
     return StepRow(step=rows[-1].step, kinds=shares, **values)  # type: ignore[arg-type]
 
 
+def best(rows: Iterable[StepRow]) -> StepRow | None:
+    """The first row with the highest ``eval_correct``; None without evaluations."""
+    scored = [row for row in rows if row.eval_correct is not None]
+    return max(scored, key=lambda row: row.eval_correct or 0.0, default=None)
+
+
 def _mean(values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return rounded(sum(present) / len(present)) if present else None
@@ -82,11 +91,12 @@ def write(path: Path, rows: Iterable[StepRow]) -> None:
     """Write the whole log, atomically."""
     rows = list(rows)
     shares = _kind_columns(rows)
+    columns = [name for name in COLUMNS if name in _REQUIRED or any(getattr(row, name) is not None for row in rows)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*COLUMNS, *shares])
+    writer.writerow([*columns, *shares])
     for row in rows:  # csv writes None as an empty field
-        writer.writerow([*(getattr(row, name) for name in COLUMNS), *(row.kinds.get(name) for name in shares)])
+        writer.writerow([*(getattr(row, name) for name in columns), *(row.kinds.get(name) for name in shares)])
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text.getvalue())
@@ -98,8 +108,8 @@ def read(path: Path) -> list[StepRow]:
     with path.open(newline="") as stream:
         reader = csv.DictReader(stream)
         names = tuple(reader.fieldnames or ())
-        shares = names[len(COLUMNS) :]
-        if names[: len(COLUMNS)] != COLUMNS or not all(name.startswith(KIND) for name in shares):
+        shares = tuple(name for name in names if name.startswith(KIND))
+        if not set(_REQUIRED) <= set(names) - set(shares) <= set(COLUMNS):
             raise InputError(f"{path} is not a training log of this version of countdown-rl.")
         try:
             return [_row(line, shares) for line in reader]

@@ -16,6 +16,7 @@ from countdown_rl import processes
 from countdown_rl.runlog import diagnostics
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import KIND, StepRow, rounded
+from countdown_rl.runlog.log import best as best_of
 from countdown_rl.tasks.task import SHOWN
 from countdown_rl.training.checkpoints import Checkpoints, Schedule
 from countdown_rl.training.config import TrainOptions
@@ -80,7 +81,9 @@ class Recorder(TrainerCallback):
             return
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._generation_logs = logs
-        row = _row(state.global_step, self._generation_logs | logs, time.perf_counter() - self._begin)
+        row = _row(
+            state.global_step, self._generation_logs | {"eval_correct": None} | logs, time.perf_counter() - self._begin
+        )
         self._journal.add_row(row)
         warnings = diagnostics.warnings(self._journal.rows, sum(self._reasons, Counter()), self._examples)
         new = {name: text for name, text in warnings.items() if name not in self._journal.warnings}
@@ -97,7 +100,8 @@ class Recorder(TrainerCallback):
             if self._curriculum:
                 self._journal.evidence = self._curriculum.evidence
             self._journal.save(checkpoint)
-            self._store.keep(checkpoint)
+            best = best_of(self._journal.rows) if self._options.keep == "best" else None
+            self._store.keep(checkpoint, best.step if best else None)
 
 
 def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
@@ -117,6 +121,7 @@ def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
         learning_rate=rounded(logs["learning_rate"]),
         seconds=rounded(seconds),
         seconds_rest=rounded(max(0.0, seconds - sum(parts.values()))),
+        eval_correct=logs.get("eval_correct"),
         kinds={name: rounded(share) for name, share in logs.items() if name.startswith(KIND)},
         **{name: rounded(value) for name, value in parts.items()},
     )

@@ -71,20 +71,31 @@ class Checkpoints:
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / RUN).write_text(json.dumps({"run": self.identity}, indent=2) + "\n")
 
-    def keep(self, checkpoint: Path) -> None:
-        """Mark *checkpoint* as complete once its bytes are on disk, then remove all others."""
+    def best(self, step: int) -> Path:
+        """The directory of the weights after *step*, the best so far."""
+        return self.directory / f"best-{step}"
+
+    def keep(self, checkpoint: Path, best: int | None = None) -> None:
+        """Mark *checkpoint* as complete once its bytes are on disk, then remove all others.
+
+        Args:
+            best: the step with the best evaluation, whose weights are kept as well.
+        """
         for path in [*checkpoint.rglob("*"), checkpoint]:
             artifacts.fsync(path)
         (checkpoint / MARK).touch()
         artifacts.fsync(checkpoint / MARK)
         artifacts.fsync(checkpoint)
-        for other in self.directory.glob("checkpoint-*"):
-            if other != checkpoint:
+        for other in self._directories():
+            if other not in (checkpoint, self.best(best or 0)):
                 shutil.rmtree(other, ignore_errors=True)
+
+    def _directories(self) -> list[Path]:
+        return [*self.directory.glob("checkpoint-*"), *self.directory.glob("best-*")]
 
     def clear(self) -> None:
         """Remove all checkpoints, and the directory where nothing else is in it."""
-        for path in self.directory.glob("checkpoint-*"):
+        for path in self._directories():
             shutil.rmtree(path, ignore_errors=True)
         (self.directory / RUN).unlink(missing_ok=True)
         if self.directory.is_dir() and not any(self.directory.iterdir()):

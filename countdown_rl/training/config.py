@@ -7,7 +7,7 @@ from countdown_rl.errors import UsageError
 from countdown_rl.options import Options, Precision, option
 
 BATCH, LOSS, COMPLETIONS, OPTIMISER = "Batch", "Loss", "Completions", "Optimiser"
-MODEL, RUN = "Adapter and precision", "Run"
+MODEL, RUN = "Weights and precision", "Run"
 
 #: Of a run that gives none.
 MAX_MICRO_BATCH = 16
@@ -15,7 +15,7 @@ MAX_MICRO_BATCH = 16
 
 @dataclass(frozen=True)
 class TrainOptions(Options):
-    """GRPO training of a LoRA adapter.
+    """GRPO training of a LoRA adapter or of all weights.
 
     Names shared with TRL's ``GRPOConfig`` and PEFT's ``LoraConfig`` have their meaning. ``prompts``,
     ``micro_batch`` and ``steps_per_generation`` count puzzles per step, completions per forward and backward pass,
@@ -81,10 +81,11 @@ class TrainOptions(Options):
     adam_beta2: Annotated[float, option("Beta 2 of AdamW.", OPTIMISER, min=0, max=1)] = 0.999
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
 
+    tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
     lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1)] = 16
     lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
     lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
-    precision: Annotated[Precision, option("Precision of the frozen base.", MODEL)] = "nf4"
+    precision: Annotated[Precision, option("Precision of the base.", MODEL)] = "nf4"
     gradient_checkpointing: Annotated[bool, option("Less memory, about a fifth slower.", MODEL)] = False
 
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
@@ -94,10 +95,22 @@ class TrainOptions(Options):
     logging_steps: Annotated[int, option("Steps per row of the log.", RUN, min=1)] = 1
     sample_every: Annotated[int, option("Steps between saved completions; 0: none.", RUN, min=0)] = 10
     sample_size: Annotated[int, option("Completions saved at a time.", RUN, min=1)] = 4
+    eval_every: Annotated[
+        int, option("Steps between greedy evaluations on the validation split; 0: none.", RUN, min=0)
+    ] = 0
+    eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
+    keep: Annotated[Literal["last", "best"], option("Weights to write: of the last step or best evaluation.", RUN)] = (
+        "last"
+    )
     report_to: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
         option("Tracker, offline, beside the log; repeatable.", RUN),
     ] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of the artifact that is written."""
+        return "adapter" if self.tune == "lora" else "model"
 
     @property
     def round_steps(self) -> int:
@@ -115,6 +128,10 @@ class TrainOptions(Options):
                 f"--micro-batch {self.micro_batch} does not divide the {completions} completions of a step "
                 f"({self.prompts} prompts x {self.num_generations} generations)."
             )
+        if self.tune == "all" and self.precision == "nf4":
+            raise UsageError("--tune all cannot train weights in 4 bits; add --precision auto.")
+        if self.keep == "best" and not self.eval_every:
+            raise UsageError("--keep best needs evaluations; add --eval-every.")
         for item in self.trl:
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():

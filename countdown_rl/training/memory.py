@@ -1,6 +1,6 @@
 """Estimate of the memory of a training run, from the shapes of the model alone.
 
-Weights, adapter, gradients and optimiser states are counted exactly. The peak adds the larger of two parts that do not
+Weights, gradients and optimiser states are counted exactly. The peak adds the larger of two parts that do not
 overlap in time: the key-value cache of generation, and the activations kept for the backward pass. The latter follow
 Korthikanti et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, to fused attention, which keeps no
 scores, and to a LoRA pair on every linear layer.
@@ -80,7 +80,10 @@ def estimate(
     total = sum(parameter.numel() for parameter in model.parameters())
     packed = [prod(layer.weight.shape) for layer in linears(model).values()] if nf4 else []
     weights = round((total - sum(packed)) * width + sum(packed) * NF4_BYTES)
-    trained = lora_parameters(model, rank)
+    trained = adapter = lora_parameters(model, rank)
+    if options.tune == "all":  # fp32 weights, their copies for autocast, and the initial model
+        trained, adapter = total, 0
+        weights = total * (_TRAINED + (width if width < _TRAINED else 0) + (width if options.beta else 0))
 
     sequences = options.prompts * options.num_generations * options.steps_per_generation // processes
     length = prompt + options.max_completion_length
@@ -90,7 +93,10 @@ def estimate(
     tokens = options.micro_batch * length
     # Autocast passes an adapter its input in the type of the base; without it, in its own.
     pair, mask = (width, 1) if device == "cuda" else (_TRAINED, _TRAINED)
-    block = tokens * kept_by_block(model, width, pair, rank, options.lora_dropout, mask)
+    if options.tune == "all":  # linear layers keep their inputs, as LoRA pairs of the same type do
+        block = tokens * kept_by_block(model, width, width, 0, 0.0, 0)
+    else:
+        block = tokens * kept_by_block(model, width, pair, rank, options.lora_dropout, mask)
     if options.gradient_checkpointing:
         kept = shape.num_layers * tokens * shape.hidden_size * width + block
     else:
@@ -101,7 +107,7 @@ def estimate(
     return Estimate(
         device=device,
         weights=weights,
-        adapter=trained * _TRAINED,
+        adapter=adapter * _TRAINED,
         gradients=trained * _TRAINED,
         optimiser=2 * trained * _TRAINED,
         generation=generation,
@@ -112,7 +118,7 @@ def estimate(
 def kept_by_block(model: Any, width: int, pair: int, rank: int, dropout: float, mask: int) -> int:
     """Bytes per token that one block of *model* keeps for the backward pass.
 
-    The base is frozen, so its layers keep no input; each LoRA pair keeps its own.
+    A frozen base keeps no inputs of its layers; each LoRA pair keeps its own.
 
     Args:
         width: bytes per number in the base; *pair* in a LoRA pair; *mask* in a dropout mask.

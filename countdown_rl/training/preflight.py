@@ -9,7 +9,7 @@ from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError, ModelError
+from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.models import chat_template, files, load, reference, shape
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, trl_config
@@ -67,11 +67,13 @@ def check(
         CountdownError: the run cannot start.
     """
     weights = rewards.parse(options.reward)
-    artifacts.check_writable(out, "adapter")
+    artifacts.check_writable(out, options.kind)
     rows, _ = read_rows(data)
     rewards.check(weights, rows[:2])
+    validation = read_validation(data, options) if options.eval_every else []
     load.silence_libraries()
     ref = reference.without_weights(reference.resolve(model, revision=revision))
+    check_model(ref, options)
     base = ref.base or ref
     config = shape.read_config(reference.files(base), trust_remote_code=trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=trust_remote_code)
@@ -81,7 +83,7 @@ def check(
     loaded = load.Loaded(
         skeleton, load.load_tokenizer(ref, trust_remote_code=trust_remote_code), ref, precision, device, "skeleton"
     )
-    longest = check_prompts(loaded, rows, options)
+    longest = check_prompts(loaded, rows, options, validation)
     trl_config.grpo_config(options, loaded, list(weights.values()), checkpoints)  # TRL refuses some values
     rank = _rank(ref) or options.lora_r
     estimates = [
@@ -97,11 +99,12 @@ def check(
         )
         for kind in dict.fromkeys((device, "cuda"))
     ]
-    trained = memory.lora_parameters(skeleton, rank)
+    total = skeleton.num_parameters()
+    trained = memory.lora_parameters(skeleton, rank) if options.tune == "lora" else total
     return Preflight(
         model=ref.reference,
         architecture=type(skeleton).__name__,
-        parameters=skeleton.num_parameters() + trained,
+        parameters=total + (trained if options.tune == "lora" else 0),
         trainable=trained,
         rows=len(rows),
         longest_prompt=longest,
@@ -119,7 +122,30 @@ def read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
     return jsonl.read_rows(data / "train.jsonl"), manifest.as_input()
 
 
-def check_prompts(loaded: load.Loaded, rows: Sequence[Row], options: TrainOptions) -> int:
+def check_model(ref: reference.ModelRef, options: TrainOptions) -> None:
+    """Check that *ref* can be trained with *options*.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if options.tune == "all" and ref.base is not None:
+        raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+
+
+def read_validation(data: Path, options: TrainOptions) -> list[Row]:
+    """The rows of the validation split that are evaluated during training.
+
+    Raises:
+        UsageError: *data* has no such split.
+    """
+    if Path(data).is_file():
+        raise UsageError(f"--eval-every needs a data directory with a validation split, and {data} is one file.")
+    return jsonl.read_rows(Path(data) / "valid.jsonl")[: options.eval_size]
+
+
+def check_prompts(
+    loaded: load.Loaded, rows: Sequence[Row], options: TrainOptions, validation: Sequence[Row] = ()
+) -> int:
     """Check the length of all prompts that the run will use.
 
     Returns:
@@ -133,9 +159,10 @@ def check_prompts(loaded: load.Loaded, rows: Sequence[Row], options: TrainOption
     if not options.curriculum:
         count = -(-options.max_steps // options.num_iterations) * options.prompts
         used = sorted(set(islice(in_turn(len(rows), options.seed), count)))
+    drawn = [*(rows[index] for index in used), *validation]
     longest = 0
-    for start in range(0, len(used), 1024):
-        part = [rows[index] for index in used[start : start + 1024]]
+    for start in range(0, len(drawn), 1024):
+        part = drawn[start : start + 1024]
         prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in part]
         for row, ids in zip(part, loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True):
             longest = max(longest, len(ids))

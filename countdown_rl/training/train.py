@@ -1,5 +1,7 @@
 """Training stage: GRPO on a LoRA adapter, from artifacts to an ``adapter`` artifact, resumed where it was killed."""
 
+import copy
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -63,10 +65,10 @@ def train(
     on_note: Callable[[str], None] = lambda _: None,
     on_warning: Callable[[str], None] = lambda _: None,
 ) -> TrainResult:
-    """Train a LoRA adapter on *model* with GRPO and write it at *out* as an ``adapter`` artifact.
+    """Train *model* with GRPO; write an ``adapter`` artifact at *out*, or a ``model`` artifact of all weights.
 
     Args:
-        data: a data artifact, of which ``train.jsonl`` is used, or one JSONL file.
+        data: a data artifact, of which ``train.jsonl`` and for evaluations ``valid.jsonl`` are used, or one JSONL file.
         checkpoints: directory of an unfinished run. One with the same options, data and model is resumed, another
             one is refused. Cleared at the end.
         log: the CSV of the run, one :class:`StepRow` a line; samples of completions go beside it.
@@ -82,10 +84,12 @@ def train(
         log, on_note = None, lambda _: None
     processes.ignore_scheduler()
     weights = rewards.parse(options.reward)
-    artifacts.check_writable(out, "adapter")
+    artifacts.check_writable(out, options.kind)
     rows, data_input = preflight.read_rows(data)
     rewards.check(weights, rows[:2])
+    validation = preflight.read_validation(data, options) if options.eval_every else []
     ref = reference.resolve(model, revision=revision)
+    preflight.check_model(ref, options)
     inputs = {"model": ref.as_input(), "data": data_input}
     store = Checkpoints(checkpoints, _identity(options, inputs))
     resume = None if restart else _latest(store)
@@ -99,12 +103,17 @@ def train(
     loaded = _load(ref, options, trust_remote_code)
     if loaded.note:
         on_note(loaded.note)
-    preflight.check_prompts(loaded, rows, options)
+    preflight.check_prompts(loaded, rows, options, validation)
     journal = Journal(log, options.logging_steps, options.max_steps)
     if resume:
         journal.load(resume)
         on_note(f"Continuing after step {step_of(resume)}.")
     trainer = _trainer(options, loaded, rows, weights, store, journal, resume, on_step=on_step, on_warning=on_warning)
+    save = partial(_save, trainer, ref.base or ref, options)
+    if validation:
+        from countdown_rl.training.validation import Validation
+
+        trainer.add_callback(Validation(options, trainer, validation, journal, store, save))
     trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
     if not resume and processes.is_main():
         store.begin()
@@ -114,13 +123,15 @@ def train(
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
     facts = _facts(trainer, options, loaded, journal.rows)
-    state = trainer.gathered()
+    best = trainlog.best(journal.rows) if options.keep == "best" else None
+    state = None if best else trainer.gathered()
     if processes.is_main():
         described = asdict(options) | {"model": ref.reference, "revision": ref.revision}
-        with artifacts.writing(out, "adapter", options=described, inputs=inputs, libraries=LIBRARIES) as draft:
-            base = ref.base or ref
-            policy = trainer.accelerator.unwrap_model(trainer.model)
-            lora.save(policy, draft.path, base=base.location, revision=base.revision, weights=state)
+        with artifacts.writing(out, options.kind, options=described, inputs=inputs, libraries=LIBRARIES) as draft:
+            if best:
+                shutil.copytree(store.best(best.step), draft.path, dirs_exist_ok=True)
+            else:
+                save(draft.path, state)
             chat_template.complete_user_turn(loaded.tokenizer, rows[0].messages())
             loaded.tokenizer.save_pretrained(draft.path)
             draft.facts.update(facts)
@@ -213,7 +224,8 @@ def _trainer(
         train_dataset=_prompts(rows, order, loaded.tokenizer),
         processing_class=loaded.tokenizer,
         callbacks=[recorder],
-        peft_config=None if loaded.ref.base else lora_config,  # an adapter is trained further as it is
+        # An adapter is trained further as it is.
+        peft_config=lora_config if options.tune == "lora" and loaded.ref.base is None else None,
         stop=Stop(loaded.tokenizer, loaded.model, STOP),
         mask_truncated=options.mask_truncated_completions,
         discount=options.discount,
@@ -233,6 +245,29 @@ def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer:
     return datasets.IterableDataset.from_generator(examples)
 
 
+def _save(
+    trainer: "Trainer", base: reference.ModelRef, options: TrainOptions, directory: Path, state: dict[str, Any] | None
+) -> None:
+    """Write the trained weights to *directory*: an adapter over *base*, or a checkpoint of the whole model in bf16.
+
+    Args:
+        state: the weights, where the processes hold parts of them.
+    """
+    import torch
+
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    if options.tune == "lora":
+        lora.save(policy, directory, base=base.location, revision=base.revision, weights=state)
+        return
+    dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
+    tensors = (state or policy.state_dict()).items()
+    tied = policy.all_tied_weights_keys
+    policy.save_pretrained(directory, state_dict={name: value.to(dtype) for name, value in tensors if name not in tied})
+    config = copy.deepcopy(policy.config)
+    config.dtype = dtype  # not of the weights that are being trained
+    config.save_pretrained(directory)
+
+
 def _facts(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, rows: Sequence[StepRow]) -> dict[str, Any]:
     import peft
 
@@ -249,4 +284,12 @@ def _facts(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, rows:
         "reward_last_tenth": last.reward,
         "correct_last_tenth": last.correct,
         "reward_best": max(row.reward for row in rows),
-    }
+    } | _evaluated(options, rows)
+
+
+def _evaluated(options: TrainOptions, rows: Sequence[StepRow]) -> dict[str, Any]:
+    """The step of the weights that are kept, and their evaluation; nothing without evaluations."""
+    kept = trainlog.best(rows) if options.keep == "best" else rows[-1]
+    return (
+        {} if kept is None or kept.eval_correct is None else {"kept_step": kept.step, "eval_correct": kept.eval_correct}
+    )

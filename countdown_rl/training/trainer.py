@@ -19,6 +19,8 @@ import time
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
+from transformers import GenerationConfig
 from trl import GRPOTrainer
 
 from countdown_rl.inference.cpu_decoder import Decoder, supports
@@ -89,10 +91,10 @@ class Trainer(GRPOTrainer):
         """Write no card into checkpoints."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        # Without save_embedding_layers=False, PEFT asks the Hub whether the vocabulary has changed.
-        self.accelerator.unwrap_model(self.model).save_pretrained(
-            output_dir or self.args.output_dir, state_dict=state_dict, save_embedding_layers=False
-        )
+        policy = self.accelerator.unwrap_model(self.model)
+        # By default PEFT asks the Hub whether the vocabulary has changed.
+        more = {"save_embedding_layers": False} if hasattr(policy, "peft_config") else {}
+        policy.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict, **more)
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         # The prompts have their special tokens; the tokenizer must not add a second one.
@@ -105,6 +107,17 @@ class Trainer(GRPOTrainer):
         self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
     ) -> tuple[list[list[int]], list[Any] | None]:
         begin = time.perf_counter()
+        completion_ids, logps = self._complete(prompt_ids, *args, **kwargs)
+        self._seconds["generation"] += time.perf_counter() - begin
+        self._ended = torch.tensor([self._stop(ids) for ids in completion_ids], device=self.accelerator.device)
+        truncated = 1.0 - self.accelerator.gather(self._ended.float()).mean().item()
+        self.log_metric("truncated", truncated)
+        return completion_ids, logps
+
+    def _complete(
+        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
+    ) -> tuple[list[list[int]], list[Any] | None]:
+        """Completions up to their ends, and the log-probabilities with which vLLM drew them."""
         logps = None
         self.model.eval()  # no LoRA dropout while sampling
         policy = self.accelerator.unwrap_model(self.model)
@@ -124,11 +137,29 @@ class Trainer(GRPOTrainer):
             if logps is not None:  # vLLM's, for its importance sampling
                 logps = [values[: len(ids)] for values, ids in zip(logps, completion_ids, strict=True)]
         self.model.train()
-        self._seconds["generation"] += time.perf_counter() - begin
-        self._ended = torch.tensor([self._stop(ids) for ids in completion_ids], device=self.accelerator.device)
-        truncated = 1.0 - self.accelerator.gather(self._ended.float()).mean().item()
-        self._metrics["train"]["truncated"].append(truncated)
         return completion_ids, logps
+
+    def complete_greedily(self, prompts: list[str]) -> list[list[int]]:
+        """The most likely completion (token ids) of each prompt; in several processes each decodes a share of them."""
+        share = -(-len(prompts) // self.accelerator.num_processes)
+        begin = share * self.accelerator.process_index
+        own = self._tokenize_prompts([prompts[index % len(prompts)] for index in range(begin, begin + share)])[0]
+        size = self.args.per_device_train_batch_size * self.args.steps_per_generation
+        unused = dict.fromkeys(("temperature", "top_p", "top_k", "min_p"))
+        kwargs = self.generation_kwargs | unused | {"do_sample": False}
+        config = GenerationConfig(**kwargs, disable_compile=True)
+        greedy = {"temperature": 0.0, "generation_kwargs": kwargs, "generation_config": config}
+        sampling = {name: getattr(self, name) for name in greedy}
+        self.__dict__.update(greedy)
+        try:
+            parts = [self._complete(own[start : start + size], None, {}, 1)[0] for start in range(0, share, size)]
+        finally:
+            self.__dict__.update(sampling)
+        return gather_object([ids for part in parts for ids in part])[: len(prompts)]
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Add *value* to the means that are logged after this step."""
+        self._metrics["train"][name].append(value)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         begin = time.perf_counter()

@@ -86,13 +86,18 @@ def test_an_adapter_over_4_bit_weights_is_counted_in_fp32():
 def kept(family, layers, dtype, dropout):
     """Bytes that the forward pass of a real stand-in keeps, per token."""
     import peft
-    import torch
     import transformers
 
     config = standins.config(family, standins.tokenizer(family), num_hidden_layers=layers, tie_word_embeddings=False)
     model = getattr(transformers, f"{family.architecture}ForCausalLM")(config).to(dtype)
     lora = peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=dropout, task_type="CAUSAL_LM")
-    model = peft.get_peft_model(model, lora).train()
+    return saved_bytes(peft.get_peft_model(model, lora).train())
+
+
+def saved_bytes(model):
+    """Bytes per token that autograd keeps of a forward pass of *model*, and its base."""
+    import torch
+
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     alive, found = [], {}
 
@@ -105,9 +110,10 @@ def kept(family, layers, dtype, dropout):
 
     ids = torch.arange(200).view(4, 50)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = model.get_base_model().model(input_ids=ids).last_hidden_state
+        base = model.get_base_model() if hasattr(model, "peft_config") else model
+        hidden = base.model(input_ids=ids).last_hidden_state
     assert hidden.requires_grad
-    return sum(found.values()) / ids.numel(), model.get_base_model()
+    return sum(found.values()) / ids.numel(), base
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.05])
@@ -120,6 +126,29 @@ def test_activations_of_a_block_are_those_that_autograd_keeps(name, width, dropo
     (one, model), (three, _) = (kept(standins.FAMILIES[name], layers, dtype, dropout) for layers in (1, 3))
     reckoned = memory.kept_by_block(model, width, pair=4, rank=4, dropout=dropout, mask=4)
     assert reckoned == pytest.approx((three - one) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_all_weights_are_counted_with_fp32_states_and_the_inputs_of_layers(width):
+    import torch
+    import transformers
+
+    from tests.support import tiny_llama
+
+    dtype = {2: torch.bfloat16, 4: torch.float32}[width]
+    family = standins.FAMILIES["llama-3.1"]
+    settings = {"tie_word_embeddings": False}
+
+    def kept_by(layers):
+        config = standins.config(family, standins.tokenizer(family), num_hidden_layers=layers, **settings)
+        return saved_bytes(transformers.LlamaForCausalLM(config).to(dtype).train())
+
+    (one, model), (three, _) = kept_by(1), kept_by(3)
+    assert memory.kept_by_block(model, width, width, 0, 0.0, 0) == pytest.approx((three - one) / 2, rel=0.02)
+    options = TrainOptions(tune="all", precision="auto")
+    found = memory.estimate(tiny_llama.model(), options, device="cpu", nf4=False, width=4, prompt=10, rank=1)
+    count = tiny_llama.model().num_parameters()
+    assert (found.weights, found.adapter, found.gradients, found.optimiser) == (4 * count, 0, 4 * count, 8 * count)
 
 
 def test_memory_depends_on_batch_length_precision_and_processes():

@@ -15,6 +15,7 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.hub import charts
 from countdown_rl.models import chat_template
 from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
@@ -396,6 +397,123 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
         assert longest == (5 if loss_type == "dapo" else 7 if mask_truncated else 9)
     else:
         assert kept == (8 if loss_type == "bnpo" else 4 if mask_truncated else 5)
+
+
+def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
+    options = replace(SMALL, eval_every=4, eval_size=5)
+    result = run(place, tmp_path, options)
+    rows = log.read(tmp_path / "log.csv")
+    assert [row.step for row in rows if row.eval_correct is not None] == [4, 6]
+    assert result.facts["eval_correct"] == rows[-1].eval_correct
+    assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
+    weights = "adapter_model.safetensors"
+    assert files(tmp_path / "adapter")[weights] == files(unbroken.out)[weights]
+    assert "of validation puzzles, greedy" in [curve.subtitle for curve in charts.curves(rows)]
+
+
+def greedy_shares(monkeypatch, shares):
+    """Let the evaluations of a run find *shares* of the puzzles solved, by step."""
+    from countdown_rl.training import trainer
+
+    def complete_greedily(self, prompts):
+        assert len(prompts) == 5
+        solved = round(shares[self.state.global_step] * 5)
+        return [[70, 70] if index < solved else [70] for index in range(5)]  # two letters are right, one is wrong
+
+    monkeypatch.setattr(trainer.Trainer, "complete_greedily", complete_greedily)
+
+
+def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+    greedy_shares(monkeypatch, {2: 0.4, 4: 0.8, 6: 0.6})
+    options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=5)
+    result = run(place, tmp_path, options)
+    assert (result.facts["kept_step"], result.facts["eval_correct"]) == (4, 0.8)
+    weights = "adapter_model.safetensors"
+    greedy_shares(monkeypatch, {4: 0.0, 6: 1.0})
+    last = run(place, tmp_path / "last", replace(options, eval_every=4))
+    assert files(last.out)[weights] != files(result.out)[weights]
+    greedy_shares(monkeypatch, {2: 0.4, 4: 0.8, 6: 0.6})
+    with pytest.raises(Killed):
+        run(place, tmp_path / "killed", options, on_step=killing(6))
+    assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("*-*")) == ["best-4", "checkpoint-5"]
+    again = run(place, tmp_path / "killed", options)
+    assert again.resumed == 5
+    assert files(again.out)[weights] == files(result.out)[weights]
+    assert not (tmp_path / "killed" / "checkpoints").exists()
+
+
+def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monkeypatch):
+    from countdown_rl.training import trainer
+
+    completions = []
+    complete = trainer.Trainer.complete_greedily
+
+    def recorded(self, prompts):
+        completions.append(complete(self, prompts))
+        return completions[-1]
+
+    monkeypatch.setattr(trainer.Trainer, "complete_greedily", recorded)
+    options = replace(SMALL, eval_every=1, eval_size=6, max_steps=1)
+    run(place, tmp_path / "decoder", options)
+    monkeypatch.setattr(trainer, "supports", lambda model: False)
+    run(place, tmp_path / "generate", replace(options, learning_rate=0.0))
+    run(place, tmp_path / "again", replace(options, learning_rate=0.0, seed=1))
+    decoded, generated, again = completions
+    assert [len(ids) for ids in decoded] == [len(ids) for ids in generated]
+    assert again == generated
+
+
+def test_evaluation_needs_a_validation_split(place, tmp_path):
+    with pytest.raises(UsageError, match="validation split"):
+        run(place, tmp_path, replace(SMALL, eval_every=1), data=place / "data" / "train.jsonl")
+    with pytest.raises(UsageError, match="--eval-every"):
+        replace(SMALL, keep="best")
+
+
+@pytest.fixture(scope="module")
+def all_weights(place, letters, tmp_path_factory):
+    out = tmp_path_factory.mktemp("all")
+    return run(place, out, replace(SMALL, tune="all", precision="auto", beta=0.01), out=out / "model")
+
+
+def test_all_weights_give_a_model_artifact_that_other_stages_take(place, all_weights, tmp_path):
+    import torch
+
+    from countdown_rl.export import config as exporting
+    from countdown_rl.export import quantize
+    from countdown_rl.hub import formats
+    from countdown_rl.models import load, reference
+
+    manifest = artifacts.read(all_weights.out, "model")
+    assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
+    ref = reference.resolve(str(all_weights.out))
+    trained, before = (load.load(each).model for each in (ref, reference.resolve(str(place / "model"))))
+    assert json.loads((all_weights.out / "config.json").read_text())["dtype"] == "bfloat16"
+    moved = [name for name, value in trained.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
+    assert any("embed_tokens" in name for name in moved)
+    assert any("mlp" in name for name in moved)
+    quantize.quantize(ref, tmp_path / "quantized", exporting.QuantizeOptions())
+    assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
+    assert manifest.kind in formats.KINDS
+    links = artifacts.chain(manifest.as_input())
+    assert links[-1].by_grpo
+    assert artifacts.origin(links).name == "model"
+    assert all(row.kl is not None for row in all_weights.rows)
+
+
+def test_a_resumed_run_on_all_weights_ends_with_the_same_bytes(place, all_weights, tmp_path):
+    options = replace(SMALL, tune="all", precision="auto", beta=0.01)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, out=tmp_path / "model", on_step=killing(5))
+    assert run(place, tmp_path, options, out=tmp_path / "model").resumed == 3
+    assert files(tmp_path / "model") == files(all_weights.out)
+
+
+def test_weights_in_4_bits_and_adapters_are_not_trained_whole(place, unbroken, tmp_path):
+    with pytest.raises(UsageError, match="--precision auto"):
+        replace(SMALL, tune="all")
+    with pytest.raises(UsageError, match="merge it first"):
+        run(place, tmp_path, replace(SMALL, tune="all", precision="auto"), model=str(unbroken.out))
 
 
 def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):

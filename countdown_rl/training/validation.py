@@ -1,0 +1,59 @@
+"""Trainer callback: scores the policy on fixed puzzles during training, and keeps its best weights."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from countdown_rl import artifacts, processes
+from countdown_rl.models import chat_template
+from countdown_rl.runlog import log
+from countdown_rl.runlog.journal import Journal
+from countdown_rl.tasks.task import Row
+from countdown_rl.training.checkpoints import Checkpoints
+from countdown_rl.training.config import TrainOptions
+
+if TYPE_CHECKING:
+    from countdown_rl.training.trainer import Trainer
+
+
+class Validation(TrainerCallback):
+    """Completes the puzzles *rows* greedily every ``eval_every`` steps and after the last one.
+
+    Args:
+        save: writes the weights to a directory, from their gathered state where processes hold parts of them.
+    """
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        trainer: "Trainer",
+        rows: Sequence[Row],
+        journal: Journal,
+        store: Checkpoints,
+        save: Callable[[Path, dict[str, Any] | None], None],
+    ) -> None:
+        self._options, self._trainer, self._rows = options, trainer, rows
+        self._journal, self._store, self._save = journal, store, save
+        self._tokenizer = trainer.processing_class
+        self._prompts = [chat_template.render(self._tokenizer, row.messages()) for row in rows]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step, options = state.global_step, self._options
+        if step % options.eval_every and step != options.max_steps:
+            return
+        completions = self._trainer.complete_greedily(self._prompts)
+        texts = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
+        solved = sum(row.grade(text).correct for row, text in zip(self._rows, texts, strict=True))
+        correct = log.rounded(solved / len(texts))
+        self._trainer.log_metric("eval_correct", correct)
+        best = log.best(self._journal.rows)  # the row of this step follows
+        if options.keep == "best" and (best is None or correct > (best.eval_correct or 0.0)):
+            state = self._trainer.gathered()
+            if processes.is_main():
+                directory = self._store.best(step)
+                directory.mkdir(parents=True, exist_ok=True)
+                self._save(directory, state)
+                for path in [*directory.rglob("*"), directory]:
+                    artifacts.fsync(path)
