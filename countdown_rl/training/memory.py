@@ -93,8 +93,8 @@ def estimate(
     tokens = options.micro_batch * length
     # Autocast passes an adapter its input in the type of the base; without it, in its own.
     pair, mask = (width, 1) if device == "cuda" else (_TRAINED, _TRAINED)
-    if options.tune == "all":  # linear layers keep their inputs, as LoRA pairs of the same type do
-        block = tokens * kept_by_block(model, width, width, 0, 0.0, 0)
+    if options.tune == "all":
+        block = tokens * kept_by_trained_block(model, width)
     else:
         block = tokens * kept_by_block(model, width, pair, rank, options.lora_dropout, mask)
     if options.gradient_checkpointing:
@@ -126,8 +126,7 @@ def kept_by_block(model: Any, width: int, pair: int, rank: int, dropout: float, 
     shape = ModelShape.of(model.config)
     hidden, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    qk_norm = any(name.endswith("q_norm") for name, _ in model.named_modules())
-    norms = 4 * (2 * hidden + (queries + keys if qk_norm else 0))  # computed in fp32
+    norms = 4 * (2 * hidden + _normed_heads(model, shape))  # computed in fp32
     attention = (2 * queries + 2 * keys) * width  # q, k, v, output
     gated = 3 * inner * width  # gate, its activation, up
     lora_inputs = 5 * hidden + queries + inner  # of q, k, v, gate and up; of o; of down
@@ -138,3 +137,18 @@ def kept_by_block(model: Any, width: int, pair: int, rank: int, dropout: float, 
     else:  # an input of several pairs is kept once, and the output of attention is counted already
         inputs = (2 * hidden + inner) * width
     return norms + attention + gated + inputs + 7 * rank * pair
+
+
+def kept_by_trained_block(model: Any, width: int) -> int:
+    """The same where all weights are trained, in fp32: under autocast if *width* is 2."""
+    shape = ModelShape.of(model.config)
+    kept = kept_by_block(model, width, width, 0, 0.0, 0)  # layers keep their inputs, as LoRA pairs would
+    # The weight of a norm keeps what it scales, in fp32; autocast copies the input of q, k, v, gate and up for each.
+    scaled = 2 * _TRAINED * shape.hidden_size + width * _normed_heads(model, shape)
+    return kept + scaled + (0 if width == _TRAINED else 3 * width * shape.hidden_size)
+
+
+def _normed_heads(model: Any, shape: ModelShape) -> int:
+    """Values per token of the queries and keys that *model* norms, as Qwen3 does."""
+    normed = any(name.endswith("q_norm") for name, _ in model.named_modules())
+    return (shape.num_heads + shape.num_kv_heads) * shape.head_dim if normed else 0
