@@ -1,17 +1,30 @@
 """Warnings about a training run that goes wrong, read off its log."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
-from countdown_rl.runlog.log import StepRow
+from countdown_rl.runlog.log import KIND, StepRow
 
 #: Steps over which a condition must hold.
 WINDOW = 10
-#: The same for one kind of puzzle, of which a step has fewer completions.
-LONG_WINDOW = 20
+#: The same for a kind of puzzle that is not learned.
+LONG_WINDOW = 100
+#: Steps whose mean is compared with the best mean of :data:`WINDOW` steps before them.
+RECENT = 7
+#: A collapse loses more than this share of the best mean, and more than so many standard errors.
+LOSS, ERRORS = 0.5, 4.5
+#: A kind of puzzle that keeps more than this share of its best mean is not lost.
+KEPT = 0.75
+#: A best mean below this may be chance.
+MIN_BEST = 0.05
 #: Nats per token below which all completions of a puzzle are alike.
 NO_ENTROPY = 0.01
+#: Prefix of the warnings that training has made the model worse.
+COLLAPSE = "collapse"
 
 _MULTIPLICATION, _ADDITION = "correct_mul_div", "correct_add_sub"
+_KINDS = {_MULTIPLICATION: "puzzles that need × or ÷", _ADDITION: "puzzles solvable with + and − alone"}
 
 
 def warnings(rows: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapping[str, str]) -> dict[str, str]:
@@ -21,35 +34,84 @@ def warnings(rows: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapp
         reasons: counts of the reasons for which recent answers were graded wrong.
         examples: for each reason an answer, or the end of a completion, graded wrong for it.
     """
-    texts = {"multiplication": _multiplication(rows)}
+    texts = {**_collapses(rows), "multiplication": _not_learned(rows)}
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
         texts |= {"entropy": _entropy(last), "length": _length(last), "zero": _zero(last, reasons, examples)}
     return {name: text for name, text in texts.items() if text}
 
 
-def _multiplication(rows: Sequence[StepRow]) -> str:
-    shares = [share for row in rows if (share := row.kinds.get(_MULTIPLICATION)) is not None]
-    if len(shares) < LONG_WINDOW:
-        return ""
-    now = _mean(shares[-LONG_WINDOW:])
-    best = max(_mean(shares[end - LONG_WINDOW : end]) for end in range(LONG_WINDOW, len(shares) + 1))
-    advice = (
-        "the mean hides it: try a lower --learning-rate, --beta 0.01, or data with more of them "
-        "(gen-data --balance needs)."
+def _collapses(rows: Sequence[StepRow]) -> dict[str, str]:
+    """Collapses of the share correct: of all puzzles, or of a kind while others are kept."""
+    kinds = {}
+    for name in sorted({name for row in rows[-WINDOW:] for name in row.kinds}):
+        fall = _fall([share for row in rows if (share := row.kinds.get(name)) is not None])
+        if fall and fall.best >= MIN_BEST:
+            kinds[name] = fall
+    worst = min(kinds, key=lambda name: kinds[name].now / kinds[name].best, default="")
+    # Of puzzles by their count of numbers, or by the operators they need, some are lost and others kept.
+    if any(fall.now > KEPT * fall.best and (name in _KINDS) == (worst in _KINDS) for name, fall in kinds.items()):
+        if not kinds[worst].significant:
+            return {}
+        return {
+            f"collapse of {worst.removeprefix(KIND)}": f"{_kind(worst)} are being unlearned, and the mean hides it: "
+            f"{kinds[worst]}; try a lower --learning-rate, --beta 0.01, or data with more of them (gen-data --balance)."
+        }
+    total, reward = _fall([row.correct for row in rows]), _fall([row.reward for row in rows])
+    if not total or not total.significant:
+        return {}
+    if reward and reward.significant:
+        return {"collapse": f"training diverges: {total} of all puzzles; try a lower --learning-rate, or --beta 0.01."}
+    return {
+        "collapse of correctness": f"the reward is kept up without correct answers: {total} of all puzzles; give "
+        "correct answers more weight (--reward correct=1), and other rewards less."
+    }
+
+
+def _kind(name: str) -> str:
+    return _KINDS.get(name) or f"puzzles of {name.removeprefix(KIND)} numbers"
+
+
+@dataclass(frozen=True)
+class _Fall:
+    """The best mean share of :data:`WINDOW` steps, and the present one; *significant* if that is a collapse."""
+
+    best: float
+    now: float
+    significant: bool
+
+    def __str__(self) -> str:
+        return f"{self.now:.0%} correct over the last {RECENT} steps, against {self.best:.0%} at best"
+
+
+def _fall(shares: Sequence[float]) -> _Fall | None:
+    """The fall of *shares*, newest last; None where there are too few."""
+    before = shares[:-RECENT]
+    if len(before) < WINDOW:
+        return None
+    best, now = _best(before), _mean(shares[-RECENT:])
+    # From differences of neighbouring steps, which a trend hardly changes.
+    variance = _mean([(second - first) ** 2 for first, second in pairwise(before)]) / 2
+    error = (variance * (1 / WINDOW + 1 / RECENT)) ** 0.5
+    return _Fall(best, now, best >= MIN_BEST and best - now > max(LOSS * best, ERRORS * error))
+
+
+def _best(shares: Sequence[float]) -> float:
+    """The highest mean of :data:`WINDOW` shares in a row."""
+    sums = list(accumulate(shares, initial=0.0))
+    return max(end - start for start, end in zip(sums, sums[WINDOW:], strict=False)) / WINDOW
+
+
+def _not_learned(rows: Sequence[StepRow]) -> str:
+    hard, easy = (
+        [share for row in rows if (share := row.kinds.get(name)) is not None] for name in (_MULTIPLICATION, _ADDITION)
     )
-    if best >= 0.05 and now < best / 4:
-        return (
-            f"multiplication is falling: of the completions to puzzles that need × or ÷, {now:.0%} are "
-            f"correct over the last {LONG_WINDOW} steps, against {best:.0%} at best; {advice}"
-        )
-    easy = [share for row in rows[-LONG_WINDOW:] if (share := row.kinds.get(_ADDITION)) is not None]
-    if len(shares) >= 5 * LONG_WINDOW and easy and best < 0.02 and _mean(easy) >= 0.3:
-        return (
-            f"multiplication is not being learned: {now:.0%} of the completions to puzzles that need × or ÷ are "
-            f"correct, {_mean(easy):.0%} of the others; {advice}"
-        )
-    return ""
+    if len(hard) < LONG_WINDOW or len(easy) < WINDOW or _best(hard) >= MIN_BEST or _mean(easy[-WINDOW:]) < 0.3:
+        return ""
+    return (
+        f"multiplication is not being learned: {_mean(hard[-WINDOW:]):.0%} of the completions to puzzles that need × "
+        f"or ÷ are correct, {_mean(easy[-WINDOW:]):.0%} of the others; try data with more of them (gen-data --balance)."
+    )
 
 
 def _entropy(last: Sequence[StepRow]) -> str:

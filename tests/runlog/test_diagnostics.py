@@ -1,7 +1,12 @@
 """Warnings about a run that goes wrong, and none about a healthy one."""
 
-from countdown_rl.runlog import diagnostics
+import random
+
+import pytest
+
+from countdown_rl.runlog import diagnostics, log
 from countdown_rl.runlog.log import StepRow
+from tests.support.imports import ROOT
 
 
 def row(step, **changes):
@@ -42,15 +47,66 @@ def test_warnings_need_enough_steps():
     assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
 
 
-def test_falling_accuracy_on_multiplication_is_a_warning_though_the_mean_rises():
-    alive = run(40)
-    dead = [row(step, correct=0.8, kinds={"correct_add_sub": 0.9, "correct_mul_div": 0.02}) for step in range(41, 61)]
-    assert "multiplication is falling" in warnings(alive + dead)["multiplication"]
-    assert "2% are correct" in warnings(alive + dead)["multiplication"]
-    assert warnings(alive + dead[:5]) == {}
+def test_multiplication_that_is_never_learned_is_a_warning():
     never = run(120, kinds={"correct_add_sub": 0.7, "correct_mul_div": 0.0})
     assert "not being learned" in warnings(never)["multiplication"]
     assert warnings(run(120, kinds={"correct_add_sub": 0.1, "correct_mul_div": 0.0})) == {}
+
+
+#: Kinds of puzzle: count of numbers, operators, share of the puzzles, share correct, and its gain per 100 steps.
+KINDS = (("3", "add_sub", 0.4, 0.95, 0.03), ("4", "add_sub", 0.2, 0.6, 0.3), ("4", "mul_div", 0.4, 0.4, 0.2))
+#: Of a planted collapse: the kinds of which correct answers are lost, and the warning.
+COLLAPSES = {
+    "a reward that kills multiplication": (lambda size, needs: needs == "mul_div", "collapse of mul_div"),
+    "a learning rate that diverges": (lambda size, needs: True, "collapse"),
+    "a reward of the format only": (lambda size, needs: True, "collapse of correctness"),
+    "puzzles of 3 numbers that die": (lambda size, needs: size == "3", "collapse of 3"),
+}
+
+
+def logged(seed, steps, collapse=None, onset=None):
+    """A log of 16 puzzles of 8 completions a step; from *onset* on correct answers are lost within three steps."""
+    rng = random.Random(seed)
+    shift = rng.uniform(-0.05, 0.05)  # a stronger or weaker model
+    rows = []
+    for step in range(1, steps + 1):
+        kept = 1.0 if onset is None else min(1.0, max(0.0, 1 - (step - onset) / 3))
+        right: dict[str, list[float]] = {}
+        for size, needs, _, start, gain in rng.choices(KINDS, [kind[2] for kind in KINDS], k=16):
+            mean = min(0.98, max(0.02, start + shift + gain * step / 100))
+            share = rng.betavariate(0.7 * mean, 0.7 * (1 - mean))  # most puzzles are solved nearly always or never
+            if collapse and COLLAPSES[collapse][0](size, needs):
+                share *= kept
+            solved = sum(rng.random() < share for _ in range(8)) / 8
+            for name in ("all", f"correct_{size}", f"correct_{needs}"):
+                right.setdefault(name, []).append(solved)
+        shares = {name: sum(values) / len(values) for name, values in right.items()}
+        correct = shares.pop("all")
+        reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
+        rows.append(row(step, correct=correct, reward=reward, kinds=shares))
+    return rows
+
+
+@pytest.mark.parametrize("collapse", COLLAPSES)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_collapse_is_named_within_ten_steps(collapse, seed):
+    onset = 20 + 7 * seed % 60
+    rows = logged(seed, onset + 10, collapse, onset)
+    named = [set(warnings(rows[:step])) for step in range(onset, onset + 11)]
+    assert set.union(*named[:2]) == set()
+    assert next(names for names in named if names) == {COLLAPSES[collapse][1]}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_healthy_run_raises_no_alarm(seed):
+    rows = logged(100 + seed, 150)
+    assert {name for step in range(1, 151) for name in warnings(rows[:step])} == set()
+
+
+def test_the_run_of_the_pipeline_raises_no_alarm():
+    rows = log.read(ROOT / "artifacts/train/log.csv")
+    names = {name for step in range(1, len(rows) + 1) for name in warnings(rows[:step])}
+    assert not [name for name in names if name.startswith(diagnostics.COLLAPSE)]
 
 
 def test_steps_without_multiplication_do_not_count():
