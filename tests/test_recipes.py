@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -186,11 +187,37 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path):
     assert str(world) not in card
 
 
-def test_the_gsm8k_recipe_has_a_faster_setting(world, tmp_path, monkeypatch):
+#: Of the step of each system: prompts, completions of one, of a micro-batch, and steps; the other words are flags.
+STEPS = {
+    ("llama-3.1-8b-countdown", ""): (32, 4, 8, 1406, "--beta 0.001"),
+    ("qwen3-0.6b-laptop", ""): (4, 8, 4, 225, ""),
+    ("qwen2.5-3b-areal", ""): (256, 8, 8, 930, "--epsilon-high 0.2"),
+    ("llama-3.1-8b-gsm8k", ""): (8, 4, 4, 934, "--eval-every 250"),
+    ("llama-3.1-8b-gsm8k", "FAST=1"): (16, 2, 8, 1868, "--num-iterations 4, --epsilon-high 0.2, --reward length:100=1"),
+    ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--launch zero2, --processes 1, --precision nf4"),
+    ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--launch zero3, --processes 4, --precision bf16"),
+}
+
+
+@pytest.mark.parametrize(("name", "settings"), STEPS)
+def test_a_recipe_keeps_the_step_of_its_system(name, settings, world, tmp_path, monkeypatch):
+    for setting in settings.split():
+        monkeypatch.setenv(*setting.split("="))
+    words = printed(name, world, tmp_path / "out", "--check")[1]
+    given = dict(pairwise(words))  # the last of a repeated flag counts
+    *step, others = STEPS[name, settings]
+    flags_of_step = ("--prompts", "--num-generations", "--micro-batch", "--max-steps")
+    assert [int(given[flag]) for flag in flags_of_step] == step
+    for other in filter(None, others.split(", ")):
+        flag, value = other.split()
+        assert given[flag] == value
+
+
+def test_a_quick_run_of_the_faster_setting_has_whole_batches(world, tmp_path, monkeypatch):
     monkeypatch.setenv("FAST", "1")
-    told = call("llama-3.1-8b-gsm8k", world, tmp_path / "out", 'echo "$@"', "--check").stdout
-    assert told.index("--num-generations 4") < told.index("--num-generations 2 --num-iterations 4")
-    assert "--reward length:100=1" in told
+    words = printed("llama-3.1-8b-gsm8k", world, tmp_path / "out", "--check", "--quick")[1]
+    given = dict(pairwise(words))
+    assert int(given["--prompts"]) * int(given["--num-generations"]) % int(given["--micro-batch"]) == 0
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Llama-3.1-8B on GSM8K, from its training split to a 4-bit upload: one GPU of 24 GB or more.
 #
-#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] llama-3.1-8b-gsm8k.sh OUT [--check] [--quick]
+#   [MODEL=...] [FROM=rows.jsonl] [FAST=1] [ZERO=2] [PUSH=NAME/MODEL LICENSE_FILE=LICENSE] llama-3.1-8b-gsm8k.sh OUT [--check] [--quick]
 #
 # Reasoning and answer in blocks whose tags stand on lines of their own. Four rewards: that layout (+1 or -1), no
 # text after the answer (-0.5), an integer (+1 or -1), the correct number (1). FAST=1 samples two completions per
-# prompt, trains on each four times, and rewards short ones. Faults of the original that are corrected:
+# prompt of twice as many, trains on each four times, and rewards short ones. ZERO=2 or 3 trains with DeepSpeed on
+# PROCESSES GPUs; ZeRO-3 shards the weights, which are in bf16 then. Faults of the original that are corrected:
 #   - It monitored training on the test split: here a tenth of the training split is held out, and the test split is
 #     used once for each of the four models.
 #   - It compared answers as text: here 1,000 and $1000 and 1000.0 are the same number.
@@ -24,16 +25,20 @@ train=(
   --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
   --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934
   --learning-rate 2e-4 --lr-scheduler-type cosine --warmup-steps 500 --weight-decay 0.01 --beta 0.02
+  --epsilon 0.2 --epsilon-high 0.2 --eval-every 250
   --temperature 0.7 --top-p 0.9 --max-prompt-length 512 --max-completion-length 256
   --reward strict-format/-1=1 --reward no-trailing=1 --reward integer=1 --reward correct=1
 )
 eval=(--max-new-tokens 256)
 if [ "${FAST-}" ]; then
-  train+=(--num-generations 2 --num-iterations 4 --max-completion-length 128 --reward length:100=1)
+  train+=(--prompts 16 --num-generations 2 --micro-batch 8 --num-iterations 4 --max-steps 1868 # one pass, four times
+    --max-completion-length 128 --reward length:100=1)
 fi
+if [ "${ZERO-}" ]; then train+=(--launch "zero$ZERO" --processes "${PROCESSES:-1}"); fi
+if [ "${ZERO-}" = 3 ]; then train+=(--precision bf16); fi
 if [ "$quick" ]; then
   data+=(--n 300)
-  train+=(--max-steps 2 --prompts 2 --max-completion-length 16)
+  train+=(--max-steps 2 --prompts 2 --micro-batch 4 --max-completion-length 16)
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
