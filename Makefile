@@ -7,7 +7,7 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test lint clean
+.PHONY: repro test lint gpu clean
 
 repro: $(READY)
 	$(BIN)/dvc repro
@@ -19,6 +19,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Everything that needs a GPU, measured on this machine; ARGS names some of the parts.
+gpu: $(READY)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 # torch is asked for by an exact version first: on Linux a plain range would take the newest build with
 # several gigabytes of CUDA. On a GPU machine install the build you want into .venv before `make`.

@@ -92,10 +92,11 @@ def evaluate(
         Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl"), _identity(engine, prompts, options, inputs)
     )
     samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
+    if name != "transformers":
+        engine.close()  # it may hold most of the memory
     facts = {}
     compares = process[0] == 0 and options.engine == name != "transformers"
     if compares and options.temperature == 0 and options.agreement:
-        engine.close()
         compared = slice(options.agreement)
         texts = [sample["completion"] for sample in samples[compared]]
         facts["agreement"] = engines.agreement(texts, load("transformers"), prompts[compared], rows[compared])

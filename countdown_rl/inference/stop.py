@@ -63,8 +63,9 @@ def stopping_criteria(stop: Stop, start: int, on_token: Callable[[int], None] | 
     def finished(ids: Any, scores: Any, **kwargs: Any) -> Any:  # (B, S) ids -> (B,) bool
         if on_token is not None:
             on_token(int(ids[0, -1]))
-        candidates = stop.may_end[ids[:, -1].cpu()].tolist()
-        done = [may_end and stop(row[start:].tolist()) for may_end, row in zip(candidates, ids, strict=True)]
+        tail = ids[:, max(start, ids.shape[1] - len(stop.text) - 1) :].cpu()  # all that the stop looks at
+        candidates = stop.may_end[tail[:, -1]].tolist()
+        done = [may_end and stop(row) for may_end, row in zip(candidates, tail.tolist(), strict=True)]
         return torch.tensor(done, device=ids.device)
 
     return StoppingCriteriaList([finished])

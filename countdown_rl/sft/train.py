@@ -75,7 +75,7 @@ def train(
     set_seed(options.seed)
     if options.model is None:
         tokens = tokenizer.build(batches.corpus(rows, plan), options.vocab_size)
-        model = _new_model(options, tokens)
+        model = _new_model(options, tokens).to(load.device_name("auto"))
     else:
         loaded = load.load(reference.resolve(options.model, revision=options.revision), precision="fp32")
         model, tokens = loaded.model, loaded.tokenizer

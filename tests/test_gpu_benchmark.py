@@ -1,0 +1,98 @@
+"""The benchmark for whoever has a GPU: parts run alone, and a failing one loses nothing after it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bench, gpu
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    monkeypatch.setattr(gpu, "device", lambda: "a card")
+    return lambda name: json.loads((tmp_path / f"gpu-{name}.json").read_text())
+
+
+def test_every_part_has_a_limit_and_the_shapes_are_the_published_ones():
+    assert set(gpu.PARTS) == set(gpu.MINUTES)
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {}
+    for name in ("qwen2.5-3b", "llama-3.1-8b"):
+        shape = dict(gpu.SHAPES[name])
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.pop("model_type"), **shape))
+        sizes[name] = model.num_parameters()
+    assert sizes == {"qwen2.5-3b": 3_085_938_688, "llama-3.1-8b": 8_030_261_248}
+
+
+def test_a_part_that_fails_or_cannot_run_is_named_in_its_result(results, monkeypatch):
+    def fails(settings):
+        gpu._save_progress({"base": 1})
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setitem(gpu.PARTS, "resume", fails)
+    gpu.run_part("resume")
+    assert results("resume")["failed"] == "RuntimeError: no kernel"
+    assert results("resume")["base"] == 1
+    gpu.run_part("smollm2")
+    assert "--gguf" in results("smollm2")["skipped"]
+    assert results("smollm2")["device"] == "a card"
+
+
+def test_a_part_that_is_killed_or_takes_too_long_loses_nothing_after_it(results, monkeypatch):
+    code = {
+        "resume": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "gradients": "import time; time.sleep(60)",
+        "vllm": "import json, pathlib; pathlib.Path({0!r}).write_text(json.dumps({{'cosine': 1}}))",
+    }
+    popen = gpu.subprocess.Popen
+
+    def starting(words, **options):
+        name = words[3]
+        return popen([sys.executable, "-c", code[name].format(str(bench.RESULTS / f"gpu-{name}.json"))], **options)
+
+    monkeypatch.setattr(gpu.subprocess, "Popen", starting)
+    monkeypatch.setattr(gpu, "MINUTES", gpu.MINUTES | {"gradients": 0.02})
+    outcomes = gpu.run_all(["resume", "gradients", "vllm"], [])
+    assert outcomes["vllm"] == "done"
+    assert results("vllm") == {"cosine": 1}
+    assert outcomes["resume"].startswith("failed: exit status -9")
+    assert results("gradients")["failed"] == "stopped after 0.02 minutes"
+
+
+def test_the_makefile_runs_it():
+    assert "-m benchmarks.gpu" in (ROOT / "Makefile").read_text().partition("\ngpu:")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["gradients", "llama-3.1-8b-nf4", "evaluation", "resume"])
+def test_a_part_gives_its_figures_with_tiny_shapes_on_a_cpu(results, part):
+    gpu.run_part(part, tiny=True)
+    result = results(part)
+    assert "failed" not in result, result
+    if part == "gradients":
+        assert result["cosine"] > 0.9999
+        assert result["relative_difference"] < 1e-3
+    elif part == "evaluation":
+        assert result["tokens_a_second"] > 0
+        assert result["rows_of_a_batch"] == 4
+    elif part == "resume":
+        assert result["resumed"] == 2
+        assert result["same_bytes"]
+    else:
+        assert min(result["gradient_norms"]) > 0
+        assert result["estimate"]["peak"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="needs a CUDA device")
+def test_gradients_over_nf4_are_those_of_trl_on_a_gpu(results):
+    gpu.run_part("gradients")
+    assert results("gradients")["cosine"] > 0.99
