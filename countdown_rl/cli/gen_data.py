@@ -1,5 +1,6 @@
 """``countdown-rl gen-data``: puzzles as JSONL."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ from rich.table import Table
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, with_options
 from countdown_rl.data.config import DataOptions
+
+#: Rows between two updates of the progress.
+EVERY = 64
 
 
 @with_options
@@ -21,16 +25,25 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
         countdown-rl gen-data --n 50000
         countdown-rl gen-data --n 2000 --preset tv --impossible 0.1
         countdown-rl gen-data --from-hub Jiayi-Pan/Countdown-Tasks-3to4
+        countdown-rl gen-data --test-from my-puzzles.jsonl
         countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --balance needs
     """
     from countdown_rl.data import build
 
-    facts = build.make(options, out)
-    for reason, count in facts.get("dropped", {}).items():
-        console.note(f"dropped {count:,}: {reason}")
+    start = time.monotonic()
+    with console.progress("puzzles") as update:
+
+        def on_row(count: int, total: int) -> None:
+            if count % EVERY == 0:
+                update(count, total, f"{count / (time.monotonic() - start):,.0f}/s")
+
+        facts = build.make(options, out, on_row)
+    for reason, text in facts.get("reasons", {}).items():
+        console.note(f"dropped {facts['dropped'][reason]:,} rows: {text}")
     for split, counts in facts["splits"].items():
         if not counts["rows"]:
             console.warn(f"the split {split} is empty.")
+    console.note(f"Wrote {out} in {time.monotonic() - start:.0f} s.")
     console.result({"out": str(out), **facts}, as_json=as_json, view=_table(facts["splits"]))
 
 

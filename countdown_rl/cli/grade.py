@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, BinaryIO, TextIO
+from typing import Annotated, BinaryIO, Literal, TextIO
 
 import typer
 
@@ -18,6 +18,10 @@ def grade(
         str, typer.Argument(metavar="[FILE]", help="JSONL with nums, target and completion; - is stdin.")
     ] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
+    on_error: Annotated[
+        Literal["stop", "mark"],
+        option("At a line that cannot be graded: stop, or write its error in place of a grade."),
+    ] = "stop",
     as_json: Annotated[
         bool, option("Print a summary as one JSON object; grades only with --out.", name="--json")
     ] = False,
@@ -30,7 +34,7 @@ def grade(
 
     Examples:
         countdown-rl grade samples.jsonl --out grades.jsonl
-        echo '{"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}' \\
+        echo '{"nums": [3,4], "target": 7, "completion": "<answer>3+4</answer>"}' \\
           | countdown-rl grade
     """
     from countdown_rl.data import jsonl
@@ -50,18 +54,28 @@ def grade(
         if out is not None:
             stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
         writer = None if stream is None else jsonl.writer(stream)
-        for row in jsonl.iter_rows(lines, "standard input" if source == "-" else source):
+        for place, line in jsonl.numbered(lines, "standard input" if source == "-" else source):
+            try:
+                row = jsonl.parse(line, place)
+                if not isinstance(row.get("completion"), str):
+                    raise InputError(f"{place}: there is no text in `completion`.")
+            except InputError as error:
+                if on_error == "stop":
+                    raise
+                counts["errors"] += 1
+                if writer is not None:
+                    writer.write({"error": str(error)})
+                continue
             counts["n"] += 1
-            completion = row.get("completion")
-            if not isinstance(completion, str):
-                raise InputError(f"{source}, row {counts['n']}: there is no text in `completion`.")
-            graded = row.grade(completion)
+            graded = row.grade(row["completion"])
             counts.update({name: getattr(graded, name) for name in ("format", "strict_format", "correct")})
             reasons[graded.reason] += 1
             if writer is not None:
                 writer.write({**({"id": row["id"]} if "id" in row else {}), **asdict(graded)})
     del reasons[""]
     summary = {name: counts[name] for name in ("n", "correct", "format", "strict_format")}
+    summary |= {"errors": counts["errors"]} if on_error == "mark" else {}
     console.result({**summary, "reasons": dict(reasons.most_common())}, as_json=as_json)
     if not as_json:
-        console.note(f"{counts['n']:,} graded, {counts['correct']:,} correct.")
+        errors = f", {counts['errors']:,} lines with errors" if counts["errors"] else ""
+        console.note(f"{counts['n']:,} graded, {counts['correct']:,} correct{errors}.")

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,19 @@ from countdown_rl.puzzle import rules
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
-_UNRECORDED = ("workers", "from_", "exclude")
+_UNRECORDED = ("workers", "from_", "test_from", "exclude")
+
+#: Called with the count of rows so far, and of all.
+OnRow = Callable[[int, int], None]
 
 
-def make(options: DataOptions, out: Path) -> dict[str, Any]:
+def make(options: DataOptions, out: Path, on_row: OnRow = lambda count, total: None) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
+
+    Those of an import have also ``reasons``: why rows were dropped, in words with an example.
+
+    Args:
+        on_row: called with the count of rows so far, and of all.
 
     Raises:
         UsageError: an option cannot be read, or options contradict each other.
@@ -34,25 +43,42 @@ def make(options: DataOptions, out: Path) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     if options.exclude:
         inputs["exclude"] = [artifacts.file_input(Path(path)) for path in options.exclude]
-    facts: dict[str, Any] = {}
+    own = None
+    if options.test_from:
+        own = external.test_rows(Path(options.test_from), wanted)
+        inputs["test"] = artifacts.file_input(Path(options.test_from))
+        exclude.hands.update(tuple(sorted(row["nums"])) for row in own.splits["test"])
+    imports = [] if own is None else [own]
+    test = options.test if own is None else 0
     splits: dict[str, Iterable[dict[str, Any]]]
     if options.from_ or options.from_hub:
-        inputs["from"], imported = _import(options, wanted, exclude)
-        facts = {"read": imported.read, "dropped": dict(sorted(imported.dropped.items()))}
+        inputs["from"], imported = _import(replace(options, test=test), wanted, exclude, on_row)
+        imports.append(imported)
         splits = dict(imported.splits)
     else:
         enumeration = Enumeration(wanted, exclude)
-        plans = [generate.plan(enumeration, *size, seed=options.seed) for size in split_sizes(options).items()]
+        sizes = split_sizes(replace(options, test=test))
+        plans = [generate.plan(enumeration, *size, seed=options.seed) for size in sizes.items()]
         workers = options.workers or processes.cpu_threads()
         splits = {plan.split: generate.rows(plan, workers=workers) for plan in plans}
+    if own is not None:
+        splits["test"] = own.splits["test"]
     recorded = {k: value for k, value in asdict(options).items() if k not in _UNRECORDED and value not in (None, ())}
     with artifacts.writing(out, "data", options=recorded, inputs=inputs) as draft:
-        draft.facts |= {**facts, "splits": {}}
+        if imports:
+            dropped = sum((item.dropped for item in imports), Counter())
+            draft.facts |= {"read": sum(item.read for item in imports), "dropped": dict(sorted(dropped.items()))}
+        draft.facts["splits"] = {}
+        written = 0
         for split, rows in splits.items():
             counts: Counter[tuple[str, str]] = Counter()
-            jsonl.write_rows(draft.path / f"{split}.jsonl", _counted(rows, options.style, counts))
+            on_split = partial(lambda before, count: on_row(before + count, options.n), written)
+            counted = _counted(rows, options.style, counts, on_split)
+            jsonl.write_rows(draft.path / f"{split}.jsonl", counted)
+            written += counts["rows", ""]
             draft.facts["splits"][split] = _facts(counts)
-        return dict(draft.facts)
+    reasons = {key: text for item in imports for key, text in item.reasons().items()}
+    return draft.facts | ({"reasons": reasons} if imports else {})
 
 
 def _check_source(options: DataOptions) -> None:
@@ -60,13 +86,17 @@ def _check_source(options: DataOptions) -> None:
         raise UsageError("--style lines is for --task gsm8k; take begun or own.")
     if options.from_ and options.from_hub:
         raise UsageError("Give --from or --from-hub, not both.")
+    if options.test_from and (options.test is not None or options.task == "gsm8k"):
+        raise UsageError("--test-from has all test puzzles, of Countdown; leave out --test and --task.")
     if options.revision and not options.from_hub:
         raise UsageError("--revision goes with --from-hub.")
     if options.task == "gsm8k" and not (options.from_ or options.from_hub):
         raise UsageError("--task gsm8k needs --from FILE or --from-hub openai/gsm8k.")
 
 
-def _import(options: DataOptions, wanted: Distribution, exclude: Exclusion) -> tuple[Any, external.Import]:
+def _import(
+    options: DataOptions, wanted: Distribution, exclude: Exclusion, on_row: OnRow
+) -> tuple[Any, external.Import]:
     """The input as manifests record it, and the imported rows."""
     if options.from_hub:
         commit, published = external.from_hub(options.from_hub, options.revision)
@@ -78,7 +108,8 @@ def _import(options: DataOptions, wanted: Distribution, exclude: Exclusion) -> t
     puzzles = external.puzzles(wanted, exclude, impossible=options.impossible > 0)
     candidate = puzzles if options.task == "countdown" else external.problem
     limits = {"valid": options.valid, "test": options.test}
-    return source, external.import_rows(published, options.n, candidate, limits)
+    imported = external.import_rows(published, options.n, candidate, limits, lambda count: on_row(count, options.n))
+    return source, imported
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:
@@ -156,11 +187,12 @@ def _numbers(spec: str) -> tuple[tuple[int, ...], bool]:
 
 
 def _counted(
-    rows: Iterable[dict[str, Any]], style: str | None, counts: Counter[tuple[str, str]]
+    rows: Iterable[dict[str, Any]], style: str | None, counts: Counter[tuple[str, str]], on_row: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
     """The rows, with a *style* if there is one, counted on the way into *counts*."""
-    for row in rows:
-        counts["rows", ""] += 1
+    for count, row in enumerate(rows, 1):
+        counts["rows", ""] = count
+        on_row(count)
         if "size" in row:
             counts["size", str(row["size"])] += 1
             counts["needs", row["needs"] or "impossible"] += 1

@@ -48,6 +48,14 @@ class DataOptions(Options):
         str | None,
         option("JSONL, JSON, CSV or Parquet file to import.", IMPORT, name="--from", metavar="FILE"),
     ] = None
+    test_from: Annotated[
+        str | None,
+        option(
+            "File of your own test puzzles, as for --from; their numbers are kept out of the other splits.",
+            IMPORT,
+            metavar="FILE",
+        ),
+    ] = None
     from_hub: Annotated[str | None, option("Hub data set to import, e.g. openai/gsm8k.", IMPORT, metavar="NAME")] = None
     revision: Annotated[str | None, option("Commit, tag or branch of --from-hub.", IMPORT)] = None
     exclude: Annotated[

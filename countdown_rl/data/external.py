@@ -5,15 +5,17 @@ Countdown rows have their numbers in ``nums`` or ``numbers``, as lists or as tex
 """
 
 import hashlib
-import re
+import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.data import jsonl
 from countdown_rl.data.distribution import Distribution, Exclusion
 from countdown_rl.data.generate import solved_row
 from countdown_rl.errors import InputError
@@ -21,30 +23,51 @@ from countdown_rl.puzzle import rules
 from countdown_rl.puzzle.kernel import mix
 from countdown_rl.puzzle.rules import MAX_NUMBERS, PARTS, SPLITS, Puzzle
 from countdown_rl.tasks import gsm8k
+from countdown_rl.tasks.countdown import integer, numbers_of
 
 #: A published row: its split ("" in a file) and its fields.
 Published = tuple[str, Mapping[str, Any]]
 
+#: Characters shown of a row that was dropped.
+EXAMPLE = 100
+
 _FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-_INTEGER = re.compile(r"\s*([0-9]{1,15})(?:\.0+)?\s*").fullmatch
-_LIST = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,; ]\s*[0-9]+)*)\s*,?\s*[\])]?\s*").fullmatch
 
 
 @dataclass
 class Import:
-    """Rows by split, the number of rows read, and of rows dropped by reason."""
+    """Rows by split, the number of rows read, and by reason the number of rows dropped and the first of them."""
 
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(map(len, self.splits.values()))
 
+    def reasons(self) -> dict[str, str]:
+        """The reasons why rows were dropped, each in words with an example, most frequent first."""
+        return {
+            reason: f"{REASONS[reason]} (such as {self.examples[reason]})" for reason, _ in self.dropped.most_common()
+        }
+
+
+#: Reasons why rows are dropped.
+REASONS = {
+    "duplicate": "equal to an earlier row",
+    "excluded": "in a file of puzzles to keep out of the training data",
+    "impossible": "proved to have no solution; --impossible 1 keeps such puzzles",
+    "not-a-problem": "without a question, or an answer that ends in #### and a number",
+    "not-a-puzzle": "without positive whole numbers in nums (or numbers) and target",
+    "split-full": "of a split that has all its rows",
+    "too-many-numbers": f"of more than {MAX_NUMBERS} numbers",
+}
+
 
 class Dropped(Exception):  # noqa: N818 - not an error
-    """A row that is not imported, with the reason."""
+    """A row that is not imported, with the reason, one of :data:`REASONS`."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +95,16 @@ def from_file(path: Path) -> Iterator[Published]:
             f"{path}: give a .jsonl, .json or .csv file, plain or compressed ({' '.join(_COMPRESSIONS)}), "
             "or a .parquet file."
         )
+    if not path.stat().st_size:
+        raise InputError(f"{path} is empty.")
+    if suffixes[-1] == ".jsonl" and not compression:  # read here, so that errors have a line
+        with path.open("rb") as stream:
+            for place, line in jsonl.numbered(stream, str(path)):
+                try:
+                    yield "", jsonl.decode(line)
+                except InputError as error:
+                    raise InputError(f"{place}: {error}.") from error
+        return
     if compression == ".zst" and find_spec("zstandard") is None:
         raise InputError(f"{path}: `pip install zstandard` to read this, or decompress it first.")
     from datasets import load_dataset, logging
@@ -123,11 +156,13 @@ def import_rows(
     n: int,
     candidate: Callable[[str, Mapping[str, Any]], Candidate],
     limits: Mapping[str, int | None],
+    on_row: Callable[[int], None] = lambda count: None,
 ) -> Import:
     """The first *n* rows that are new and not dropped, of a split at most its limit.
 
     Args:
         candidate: :func:`problem`, or what :func:`puzzles` returns.
+        on_row: called with the count of rows so far.
 
     Raises:
         InputError: no row can be used, or fewer than its limit are of a split.
@@ -138,6 +173,7 @@ def import_rows(
         if len(result) == n:
             break
         result.read += 1
+        on_row(len(result))
         try:
             row = candidate(published_split, fields)
             limit = limits.get(row.split)
@@ -149,12 +185,11 @@ def import_rows(
             result.splits[row.split].append(row.make())
         except Dropped as reason:
             result.dropped[str(reason)] += 1
+            text = json.dumps(fields, ensure_ascii=False, default=str)
+            result.examples.setdefault(str(reason), f"row {result.read}, {text[:EXAMPLE]}")
     if not result:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in result.dropped.most_common())
-        raise InputError(
-            f"None of the {result.read:,} rows can be used ({reasons or 'there are none'}). Countdown rows need `nums` "
-            "(or `numbers`) and `target`; gsm8k rows `question` and `answer`, which ends in `####` and a number."
-        )
+        reasons = "; ".join(f"{result.dropped[reason]:,} {text}" for reason, text in result.reasons().items())
+        raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
     for split, limit in limits.items():
         if limit is not None and len(result.splits[split]) < limit:
             raise InputError(
@@ -174,7 +209,7 @@ def puzzles(
     """
 
     def candidate(published_split: str, fields: Mapping[str, Any]) -> Candidate:
-        nums, target = _numbers(fields), _integer(fields.get("target"))
+        nums, target = numbers_of(fields), integer(fields.get("target"))
         if nums is None or target is None or min(nums) < 1 or target < 1:
             raise Dropped("not-a-puzzle")
         if len(nums) > MAX_NUMBERS:
@@ -192,6 +227,13 @@ def puzzles(
         return Candidate(puzzle.id, rules.split_of(nums), make)
 
     return candidate
+
+
+def test_rows(path: Path, terms: Distribution) -> Import:
+    """The Countdown rows of *path*, all of them in the test split, with or without a solution."""
+    candidate = puzzles(terms, Exclusion(), impossible=True)
+    rows = from_file(path)
+    return import_rows(rows, sys.maxsize, lambda *row: replace(candidate(*row), split="test"), {})
 
 
 def problem(published_split: str, fields: Mapping[str, Any]) -> Candidate:
@@ -219,7 +261,7 @@ def exclusion(paths: Iterable[Path]) -> Exclusion:
     result = Exclusion()
     for path in paths:
         for count, (_, fields) in enumerate(from_file(path), 1):
-            nums, target = _numbers(fields), _integer(fields.get("target"))
+            nums, target = numbers_of(fields), integer(fields.get("target"))
             if nums is None:
                 raise InputError(f"{path}, row {count}: there is no list of whole numbers in `nums` or `numbers`.")
             if target is None:
@@ -227,23 +269,3 @@ def exclusion(paths: Iterable[Path]) -> Exclusion:
             else:
                 result.puzzles.add((tuple(sorted(nums)), target))
     return result
-
-
-def _numbers(fields: Mapping[str, Any]) -> list[int] | None:
-    nums = fields.get("nums", fields.get("numbers"))
-    if isinstance(nums, str):
-        match = _LIST(nums)
-        nums = re.split(r"\s*[,; ]\s*", match[1]) if match else None
-    if not isinstance(nums, list | tuple) or not nums:
-        return None
-    integers = [number for number in map(_integer, nums) if number is not None]
-    return integers if len(integers) == len(nums) else None
-
-
-def _integer(value: object) -> int | None:
-    if isinstance(value, str):
-        match = _INTEGER(value)
-        return int(match[1]) if match else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != int(value):
-        return None
-    return int(value)

@@ -30,27 +30,46 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def iter_rows(stream: IO[bytes], source: str) -> Iterator[Row]:
+def iter_rows(stream: Iterable[bytes], source: str) -> Iterator[Row]:
     """The rows of *stream* one by one, in constant memory; blank lines are skipped.
 
     Raises:
         InputError: as :func:`read_rows`, with *source* for the file's name.
     """
-    number = 0
+    for place, line in numbered(stream, source):
+        yield parse(line, place)
 
-    def lines() -> Iterator[bytes]:
-        nonlocal number
-        for number, line in enumerate(stream, 1):  # noqa: B007 - counted for the errors below
-            yield line
 
+def numbered(stream: Iterable[bytes], source: str) -> Iterator[tuple[str, bytes]]:
+    """Each line of *stream* that is not blank, after its place, such as ``rows.jsonl, line 3``."""
+    return ((f"{source}, line {number}", line) for number, line in enumerate(stream, 1) if line.strip())
+
+
+def parse(line: bytes, place: str) -> Row:
+    """The row in *line*.
+
+    Raises:
+        InputError: it is none; the text begins with *place*.
+    """
     try:
-        for fields in jsonlines.Reader(lines(), loads=_decode).iter(allow_none=True, skip_empty=True):
-            yield parse_row(fields)
-    except jsonlines.InvalidLineError as error:
-        cause = " ".join(str(error.__cause__ or error).split())[:80]
-        raise InputError(f"{source}, line {number}: not JSON ({cause}).") from error
+        return parse_row(decode(line))
     except InputError as error:
-        raise InputError(f"{source}, line {number}: {str(error).rstrip('.')}.") from error
+        raise InputError(f"{place}: {str(error).rstrip('.')}.") from error
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The JSON object in *line*.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({' '.join(str(error).split())[:80]})") from error
+    if not isinstance(fields, dict):
+        raise InputError("not a JSON object")
+    return fields
 
 
 def read_objects(path: Path) -> list[dict[str, Any]]:
@@ -85,10 +104,3 @@ _CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud
 def _encode(row: Any) -> str:
     line = _encode_text(row)
     return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line
-
-
-def _decode(line: str | bytes) -> Any:
-    try:
-        return json.loads(line)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error

@@ -77,6 +77,7 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: str, fields: list[
         fields=fields,
         command=f"{MADE_BY['data']} {flags(manifest.options)}",
         source=name,
+        own_test="test" in manifest.inputs,
         revision=source.get("revision"),
         licence=facts["license"],
         split_names=_SPLITS,

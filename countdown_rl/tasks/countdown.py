@@ -1,7 +1,9 @@
 """The Countdown task: prompt and grading of one puzzle."""
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 from countdown_rl.errors import InputError
@@ -22,6 +24,8 @@ _USE = {
     "at-most-once": "using each number at most once",
     "television": "using each number at most once; every result on the way must be a positive whole number",
 }
+_INTEGER = re.compile(r"\s*([0-9]{1,15})(?:\.0+)?\s*").fullmatch
+_LIST = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,; ]\s*[0-9]+)*)\s*,?\s*[\])]?\s*").fullmatch
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
 #: Reasons why an expression, or the lack of one, is not right; those of its syntax are the expression's own.
@@ -44,15 +48,15 @@ class CountdownRow(Row):
     task = "countdown"
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        super().__init__(fields)
         for key in ("nums", "target"):
-            if key not in fields:
-                raise InputError(f"there is no `{key}`; `countdown-rl gen-data --from` imports what others publish")
-        nums, target = fields["nums"], fields["target"]
-        if not isinstance(nums, list | tuple) or not nums or not all(map(_positive, nums)):
+            if key not in fields and (key == "target" or "numbers" not in fields):
+                raise InputError(f"there is no `{key}`")
+        nums, target = numbers_of(fields), integer(fields["target"])
+        if nums is None or min(nums) < 1:
             raise InputError("`nums` should be a list of positive whole numbers")
-        if not _positive(target):
+        if target is None or target < 1:
             raise InputError("`target` should be a positive whole number")
+        super().__init__({**fields, "nums": nums, "target": target})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
         self._sorted = sorted(nums)
@@ -104,8 +108,26 @@ class CountdownRow(Row):
         return reason or ("number-left-out" if self.puzzle.rule.every and unused else "")
 
 
-def _positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
+    """The numbers of a row in ``nums`` or ``numbers``, a list or text such as ``[3, 7, 50]`` or ``3 7 50``, or None."""
+    nums = fields.get("nums", fields.get("numbers"))
+    if isinstance(nums, str):
+        match = _LIST(nums)
+        nums = re.split(r"\s*[,; ]\s*", match[1]) if match else None
+    if not isinstance(nums, list | tuple) or not nums:
+        return None
+    integers = [number for number in map(integer, nums) if number is not None]
+    return integers if len(integers) == len(nums) else None
+
+
+def integer(value: object) -> int | None:
+    """The whole number *value*, which may be text or a float; None where it is none."""
+    if isinstance(value, str):
+        match = _INTEGER(value)
+        return int(match[1]) if match else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value != int(value):
+        return None
+    return int(value)
 
 
 @lru_cache(maxsize=65_536)

@@ -4,8 +4,10 @@ import csv
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -181,10 +183,57 @@ def test_numbers_without_a_target_are_excluded_for_every_target(command, tmp_pat
 def test_a_file_without_puzzles_is_refused(command, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "hello"}\n')
     status, _, err = command("gen-data", "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "data")
-    assert (status, "1 not-a-puzzle" in " ".join(err.split())) == (1, True)
+    assert status == 1
+    assert re.search(
+        r'1 without positive whole numbers .* \(such as row 1, \{"text": "hello"\}\)', " ".join(err.split())
+    )
     (tmp_path / "rows.parquet").write_text("not parquet")
     status, _, err = command("gen-data", "--from", tmp_path / "rows.parquet", "--out", tmp_path / "data")
     assert (status, "cannot be read" in " ".join(err.split())) == (1, True)
+
+
+@pytest.mark.parametrize("option", ["--from", "--exclude", "--test-from"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "rows.jsonl is empty"),
+        ('{"nums": [3, 7], "target": 10}\n\n{"nums": [3,', "rows.jsonl, line 3: not JSON"),
+        ("[3, 7]", "rows.jsonl, line 1: not a JSON object"),
+    ],
+)
+def test_an_unreadable_file_is_reported_with_its_line_and_fault(command, tmp_path, option, text, words):
+    (tmp_path / "rows.jsonl").write_text(text)
+    status, _, err = command("gen-data", option, tmp_path / "rows.jsonl", "--out", tmp_path / "data")
+    assert (status, words in " ".join(err.split())) == (1, True)
+
+
+def test_dropped_rows_are_told_in_words_with_an_example_and_where_the_data_is(command, tmp_path):
+    _as_jsonl(tmp_path / "rows.jsonl")
+    _, _, err = command("gen-data", "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "data")
+    err = " ".join(err.split())
+    assert 'dropped 1 rows: equal to an earlier row (such as row 2, {"nums": [50, 3, 7], "target": 46})' in err
+    assert "proved to have no solution" in err
+    assert f"Wrote {tmp_path / 'data'}" in err
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_test_puzzles_of_ones_own_are_kept_out_of_the_other_splits(command, tmp_path, imported):
+    hands = list(combinations(range(1, 13), 3))
+    own = [{"numbers": list(nums), "target": sum(nums)} for nums in hands[::2]] + [{"nums": [2, 2], "target": 99}]
+    jsonl.write_rows(tmp_path / "own.jsonl", own)
+    arguments = ["--numbers", "1-12", "--size", 3, "--n", 150, "--valid", 0]
+    if imported:
+        jsonl.write_rows(tmp_path / "rows.jsonl", ({"nums": nums, "target": sum(nums)} for nums in hands))
+        arguments = ["--from", tmp_path / "rows.jsonl", "--valid", 0]
+    status, _, err = command("gen-data", *arguments, "--test-from", tmp_path / "own.jsonl", "--out", tmp_path / "data")
+    assert status == 0, err
+    splits = {name: jsonl.read_rows(tmp_path / "data" / f"{name}.jsonl") for name in ("train", "test")}
+    assert [row["nums"] for row in splits["test"]] == [row.get("nums") or row["numbers"] for row in own]
+    assert splits["test"][-1]["solutions"] == 0
+    assert len(splits["train"]) > 50
+    tested, trained = ({tuple(sorted(row["nums"])) for row in splits[name]} for name in ("test", "train"))
+    assert not tested & trained
+    assert artifacts.read(tmp_path / "data", "data").inputs["test"]["file"] == "own.jsonl"
 
 
 PROBLEMS = [
@@ -272,6 +321,25 @@ def test_grade_writes_one_line_per_line(command, tmp_path):
         "reasons": {"wrong-value": 1},
     }
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_bad_line_is_marked_on_request_and_counted_as_in_the_file(command):
+    good = json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"})
+    bad = json.dumps({"nums": [3, 4], "target": 7})
+    status, out, err = command("grade", "--on-error", "mark", stdin=f"{good}\n\n{{\n{bad}\n{good}\n")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (status, [line.get("correct") for line in lines]) == (0, [True, None, None, True])
+    assert lines[1]["error"].startswith("standard input, line 3: not JSON")
+    assert lines[2]["error"] == "standard input, line 4: there is no text in `completion`."
+    assert "2 lines with errors" in err
+    status, _, err = command("grade", stdin=f"{good}\n\n{bad}\n")
+    assert (status, "standard input, line 3: " in err) == (1, True)
+
+
+def test_the_example_in_the_help_of_grade_is_graded_correct(command):
+    example = re.search(r"echo '(.*)'", main.command("grade").help)[1]
+    (grade,) = map(json.loads, command("grade", stdin=example)[1].splitlines())
+    assert grade["correct"]
 
 
 def test_grade_never_overwrites_its_input_and_keeps_any_text(command, tmp_path):

@@ -29,11 +29,12 @@ def test_rows_round_trip(tmp_path):
         ('{"target": 3}', "no `nums`"),
         ('{"nums": [1, 2]}', "no `target`"),
         ('{"nums": [], "target": 3}', "`nums` should be"),
-        ('{"nums": "1 2", "target": 3}', "`nums` should be"),
+        ('{"nums": "1 or 2", "target": 3}', "`nums` should be"),
         ('{"nums": [1, -2], "target": 3}', "`nums` should be"),
-        ('{"nums": [1, 2.0], "target": 3}', "`nums` should be"),
+        ('{"nums": [1, 2.5], "target": 3}', "`nums` should be"),
+        ('{"nums": [1, NaN], "target": 3}', "`nums` should be"),
         ('{"nums": [1, true], "target": 3}', "`nums` should be"),
-        ('{"nums": [1, 2], "target": "3"}', "`target` should be"),
+        ('{"nums": [1, 2], "target": "three"}', "`target` should be"),
         ('{"nums": [1, 2], "target": 3, "rule": "any"}', "no rule 'any'"),
         ('{"nums": [1, 2], "target": 3, "rule": [1]}', "no rule"),
         ('{"nums": [1, 2], "target": 3, "operators": "^"}', "Operators are"),
@@ -50,6 +51,15 @@ def test_a_bad_line_is_reported_with_its_number_and_fault(tmp_path, line, compla
         jsonl.read_rows(path)
     assert f"{path}, line 3: " in str(caught.value)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("nums", [[3, 7.0, 50], "[3, 7, 50]", "3 7 50", "3,7,50", ["3", "7", "50"]])
+@pytest.mark.parametrize("name", ["nums", "numbers"])
+def test_rows_in_the_spellings_of_others_are_read(tmp_path, name, nums):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({name: nums, "target": "46"}))
+    (row,) = jsonl.read_rows(tmp_path / "rows.jsonl")
+    assert (row["nums"], row["target"], row.puzzle.numbers) == ([3, 7, 50], 46, (3, 7, 50))
+    assert all(type(number) is int for number in row["nums"])
 
 
 def test_missing_and_empty_files_are_refused(tmp_path):
