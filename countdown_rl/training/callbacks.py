@@ -88,6 +88,8 @@ class Recorder(TrainerCallback):
         warnings = diagnostics.warnings(self._journal.rows, sum(self._reasons, Counter()), self._examples)
         new = {name: text for name, text in warnings.items() if name not in self._journal.warnings}
         self._journal.warnings |= new
+        if self._options.stop_on_collapse and any(name.startswith(diagnostics.COLLAPSE) for name in warnings):
+            control.should_training_stop = True
         if processes.is_main():
             self._on_step(row)
             for text in new.values():

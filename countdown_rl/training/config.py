@@ -102,6 +102,7 @@ class TrainOptions(Options):
     keep: Annotated[Literal["last", "best"], option("Weights to write: of the last step or best evaluation.", RUN)] = (
         "last"
     )
+    stop_on_collapse: Annotated[bool, option("Stop when a warning says that accuracy collapses.", RUN)] = False
     report_to: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
         option("Tracker, offline, beside the log; repeatable.", RUN),
@@ -132,6 +133,8 @@ class TrainOptions(Options):
             raise UsageError("--tune all cannot train weights in 4 bits; add --precision auto.")
         if self.keep == "best" and not self.eval_every:
             raise UsageError("--keep best needs evaluations; add --eval-every.")
+        if self.stop_on_collapse and self.keep != "best":
+            raise UsageError("--stop-on-collapse goes back to the best weights; add --keep best and --eval-every.")
         for item in self.trl:
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():

@@ -121,6 +121,8 @@ def train(
     journal.write()
     with trackers.stdout_to_stderr(options.report_to):
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    if journal.rows[-1].step < options.max_steps:  # stopped on a collapse
+        journal.write()
 
     facts = _facts(trainer, options, loaded, journal.rows)
     best = trainlog.best(journal.rows) if options.keep == "best" else None
@@ -275,7 +277,7 @@ def _facts(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, rows:
     trainable, total = peft.PeftModel.get_nb_trainable_parameters(trainer.model)
     last = trainlog.mean(rows[-max(1, len(rows) // 10) :])
     return {
-        "steps": options.max_steps,
+        "steps": rows[-1].step,
         "precision": loaded.precision,
         "path": loaded.storage,
         "trainable_parameters": trainable,

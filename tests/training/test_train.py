@@ -17,7 +17,7 @@ from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.hub import charts
 from countdown_rl.models import chat_template
-from countdown_rl.runlog import log
+from countdown_rl.runlog import diagnostics, log
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import checkpoints, curriculum, train, trl_config
 from countdown_rl.training.config import TrainOptions
@@ -440,6 +440,18 @@ def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place
     assert again.resumed == 5
     assert files(again.out)[weights] == files(result.out)[weights]
     assert not (tmp_path / "killed" / "checkpoints").exists()
+
+
+def test_a_run_that_collapses_stops_and_keeps_the_best_weights(place, tmp_path, monkeypatch):
+    greedy_shares(monkeypatch, {2: 0.8, 4: 0.0})
+    collapse = {"collapse of 3": "puzzles of 3 numbers are being unlearned"}
+    monkeypatch.setattr(diagnostics, "warnings", lambda rows, *_: collapse if rows[-1].step == 5 else {})
+    options = replace(SMALL, eval_every=2, eval_size=5, keep="best", stop_on_collapse=True, logging_steps=4)
+    result = run(place, tmp_path, options)
+    assert (result.facts["steps"], result.facts["kept_step"], result.warnings) == (5, 2, collapse)
+    assert [row.step for row in log.read(tmp_path / "log.csv")] == [4, 5]
+    with pytest.raises(UsageError, match="--keep best"):
+        replace(SMALL, stop_on_collapse=True)
 
 
 def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monkeypatch):
