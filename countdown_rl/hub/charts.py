@@ -59,6 +59,7 @@ _QUANTITIES: tuple[tuple[str, str, str, Format], ...] = (
     ("frac_reward_zero_std", "Groups without advantage", "share with equal rewards", _share),
     ("entropy", "Entropy", "nats per token, groups with advantage", _number),
     ("kl", "KL from the initial model", "nats per token", _number),
+    ("importance_sampling_ratio", "Importance sampling ratio", "of the policy to vLLM, mean", _number),
     ("grad_norm", "Gradient norm", "before clipping", _number),
     ("seconds", "Seconds per step", "generation, rewards and loss", _number),
 )

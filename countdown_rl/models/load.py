@@ -47,6 +47,7 @@ class Loaded:
 def silence_libraries() -> None:
     """Turn off the libraries' progress bars, and their log messages and warnings below errors, in this process."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # TRL imports vLLM where it is installed
     import datasets
     import transformers
 

@@ -31,6 +31,7 @@ class StepRow:
     seconds_loss: float
     seconds_rest: float = 0.0  # data, optimiser, logging
     eval_correct: float | None = None  # share of the validation puzzles solved greedily; None between evaluations
+    importance_sampling_ratio: float | None = None  # of the policy to vLLM, whose completions it corrects; mean
     #: Share correct by kind of puzzle, under its column (``correct_3``, ``correct_mul_div``); None in a step
     #: without such a puzzle.
     kinds: Mapping[str, float | None] = field(default_factory=dict)

@@ -124,6 +124,7 @@ def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
         seconds=rounded(seconds),
         seconds_rest=rounded(max(0.0, seconds - sum(parts.values()))),
         eval_correct=logs.get("eval_correct"),
+        importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
         kinds={name: rounded(share) for name, share in logs.items() if name.startswith(KIND)},
         **{name: rounded(value) for name, value in parts.items()},
     )

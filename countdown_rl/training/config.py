@@ -63,6 +63,10 @@ class TrainOptions(Options):
         tuple[str, ...], option("Other field of TRL's GRPOConfig; repeatable.", LOSS, metavar="KEY=VALUE")
     ] = ()
 
+    rollouts: Annotated[
+        Literal["auto", "transformers", "vllm", "vllm-server"],
+        option("Engine; vLLM in the training processes, or a server by --trl vllm_server_base_url=URL.", COMPLETIONS),
+    ] = "auto"
     temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01)] = 1.0
     top_p: Annotated[float, option("Nucleus sampling.", COMPLETIONS, min=0.01, max=1)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256

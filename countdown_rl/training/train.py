@@ -103,12 +103,13 @@ def train(
     loaded = _load(ref, options, trust_remote_code)
     if loaded.note:
         on_note(loaded.note)
-    preflight.check_prompts(loaded, rows, options, validation)
+    longest = preflight.check_prompts(loaded, rows, options, validation)
     journal = Journal(log, options.logging_steps, options.max_steps)
     if resume:
         journal.load(resume)
         on_note(f"Continuing after step {step_of(resume)}.")
     trainer = _trainer(options, loaded, rows, weights, store, journal, resume, on_step=on_step, on_warning=on_warning)
+    _choose_engine(trainer, options, loaded, longest + options.max_completion_length)
     save = partial(_save, trainer, ref.base or ref, options)
     if validation:
         from countdown_rl.training.validation import Validation
@@ -234,6 +235,17 @@ def _trainer(
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     return trainer
+
+
+def _choose_engine(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, length: int) -> None:
+    """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions, where it is to."""
+    from countdown_rl.inference.stop import Stop
+    from countdown_rl.training import rollouts
+
+    name = rollouts.resolve(options, loaded)
+    if name != "transformers":
+        stop = Stop(loaded.tokenizer, loaded.model, STOP)
+        trainer.use_engine(rollouts.engine(trainer, name, loaded, stop, length))
 
 
 def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer: Any) -> Any:

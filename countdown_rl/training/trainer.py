@@ -22,6 +22,7 @@ import torch
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
 from trl import GRPOTrainer
+from trl.generation.vllm_generation import VLLMGeneration
 
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
@@ -80,9 +81,14 @@ class Trainer(GRPOTrainer):
         self._ended = torch.empty(0, dtype=torch.bool)
         # The CPU decoder implements temperature and top-p only.
         config = self.args
-        others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation, config.use_vllm)
+        others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
         batching = config.use_transformers_continuous_batching
         self._plain_sampling = not any(others) and not batching and config.repetition_penalty == 1.0
+
+    def use_engine(self, engine: VLLMGeneration) -> None:
+        """Let *engine* complete the prompts, as TRL does with ``use_vllm``, which here would need its own weights."""
+        self.use_vllm, self.vllm_generation, self._last_loaded_step = True, engine, -1
+        self._plain_sampling = False
 
     def _send_telemetry(self) -> None:
         """Send nothing."""
@@ -131,6 +137,8 @@ class Trainer(GRPOTrainer):
                 top_p=self.top_p,
             )
         else:
+            if self.use_vllm:
+                self.vllm_generation.temperature = self.temperature
             with stopping(policy, self._stop):
                 completion_ids, logps = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             completion_ids = [self._stop.cut(ids) for ids in completion_ids]
@@ -246,9 +254,12 @@ class Trainer(GRPOTrainer):
 
     def gathered(self) -> dict[str, torch.Tensor] | None:
         """The weights by name where each process holds a part of them, else None. Call it in all processes."""
-        if self.is_fsdp_enabled or getattr(self.accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3:
-            return self.accelerator.get_state_dict(self.model_wrapped)
-        return None
+        return self.accelerator.get_state_dict(self.model_wrapped) if self.shards_weights else None
+
+    @property
+    def shards_weights(self) -> bool:
+        """True if each process holds a part of the weights."""
+        return self.is_fsdp_enabled or getattr(self.accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3
 
     def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
         if len(inputs["advantages"]) == 0:

@@ -29,6 +29,9 @@ _FLAGS = {
     "save_strategy": "--save-steps",
     "resume_from_checkpoint": "--restart",
     "trust_remote_code": "--trust-remote-code",
+    "use_vllm": "--rollouts",
+    "vllm_mode": "--rollouts",
+    "vllm_max_model_length": "--max-completion-length",
 }
 #: Fields that are fixed or have no effect here: the model is loaded and the prompt rendered before TRL sees them,
 #: nothing is evaluated during training, and only `publish` uploads.

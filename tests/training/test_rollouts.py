@@ -1,0 +1,168 @@
+"""Rollouts by vLLM: what a stubbed engine is given, and the weights that it is sent."""
+
+import itertools
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import peft
+import pytest
+import torch
+from trl.generation import vllm_generation
+
+from countdown_rl import artifacts
+from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.inference.stop import Stop
+from countdown_rl.models import load, nf4, reference
+from countdown_rl.runlog import log
+from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.training import rollouts, train
+from countdown_rl.training.config import TrainOptions
+from tests.support import tiny_llama
+
+SMALL = TrainOptions(
+    max_steps=3,
+    prompts=2,
+    num_generations=4,
+    micro_batch=4,
+    max_completion_length=6,
+    learning_rate=1e-2,
+    lora_r=4,
+    rollouts="vllm",
+    eval_every=3,
+    eval_size=4,
+    threads=1,
+)
+
+
+class Engine:
+    """``vllm.LLM`` as TRL uses it: a model of its own, with the weights it is sent."""
+
+    def __init__(self, model, **options):
+        self.options, self.prompts, self.params, self.syncs = options | {"model": model}, [], [], 0
+        self.policy = load.load(reference.resolve(model), precision="fp32").model
+        worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
+        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
+        Engine.last = self
+
+    def load_weights(self, pairs):
+        for name, value in pairs:
+            own = dict(self.policy.named_parameters())[name]
+            assert own.shape == value.shape
+            own.data.copy_(value)
+
+    def reset_prefix_cache(self):
+        self.syncs += 1
+
+    @torch.no_grad()
+    def generate(self, prompts, sampling_params, use_tqdm):
+        os.write(1, b"INFO engine\n")  # as vLLM does
+        self.prompts.append(prompts)
+        self.params.append(sampling_params)
+        return [self._complete(prompt["prompt_token_ids"], sampling_params) for prompt in prompts]
+
+    def _complete(self, prompt, params):
+        ids, logprobs = list(prompt), []
+        for _ in range(params["max_tokens"]):
+            logits = self.policy(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1)
+            greedy = params["temperature"] == 0
+            token = int(logits.argmax() if greedy else torch.multinomial(logits.exp(), 1))
+            ids.append(token)
+            logprobs.append({token: SimpleNamespace(logprob=float(logits[token]), rank=1)})
+            if token in params["stop_token_ids"]:
+                break
+        output = SimpleNamespace(token_ids=ids[len(prompt) :], logprobs=logprobs)
+        return SimpleNamespace(prompt_token_ids=prompt, outputs=[output])
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
+    monkeypatch.setattr(vllm_generation, "LLM", Engine, raising=False)
+    monkeypatch.setattr(vllm_generation, "SamplingParams", dict, raising=False)
+    monkeypatch.setattr(rollouts, "find_spec", lambda name: name)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # TRL sets them; put back after the test
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rollouts")
+    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024)
+    row = '{{"id": "r{0}", "nums": [{0}, 3, 5], "target": {0}}}\n'
+    with artifacts.writing(path / "data", "data", options={}) as draft:
+        for split in ("train", "valid", "test"):
+            (draft.path / f"{split}.jsonl").write_text("".join(row.format(n) for n in range(10, 20)))
+    return path
+
+
+@pytest.mark.parametrize(("tune", "precision"), [("lora", "nf4"), ("all", "fp32")])
+def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm, monkeypatch, capfd, tune, precision):
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+    numbers = itertools.count()
+    monkeypatch.setattr(train.rewards, "reward", lambda name: lambda grade, row, tokens: next(numbers) % 3)
+    options = replace(SMALL, tune=tune, precision=precision)
+    out = tmp_path / "out"
+    paths = {"out": out, "checkpoints": tmp_path / "checkpoints", "log": tmp_path / "log.csv"}
+    result = train.train(options, model=str(place / "model"), data=place / "data", **paths)
+    engine = Engine.last
+    longest = max(len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts)
+    assert engine.options["max_model_len"] == longest + options.max_completion_length
+    assert (engine.options["model"], engine.options["quantization"]) == (str(place / "model"), None)
+    sampling, greedy = engine.params[0], engine.params[-1]
+    assert (sampling["stop"], sampling["include_stop_str_in_output"]) == (["</answer>"], True)
+    assert (sampling["temperature"], greedy["temperature"]) == (1.0, 0.0)
+    assert engine.syncs == 3 + 1  # before each step, and for the evaluation
+    rows = log.read(tmp_path / "log.csv")
+    # The engine drew from the very policy that is trained, so that no token needs a correction.
+    assert [row.importance_sampling_ratio for row in rows] == pytest.approx([1.0] * 3, abs=0.02)
+    assert rows[-1].eval_correct is not None
+    assert all(row.grad_norm > 0 for row in rows)
+    trained = load.load(reference.resolve(str(result.out)), precision=precision).model
+    trained = trained.merge_and_unload() if tune == "lora" else trained
+    for name, value in engine.policy.named_parameters():  # sent last for the evaluation after the last step
+        torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
+    assert "INFO engine" not in capfd.readouterr().out
+
+
+def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place):
+    loaded = load.load(reference.resolve(str(place / "model")), precision="bf16")
+    weights = {name: value.clone() for name, value in loaded.model.named_parameters()}
+    nf4.quantize_layers(loaded.model, torch.device("cpu"))
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(loaded.model, config)
+    packed = {name: value.clone() for name, value in model.named_parameters()}
+    engine = rollouts.Engine.__new__(rollouts.Engine)
+    engine.model, engine._dtype = model, torch.bfloat16
+    sent = dict(engine._iter_named_params())
+    assert sent.keys() == weights.keys()
+    lora = {name: value for name, value in model.named_parameters() if ".lora_" in name}
+    for name, value in sent.items():
+        held = weights[name]
+        if "proj" in name:
+            held = nf4.fake_quantize(held)
+        if "q_proj" in name or "down_proj" in name:
+            prefix = f"base_model.model.{name.removesuffix('.weight')}"
+            a, b = (lora[f"{prefix}.lora_{part}.default.weight"].float() for part in "AB")
+            held = (held.float() + 2 * b @ a).bfloat16()
+        torch.testing.assert_close(value, held, rtol=0.01, atol=0.001)
+    assert all(torch.equal(value, packed[name]) for name, value in model.named_parameters())
+
+
+def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
+    loaded = load.load(reference.resolve(str(place / "model")), precision="nf4")
+    assert rollouts.resolve(replace(SMALL, rollouts="auto"), loaded) == "transformers"  # without a GPU
+    assert rollouts.resolve(replace(SMALL, rollouts="vllm-server"), loaded) == "vllm-server"
+    stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
+    with pytest.raises(UsageError, match="ddp or zero2"):
+        rollouts.engine(SimpleNamespace(shards_weights=True), "vllm", loaded, stop, 10)
+    dora = peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules=["q_proj"], use_dora=True))
+    with pytest.raises(UsageError, match="variants"):
+        rollouts.engine(SimpleNamespace(shards_weights=False, model=dora), "vllm", loaded, stop, 10)
+    monkeypatch.setattr(rollouts, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="pip install"):
+        rollouts.resolve(SMALL, loaded)
+    monkeypatch.setattr(rollouts.load, "stored_format", lambda ref: "gguf")
+    with pytest.raises(UsageError, match="unquantized"):
+        rollouts.resolve(SMALL, loaded)
