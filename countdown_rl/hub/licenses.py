@@ -65,10 +65,9 @@ class License:
     @property
     def metadata(self) -> dict[str, str | None]:
         """Keys of the card's metadata."""
-        link = self.link or (requirements(self.id).url if self.id == "qwen-research" else None)
-        if link is None:
+        if self.link is None:
             return {"license": self.id}
-        return {"license": "other", "license_name": self.id, "license_link": link}
+        return {"license": "other", "license_name": self.id, "license_link": self.link}
 
 
 def resolve(license: str | None, file: str | None, base_model: str | None, revision: str | None) -> License:
@@ -79,28 +78,25 @@ def resolve(license: str | None, file: str | None, base_model: str | None, revis
     """
     link = None
     if license is None and base_model is not None:
-        license, link = _of_base(base_model, revision)
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
+
+        try:
+            data: Any = HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
+        except RepositoryNotFoundError:
+            data = {}
+        except (OSError, ValueError, HTTPError) as error:
+            raise HubError(f"the card of {base_model} cannot be read from the Hub; give --license.") from error
+        license = data.get("license_name") or data.get("license")
+        link = data.get("license_link") if data.get("license_name") else None
+    if license == "qwen-research":  # has no id on the Hub
+        link = link or _QWEN.url
     path = Path(file) if file else _TEXTS / f"{license}.txt"
     try:
         text = path.read_text("utf-8") if file or path.is_file() else None
     except (OSError, ValueError) as error:
         raise UsageError(f"--license-file {file} is not a readable text file.") from error
     return License(license, link, text)
-
-
-def _of_base(base_model: str, revision: str | None) -> tuple[str | None, str | None]:
-    """Return id (or name) and link of the licence in the metadata of the base model's card."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
-
-    try:
-        data: Any = HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
-    except RepositoryNotFoundError:
-        return None, None
-    except (OSError, ValueError, HTTPError) as error:
-        raise HubError(f"the card of {base_model} cannot be read from the Hub; give --license.") from error
-    name = data.get("license_name")
-    return name or data.get("license"), data.get("license_link") if name else None
 
 
 def write(license: License, folder: Path) -> None:

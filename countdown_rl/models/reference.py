@@ -109,7 +109,9 @@ def resolve(source: str, *, revision: str | None = None) -> ModelRef:
     if revision is not None and _is_local(source):
         raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
     if source in SHIPPED:
-        return _shipped(source)
+        if not (SHIPPED[source] / artifacts.MANIFEST).is_file():
+            raise ModelError(f"the weights of {source} are missing from this installation; install countdown-rl again.")
+        return ModelRef(source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model"))
     if path.is_file():
         return _gguf_file(source, path)
     if path.is_dir():
@@ -156,13 +158,6 @@ def _is_local(source: str) -> bool:
     return source in SHIPPED or Path(source).expanduser().exists()
 
 
-def _shipped(name: str) -> ModelRef:
-    directory = SHIPPED[name]
-    if not (directory / artifacts.MANIFEST).is_file():
-        raise ModelError(f"the weights of {name} are missing from this installation; install countdown-rl again.")
-    return ModelRef(name, "shipped", directory, manifest=artifacts.read(directory, "model"))
-
-
 def _gguf_file(source: str, path: Path) -> ModelRef:
     with path.open("rb") as stream:
         if stream.read(4) != b"GGUF":
@@ -171,30 +166,21 @@ def _gguf_file(source: str, path: Path) -> ModelRef:
 
 
 def _directory(source: str, path: Path) -> ModelRef:
-    gguf_files = sorted(path.glob("*.gguf"))
-    kind = artifacts.peek(path)
-    if kind is not None:
-        manifest = artifacts.read(path, LOADABLE)
-        if kind == "adapter":
-            trained_over = manifest.inputs.get("model", {})
-            return ModelRef(source, "adapter", path, base=_base(source, path, trained_over), manifest=manifest)
-        if (path / "config.json").is_file():
-            return ModelRef(source, "directory", path, manifest=manifest)
-        if len(gguf_files) == 1:
-            return ModelRef(source, "gguf", gguf_files[0], manifest=manifest)
-        raise ModelError(f"{source} is a {kind} artifact without a config.json, so nothing in it can be loaded.")
-    if (path / "adapter_config.json").is_file():
+    manifest = artifacts.read(path, LOADABLE) if artifacts.peek(path) is not None else None
+    if manifest.kind == "adapter" if manifest else (path / "adapter_config.json").is_file():
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")
-        return ModelRef(source, "adapter", path, base=_base(source, path, {}))
+        trained_over = manifest.inputs.get("model", {}) if manifest else {}
+        return ModelRef(source, "adapter", path, base=_base(source, path, trained_over), manifest=manifest)
     if not (path / "config.json").is_file():
+        gguf_files = sorted(path.glob("*.gguf"))
         if len(gguf_files) == 1:
-            return _gguf_file(source, gguf_files[0])
+            return replace(_gguf_file(source, gguf_files[0]), manifest=manifest)
         raise ModelError(f"{source} has no config.json, so it is not a model; give the directory of a checkpoint.")
     if not any(path.glob("*.safetensors")):
         contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
         raise ModelError(f"{source} holds {contents}; save it as safetensors first.")
-    return ModelRef(source, "directory", path)
+    return ModelRef(source, "directory", path, manifest=manifest)
 
 
 def _base(source: str, path: Path, trained_over: dict[str, Any]) -> ModelRef:
