@@ -25,7 +25,7 @@ train=(
   --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
   --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934
   --learning-rate 2e-4 --lr-scheduler-type cosine --warmup-steps 500 --weight-decay 0.01 --beta 0.02
-  --epsilon 0.2 --epsilon-high 0.2
+  --epsilon 0.2 --epsilon-high 0.2 --eval-every 250
   --temperature 0.7 --top-p 0.9 --max-prompt-length 512 --max-completion-length 256
   --reward strict-format/-1=1 --reward no-trailing=1 --reward integer=1 --reward correct=1
 )
@@ -38,7 +38,7 @@ if [ "${ZERO-}" ]; then train+=(--launch "zero$ZERO" --processes "${PROCESSES:-1
 if [ "${ZERO-}" = 3 ]; then train+=(--precision bf16); fi
 if [ "$quick" ]; then
   data+=(--n 300)
-  train+=(--max-steps 2 --prompts 2 --micro-batch 4 --max-completion-length 16)
+  train+=(--max-steps 2 --prompts 2 --micro-batch 4 --max-completion-length 16 --eval-size 8)
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
