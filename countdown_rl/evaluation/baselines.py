@@ -1,27 +1,20 @@
-"""Baselines: a random legal expression as the floor, the exact solver as the ceiling.
+"""Baselines: a random legal expression as the floor, the exact solver as the ceiling, the teacher of countdown-tiny.
 
 Each takes the place of a model in an evaluation: same puzzles, same response format, same grader.
 """
 
 import random
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 from countdown_rl.errors import InputError
+from countdown_rl.inference.generate import Completion
+from countdown_rl.models import reference
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.rules import Puzzle
+from countdown_rl.tasks import traces
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.response_format import ANSWER_CLOSE, ANSWER_OPEN
 from countdown_rl.tasks.task import Row
-
-#: Values of ``--model`` and their kind.
-KINDS = {"random": "floor", "solver": "ceiling"}
-
-
-def is_baseline(metrics: Mapping[str, Any]) -> bool:
-    """Return True if *metrics* are those of a baseline, not of a model."""
-    return metrics["model"]["kind"] in KINDS.values()
 
 
 def complete(name: str, row: Row, seed: str) -> str:
@@ -41,6 +34,51 @@ def complete(name: str, row: Row, seed: str) -> str:
         answer = solver.solve(row.puzzle).solution or "impossible"
     opening = f"<{row.style.tag}>" if row.style.own else ""
     return f"{opening}\n</{row.style.tag}>\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
+
+
+class Teacher:
+    """The search that countdown-tiny was trained on, without a mistake (:mod:`countdown_rl.tasks.traces`).
+
+    Args:
+        max_new_tokens: its budget, in tokens of countdown-tiny.
+    """
+
+    def __init__(self, max_new_tokens: int) -> None:
+        from tokenizers import Tokenizer
+
+        model = reference.resolve("countdown-tiny")
+        plan = model.manifest.facts["plan"] if model.manifest else {}
+        self._plan = {int(size): ways for size, ways in plan.items()}
+        self._tokenizer = Tokenizer.from_file(str(reference.files(model) / "tokenizer.json"))
+        self._budget = max_new_tokens
+
+    def complete(self, row: Row, seed: str) -> Completion:
+        """A trace in the order drawn with *seed*, cut off at the budget.
+
+        Raises:
+            InputError: the plan is for puzzles of other sizes.
+        """
+        self._check(row)
+        text = traces.trace(row, self._plan, random.Random(seed), max_lines=self._budget).text
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if len(ids) < self._budget:  # the end is a token
+            return Completion(text, len(ids) + 1, True)
+        return Completion(self._tokenizer.decode(ids[: self._budget]), self._budget, False)
+
+    def expected_accuracy(self, row: Row) -> float:
+        """The exact probability that its answer to *row* is complete within the budget."""
+        self._check(row)
+        (probability,) = traces.expected_accuracy(row, self._plan, self._count, budgets=(self._budget,))
+        return probability
+
+    def _check(self, row: Row) -> None:
+        if len(row.get("nums", ())) not in self._plan:
+            sizes = " and ".join(map(str, self._plan))
+            raise InputError(f"teacher knows puzzles of {sizes} numbers only; give --data such puzzles.")
+
+    def _count(self, texts: list[str]) -> list[int]:
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [len(encoding) + text.endswith(ANSWER_CLOSE) for encoding, text in zip(encodings, texts, strict=True)]
 
 
 def expression(puzzle: Puzzle, rng: random.Random) -> str:

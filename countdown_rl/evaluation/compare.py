@@ -9,9 +9,8 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import baselines
 from countdown_rl.evaluation.metrics import pass_at
-from countdown_rl.evaluation.results import Result, read
+from countdown_rl.evaluation.results import Result, is_baseline, read
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.formatting import interval, percent
 
@@ -137,7 +136,7 @@ def read_changes(path: Path) -> list[dict[str, Any]]:
 
 
 def _models(results: Mapping[str, Result]) -> list[str]:
-    return [name for name, result in results.items() if not baselines.is_baseline(result.metrics)]
+    return [name for name, result in results.items() if not is_baseline(result.metrics)]
 
 
 def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
@@ -193,7 +192,7 @@ def table(values: Mapping[str, Any]) -> str:
             interval(row["interval"]),
             *(percent(row["by_size"][size]["accuracy"]) if size in row["by_size"] else "" for size in sizes),
             *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
-            *(("", "") if baselines.is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
+            *(("", "") if is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
             points(row["against_previous"]) if "against_previous" in row else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")

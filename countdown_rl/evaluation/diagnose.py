@@ -9,7 +9,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import baselines, results
+from countdown_rl.evaluation import results
 from countdown_rl.evaluation.results import Result
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.canonical import shape
@@ -32,7 +32,7 @@ def diagnose(path: Path) -> dict[str, Any]:
         ArtifactError: it is missing or damaged.
     """
     result = results.read(path)
-    if baselines.is_baseline(result.metrics):
+    if results.is_baseline(result.metrics):
         raise InputError(f"{path} is an evaluation of a baseline, which has no faults; give one of a model.")
     ways = plan(artifacts.read(path, "eval", verify=False))
     return {

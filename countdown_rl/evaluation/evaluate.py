@@ -49,7 +49,7 @@ def evaluate(
     """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
 
     Args:
-        model: a model reference, or ``random`` or ``solver`` for a baseline.
+        model: a model reference, or ``random``, ``solver`` or ``teacher`` for a baseline.
         data: a JSONL file, or a data artifact, of which the test split is used.
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
             batches, and rank 0 writes.
@@ -62,10 +62,10 @@ def evaluate(
     artifacts.check_writable(out, "eval")
     file, rows = _read_rows(Path(data), options.limit)
     inputs: dict[str, Any] = {"data": artifacts.file_input(file)}
-    if model in baselines.KINDS:
+    if model in results.BASELINES:
         if revision is not None:
             raise UsageError(f"--revision is for models on the Hub, and {model} is not one; leave it out.")
-        inputs["model"] = {"source": model, "kind": baselines.KINDS[model]}
+        inputs["model"] = {"source": model, "kind": results.BASELINES[model]}
         if process[1] > 1:
             raise UsageError(f"--model {model} is evaluated in one process; leave the launcher out.")
         return _evaluate_baseline(model, rows, options, inputs, out)
@@ -119,19 +119,29 @@ def evaluate(
 def _evaluate_baseline(
     name: str, rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any], out: Path
 ) -> Result:
-    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply to it."""
+    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply to it.
+
+    Those of the teacher are ``max_new_tokens`` too, and its accuracy is the exact expectation.
+    """
+    decoding = {"samples": options.samples, "seed": options.seed}
+    teacher = None
+    if name == "teacher":
+        teacher = baselines.Teacher(options.max_new_tokens)
+        decoding["max_new_tokens"] = options.max_new_tokens
+
+    def complete(row: Row, seed: str) -> Completion:
+        return teacher.complete(row, seed) if teacher else Completion(baselines.complete(name, row, seed), 0, True)
+
     samples = [
-        _sample(
-            row,
-            turn,
-            options.samples,
-            Completion(baselines.complete(name, row, f"{options.seed} {index} {turn}"), 0, True),
-        )
+        _sample(row, turn, options.samples, complete(row, f"{options.seed} {index} {turn}"))
         for index, row in enumerate(rows)
         for turn in range(options.samples)
     ]
-    decoding = {"samples": options.samples, "seed": options.seed}
-    metrics = measure(samples, rows) | {"decoding": decoding, **{key: inputs[key] for key in ("data", "model")}}
+    expected = [teacher.expected_accuracy(row) for row in rows] if teacher else None
+    metrics = measure(samples, rows, expected) | {
+        "decoding": decoding,
+        **{key: inputs[key] for key in ("data", "model")},
+    }
     _write(out, options, inputs, metrics, samples)
     return Result(metrics, samples)
 

@@ -18,16 +18,18 @@ Row = Mapping[str, Any]
 _SOLUTIONS = (("1", 1), ("2-4", 2), ("5-9", 5), ("10+", 10))
 
 
-def measure(samples: Sequence[Sample], rows: Sequence[Row]) -> dict[str, Any]:
+def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[float] | None = None) -> dict[str, Any]:
     """The figures of *samples*: as many completions for every one of *rows*, those of a row side by side.
 
     With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, ``draws`` describes
     its variation over draws of one completion per puzzle, ``pass_at`` holds pass@k, and ``majority`` the accuracy of
-    majority voting.
+    majority voting. The shares of *expected*, one for each of *rows*, take the place of those that the samples have.
     """
     per_row = len(samples) // len(rows)
     groups = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
-    correct = [sum(sample["correct"] for sample in group) for group in groups]
+    correct: list[Any] = [sum(sample["correct"] for sample in group) for group in groups]
+    if expected is not None:
+        correct = [share * per_row for share in expected]
 
     def by(key: Callable[[Row], Any]) -> dict[str, Any]:
         members: dict[Any, list[int]] = {}
@@ -134,7 +136,7 @@ def _share(counts: Sequence[int], per_row: int, name: str = "accuracy") -> dict[
     return {
         name: round(sum(counts) / (len(counts) * per_row), 6),
         "n": len(counts),
-        "correct" if name == "accuracy" else "count": sum(counts),
+        "correct" if name == "accuracy" else "count": round(sum(counts), 2),
         "interval": _rounded(mean_interval([count / per_row for count in counts], per_row)),
     }
 

@@ -29,6 +29,14 @@ _REFUSALS = {
     "wrong_refusals": "solvable puzzles, and the answer is impossible",
 }
 
+#: Baselines: values of ``--model`` that stand for no model, and their kind.
+BASELINES = {"random": "floor", "solver": "ceiling", "teacher": "teacher"}
+
+
+def is_baseline(metrics: Mapping[str, Any]) -> bool:
+    """Return True if *metrics* are those of a baseline, not of a model."""
+    return metrics["model"]["kind"] in BASELINES.values()
+
 
 @dataclass(frozen=True)
 class Result:

@@ -9,8 +9,7 @@ from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MADE_BY, Link
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare
-from countdown_rl.evaluation.baselines import is_baseline
-from countdown_rl.evaluation.results import Result, breakdowns, refuses
+from countdown_rl.evaluation.results import Result, breakdowns, is_baseline, refuses
 from countdown_rl.hub import charts, results
 from countdown_rl.report import transcripts
 from countdown_rl.runlog import log as trainlog
@@ -73,7 +72,7 @@ def seconds(log: Sequence[StepRow]) -> float:
 
 
 def _position(evaluation: Result) -> tuple[int, int]:
-    kinds = ("floor", "ceiling")
+    kinds = ("floor", "teacher", "ceiling")
     return kinds.index(evaluation.metrics["model"]["kind"]) + 1 if is_baseline(evaluation.metrics) else 0, len(
         _chain(evaluation)
     )
@@ -126,7 +125,11 @@ def _table(group: Group) -> dict[str, Any]:
 def _details(evaluation: Result) -> dict[str, Any]:
     """The cells of a row that a comparison does not have."""
     model, samples = evaluation.metrics["model"], evaluation.samples
-    bounds = {"floor": "a random legal expression", "ceiling": "the exact solver"}
+    bounds = {
+        "floor": "a random legal expression",
+        "teacher": "the search that countdown-tiny was trained on, without a mistake",
+        "ceiling": "the exact solver",
+    }
     return {
         "bound": is_baseline(evaluation.metrics),
         "about": bounds.get(model["kind"]) or f"{model['source']}, held as {evaluation.metrics['precision']}",

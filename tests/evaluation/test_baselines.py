@@ -93,6 +93,22 @@ def test_several_samples_are_several_expressions(tmp_path):
     assert list(result.metrics["pass_at"]) == [str(k) for k in range(1, 17)]
 
 
+def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path):
+    puzzles = [{"nums": [55, 36, 19, 7], "target": 65}, {"nums": [3, 7, 50], "target": 46}]
+    tokens = 60
+    result = run(tmp_path, "teacher", "out", puzzles, max_new_tokens=tokens)
+    assert 0.1 < result.metrics["by_size"]["4"]["accuracy"] < 0.9
+    assert [sample["tokens"] <= tokens for sample in result.samples] == [True, True]
+    teacher = baselines.Teacher(tokens)
+    row = parse_row(puzzles[0])
+    drawn = [teacher.complete(row, str(seed)) for seed in range(1_000)]
+    assert all(row.grade(completion.text).correct == completion.ended for completion in drawn)
+    share = sum(completion.ended for completion in drawn) / len(drawn)
+    assert share == pytest.approx(result.metrics["by_size"]["4"]["accuracy"], abs=0.05)
+    with pytest.raises(InputError, match="3 and 4 numbers"):
+        run(tmp_path, "teacher", "five", [{"nums": [1, 2, 3, 4, 5], "target": 15}])
+
+
 def test_other_tasks_and_revisions_are_refused(tmp_path):
     with pytest.raises(InputError, match="solver knows Countdown puzzles only"):
         run(tmp_path, "solver", "out", [{"task": "gsm8k", "question": "2 and 3?", "gold": "5"}])
