@@ -11,7 +11,7 @@ from rich.text import Text
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.formatting import interval, percent
+from countdown_rl.tasks import explain
 
 
 def compare(
@@ -47,25 +47,29 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.compare import largest_k, points
+    from countdown_rl.evaluation.compare import largest_k
 
     first = values["results"][0]
-    heads = ["", "solved", "95% interval", "against the first", "against the one before", "p"]
+    title = f"{first['n']:,} held-out puzzles; 95% intervals in parentheses"
+    table = console.table("", "solved, %", "against the first", "against the one before", title=title)
     k = largest_k(values)
-    heads += [f"pass@{k}", "against the one before"] if k else []
-    table = console.table(*heads, title=f"{first['n']:,} held-out puzzles")
     for row in values["results"]:
-        cells = [row["name"], percent(row["accuracy"]), interval(row["interval"])]
-        if "against_first" in row:
-            previous = row["against_previous"]
-            cells += [points(row["against_first"]), points(previous), f"{previous['p']:.2g}"]
+        against = [row[key] for key in ("against_first", "against_previous") if key in row]
+        table.add_row(row["name"], _share(row["accuracy"], row["interval"]), *map(_points, against))
         if k in row.get("pass_at", ()):
-            change = row.get("against_previous", {}).get("pass_at", {}).get(k)
-            cells += [""] * (6 - len(cells))
-            cells.append(percent(row["pass_at"][k]["share"]))
-            cells += [points(change)] if change else []
-        table.add_row(*cells)
+            share = row["pass_at"][k]
+            changes = [change["pass_at"][k] for change in against if k in change.get("pass_at", ())]
+            table.add_row(f"  pass@{k}", _share(share["share"], share["interval"]), *map(_points, changes))
     return table
+
+
+def _share(share: float, interval: list[float]) -> str:
+    return f"{100 * share:.1f} ({100 * interval[0]:.1f}, {100 * interval[1]:.1f})"
+
+
+def _points(change: dict[str, Any]) -> str:
+    low, high = change["interval"]
+    return f"{100 * change['difference']:+.1f} ({100 * low:+.1f}, {100 * high:+.1f})"
 
 
 def _change(change: dict[str, Any]) -> Text:
@@ -73,6 +77,6 @@ def _change(change: dict[str, Any]) -> Text:
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
         text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")
-        text.append(f"  {sample['reason']}\n" if sample["reason"] else "\n", style="dim")
+        text.append(f"  {explain.verdict(change | sample)}\n", style="dim")
         text.append(sample["completion"].strip("\n") + "\n", style="default")
     return text

@@ -12,6 +12,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.options import option
+from countdown_rl.tasks import explain
 
 #: The number of reasons that the table shows.
 REASONS = 4
@@ -122,7 +123,7 @@ def _caption(metrics: dict[str, Any]) -> list[str]:
     if "precision" in metrics:  # the bounds have no tokens
         lines = [
             f"format {metrics['format']:.1%}, truncated {metrics['truncated']:.1%}",
-            f"{metrics['mean_tokens']:.0f} tokens per completion (95th percentile {tokens['p95']:,})",
+            f"{metrics['mean_tokens']:.0f} tokens per completion (p95 {tokens['p95']:,})",
         ]
         if tokens["per_right_answer"] is not None:
             lines[-1] += f", {tokens['per_right_answer']:,.0f} per correct answer"
@@ -131,5 +132,5 @@ def _caption(metrics: dict[str, Any]) -> list[str]:
         lines.append(f"accuracy of single samples {draws['lowest']:.1%} to {draws['highest']:.1%}")
     if metrics["reasons"]:
         reasons = list(metrics["reasons"].items())[:REASONS]
-        lines.append("wrong: " + ", ".join(f"{reason} {count:,}" for reason, count in reasons))
+        lines += ["wrong:", *(f"{count:7,}  {explain.REASONS.get(reason, reason)}" for reason, count in reasons)]
     return lines

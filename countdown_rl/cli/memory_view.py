@@ -35,6 +35,9 @@ def show(checked: "Preflight", *, as_json: bool) -> None:
     for name, text in _PARTS.items():
         cells = (size(getattr(estimate, name)) for estimate in checked.estimates)
         table.add_row(text, *cells, style="bold" if name == "peak" else "")
+    if checked.fits is not None:
+        needs = f"about {size(checked.estimates[0].peak)} of {size(checked.device_memory or 0)}"
+        table.caption = f"fits this machine: {'yes' if checked.fits else 'no'} ({needs})"
     console.result(checked.as_dict(), as_json=as_json, view=table)
 
 

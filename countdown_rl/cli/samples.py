@@ -1,5 +1,6 @@
 """``countdown-rl samples``: completions with their grades."""
 
+import random
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.errors import UsageError
 from countdown_rl.options import option
+from countdown_rl.tasks import explain
 
 
 def samples(
@@ -19,7 +21,8 @@ def samples(
     n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
     right: Annotated[bool, option("Only correct ones.", name="--right")] = False,
     wrong: Annotated[bool, option("Only wrong ones.", name="--wrong")] = False,
-    reason: Annotated[str | None, option("Only those graded wrong for this reason.")] = None,
+    reason: Annotated[str | None, option("Only those graded wrong for this reason, such as number-used-twice.")] = None,
+    shuffle: Annotated[int | None, option("Show them in an order drawn with this seed.", metavar="SEED")] = None,
     step: Annotated[str | None, option("Only those of these training steps.", metavar="N|A-B")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -34,6 +37,8 @@ def samples(
     """
     if right and (wrong or reason):
         raise UsageError("--right excludes --wrong and --reason; leave them out.")
+    if reason is not None and reason not in explain.REASONS:
+        raise UsageError(f"--reason {reason} is not one of: {', '.join(sorted(explain.REASONS))}.")
     steps = _steps(step) if step else None
     selected = [
         sample
@@ -43,6 +48,8 @@ def samples(
         and (reason is None or sample["reason"] == reason)
         and (steps is None or sample.get("step") in steps)
     ]
+    if shuffle is not None:
+        random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
     view = Text("\n\n").join([*map(_view, shown), Text(f"{len(shown)} of {len(selected)} completions", style="dim")])
     console.result({"all": len(selected), "samples": shown}, as_json=as_json, view=view)
@@ -70,8 +77,5 @@ def _view(sample: dict[str, Any]) -> Text:
     text = Text(f"step {sample['step']}  " if "step" in sample else "", style="dim")
     text.append(console.problem(sample), style="bold").append("\n")
     text.append(sample["completion"].strip("\n"), style="default").append("\n")
-    answer, value = sample["answer"], sample["value"]
-    shown = f"{answer} = {value}" if value not in (None, answer) else answer or ""
-    if sample["correct"]:
-        return text.append(f"✓ {shown}", style="green")
-    return text.append(f"✗ {sample['reason']}" + (f" ({shown})" if shown else ""), style="red")
+    verdict = explain.verdict(sample)
+    return text.append(f"✓ {verdict}", style="green") if sample["correct"] else text.append(f"✗ {verdict}", style="red")

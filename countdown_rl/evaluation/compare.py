@@ -18,7 +18,7 @@ TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Fields of a change: of its puzzle, and of each of its two completions.
 _PUZZLE = ("id", "nums", "target", "needs", "question", "gold")
-_COMPLETION = ("correct", "completion", "answer", "value", "reason")
+_COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
 def compare(paths: Mapping[str, Path], out: Path) -> dict[str, Any]:

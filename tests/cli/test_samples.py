@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from countdown_rl.cli.main import app
 from countdown_rl.data import jsonl
+from countdown_rl.errors import UsageError
 
 
 def sample(step, reason="", completion="3 + 4</think>\n<answer>3 + 4</answer>"):
@@ -52,6 +53,27 @@ def test_an_unfinished_line_is_left_out(run):
     with (run / "samples.jsonl").open("a") as stream:
         stream.write('{"step": 41, "comp')
     assert shown(run, "--n", 9) == [1, 1, 11, 21, 31]
+
+
+def test_a_verdict_is_in_words_and_truncation_is_named(run):
+    cut = sample(51, "no-answer") | {"answer": None, "value": None, "truncated": True}
+    jsonl.append_rows(run / "samples.jsonl", [cut, sample(61, "number-used-twice")])
+    said = CliRunner().invoke(app, ["samples", str(run), "--step", "51-61"]).stdout
+    assert "✗ no answer: truncated at the token limit" in said
+    assert "✗ 3 + 4 = 7: a number used more often than it is given" in said or "3 + 4: a number used more" in said
+    assert "number-used-twice" not in said
+
+
+def test_an_unknown_reason_is_a_usage_error_that_lists_the_known_ones(run):
+    done = CliRunner().invoke(app, ["samples", str(run), "--reason", "no-anwser"])
+    assert isinstance(done.exception, UsageError)
+    assert "no-answer" in str(done.exception)
+
+
+def test_samples_are_shuffled_by_a_seed(run):
+    orders = {tuple(shown(run, "--n", 9, "--shuffle", seed)) for seed in (1, 2, 3, 1)}
+    assert 1 < len(orders) <= 3
+    assert {tuple(sorted(order)) for order in orders} == {(1, 1, 11, 21, 31)}
 
 
 @pytest.mark.parametrize("step", ["x", "1-", "-3", "1-2-3"])

@@ -224,10 +224,23 @@ def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
     assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "2") == 0
     text = capsys.readouterr().out
     assert "2 of 4 whose grade changed" in text
+    assert "no complete <answer> after the thinking" in text
     assert "base says r2" in text
     assert "adapter says r2" in text
     assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "9", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["changes"]) == 4
+
+
+def test_the_table_of_the_command_fits_80_columns(three, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, marks in (("base-sampled", BASE), ("adapter-sampled", TRAINED)):
+        made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
+    assert command(monkeypatch, *three, "base-sampled", "adapter-sampled", "--out", "out") == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "adapter-sampled" in text
+    assert "pass@2" in text
 
 
 def test_the_command_names_results_by_directory_or_by_path(three, monkeypatch, capsys):

@@ -166,7 +166,7 @@ def test_impossible_puzzles_and_truncated_completions_are_reported(folder, monke
     assert "solver: there is no solution; every expression was tried" in out
     complete_with("hm", ended=False)
     assert command(monkeypatch, "2", "2", "--target", "4", "--model", str(folder / "model")) == 0
-    assert "✗ wrong: no answer: it ran out of tokens" in capsys.readouterr().out
+    assert "✗ wrong: no answer: truncated at the token limit" in capsys.readouterr().out
 
 
 def test_every_reason_has_a_description():

@@ -217,6 +217,12 @@ def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, st
     assert "Traceback" not in err
 
 
+def test_the_check_says_in_words_whether_the_run_fits(check, llama, rows):
+    assert "fits this machine: yes (about" in check("--model", llama, "--data", rows)[1]
+    words = ["--prompts", 4096, "--num-generations", 256, "--max-completion-length", 100_000]
+    assert "fits this machine: no (about" in check("--model", llama, "--data", rows, *words)[1]
+
+
 def test_a_run_that_exceeds_memory_is_a_warning(check, llama, rows):
     words = ["--prompts", 4096, "--num-generations", 256, "--max-completion-length", 100_000, "--json"]
     status, out, err = check("--model", llama, "--data", rows, *words)
