@@ -55,8 +55,9 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int) -> None:
         index = getattr(tokenizer, f"{name}_token_id")
         if index is not None:
             getattr(writer, f"add_{name}_token_id")(index)
-    if ends := _end_ids(directory) - {tokenizer.eos_token_id}:
-        writer.add_eot_token_id(min(ends))
+    ends = files.generation_config(directory).get("eos_token_id")
+    if others := {*(ends if isinstance(ends, list) else [ends])} - {None, tokenizer.eos_token_id}:
+        writer.add_eot_token_id(min(others))
     writer.add_add_bos_token(begins_with_bos(tokenizer))
     writer.add_add_eos_token(False)
     if tokenizer.chat_template:
@@ -99,9 +100,3 @@ def pre_tokenizer(tokenizer: Any) -> str:
             if [candidate.encode(text, add_special_tokens=False).ids for text in texts] == expected:
                 return name
     raise ModelError("llama.cpp has no pre-tokenizer like that of this tokenizer, so it cannot be written as GGUF.")
-
-
-def _end_ids(directory: Path) -> set[int]:
-    """The end tokens in the checkpoint's generation config."""
-    ids = files.generation_config(directory).get("eos_token_id")
-    return set(ids) if isinstance(ids, list) else {ids} if isinstance(ids, int) else set()

@@ -83,7 +83,8 @@ def merge(
             f"{ref.source} is not an adapter; give --adapter the directory that `countdown-rl train` made."
         )
     artifacts.check_writable(out, "merged")
-    trained_over = _training_precision(ref)
+    made = ref.manifest
+    trained_over = str(made.facts.get("precision") or made.options.get("precision", "unknown")) if made else "unknown"
     if options.base == "dequantized" and trained_over != "nf4":
         raise UsageError(f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize.")
     adapter = Adapter(reference.files(ref))
@@ -113,13 +114,6 @@ def merge(
             ref = replace(ref, base=ModelRef(ref.base.source, "directory", base))
             draft.facts["agreement"] = _verify(ref, draft.path, options, plan, trained_over, conversations)
     return artifacts.read(out, "merged", verify=False)
-
-
-def _training_precision(ref: ModelRef) -> str:
-    """The precision of the base while adapter *ref* was trained."""
-    if ref.manifest is None:
-        return "unknown"
-    return str(ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "unknown"))
 
 
 @contextmanager

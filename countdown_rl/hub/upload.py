@@ -298,7 +298,14 @@ def _errors_as_sentences(repo_id: str) -> Iterator[None]:
         if isinstance(error, OfflineModeIsEnabled):
             sentence = "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it."
         elif isinstance(error, HfHubHTTPError):
-            sentence = _refusal(repo_id, error)
+            status, seconds = error.response.status_code, error.response.headers.get("Retry-After", "")
+            if status in _REFUSALS:
+                wait = f" {seconds} s" if seconds.isdigit() else ""
+                sentence = _REFUSALS[status].format(repo_id=repo_id, wait=wait)
+            elif status >= 500:
+                sentence = f"the Hub answered {status} repeatedly; later {_AGAIN}"
+            else:
+                sentence = f"the Hub refused ({status}): {_one_line(error.server_message or 'no reason given')}"
         elif isinstance(error, HTTPError | json.JSONDecodeError):
             sentence = f"the Hub cannot be reached, or the connection broke; check the network, then {_AGAIN}"
         elif isinstance(error, ValueError):
@@ -306,16 +313,6 @@ def _errors_as_sentences(repo_id: str) -> Iterator[None]:
         else:
             raise
         raise HubError(sentence) from error
-
-
-def _refusal(repo_id: str, error: Any) -> str:
-    status = error.response.status_code
-    if status in _REFUSALS:
-        seconds = error.response.headers.get("Retry-After", "")
-        return _REFUSALS[status].format(repo_id=repo_id, wait=f" {seconds} s" if seconds.isdigit() else "")
-    if status >= 500:
-        return f"the Hub answered {status} repeatedly; later {_AGAIN}"
-    return f"the Hub refused ({status}): {_one_line(error.server_message or 'no reason given')}"
 
 
 def _one_line(text: str) -> str:

@@ -29,7 +29,11 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         InputError: no evaluation is of a model, or *training* is no training log.
     """
     log = trainlog.read(training) if training else []
-    groups = _groups(dict(sorted(scored.items(), key=lambda item: _position(item[1]))))
+    last_ones = {"floor": 1, "teacher": 2, "ceiling": 3}
+    order = {
+        name: (last_ones.get(item.metrics["model"]["kind"], 0), len(_chain(item))) for name, item in scored.items()
+    }
+    groups = _groups({name: scored[name] for name in sorted(scored, key=order.__getitem__)})
     main = groups[0]
     names = [name for name, evaluation in main.items() if not is_baseline(evaluation.metrics)]
     first, last = main[names[0]], main[names[-1]]
@@ -69,13 +73,6 @@ def seconds(log: Sequence[StepRow]) -> float:
     """The time that all steps of *log* took. A row is the mean of the steps since the row before it."""
     before = [0, *(row.step for row in log)]
     return sum(row.seconds * (row.step - step) for row, step in zip(log, before, strict=False))
-
-
-def _position(evaluation: Result) -> tuple[int, int]:
-    kinds = ("floor", "teacher", "ceiling")
-    return kinds.index(evaluation.metrics["model"]["kind"]) + 1 if is_baseline(evaluation.metrics) else 0, len(
-        _chain(evaluation)
-    )
 
 
 def _groups(scored: Group) -> list[dict[str, Result]]:
