@@ -44,6 +44,16 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def uses_fsdp() -> bool:
+    """Return whether the launch configuration is one of FSDP."""
+    return launched() and os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+
+
+def shards_weights() -> bool:
+    """Return whether the launch configuration shares out the weights, with FSDP or DeepSpeed ZeRO-3."""
+    return uses_fsdp() or (launched() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
+
+
 def cpu_threads() -> int:
     """Return this process's share of the CPU threads of this machine that it may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -28,8 +28,8 @@ def show(checked: "Preflight", *, as_json: bool) -> None:
     if checked.fits is False:
         needed, available = size(checked.estimates[0].peak), size(checked.device_memory or 0)
         console.warn(
-            f"the run needs about {needed} and this machine has {available}; lower --micro-batch, --prompts or "
-            "--max-completion-length, or add --gradient-checkpointing."
+            f"the run needs about {needed} and a margin, and this machine has {available}; lower --micro-batch, "
+            "--prompts or --max-completion-length, or add --gradient-checkpointing."
         )
     table = console.table("memory", *(_DEVICES[estimate.device] for estimate in checked.estimates))
     for name, text in _PARTS.items():

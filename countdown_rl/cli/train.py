@@ -71,7 +71,7 @@ def train(
     if check:
         from countdown_rl.training import preflight
 
-        checked = preflight.check(options, processes=processes_, **run)
+        checked = preflight.check(options, count=processes_, **run)
         memory_view.show(checked, as_json=as_json)
         return
     if not processes.launched() and (processes_ > 1 or launch is not None):
@@ -98,4 +98,4 @@ def train(
         f"in the last tenth of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
     )
     about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}
-    console.result(about | facts, as_json=as_json)
+    console.result(about | {"memory": result.memory} | facts, as_json=as_json)

@@ -95,6 +95,7 @@ def load(
     device: str = "auto",
     trust_remote_code: bool = False,
     trainable: bool = False,
+    sharded: bool = False,
     plain: bool = False,
 ) -> Loaded:
     """Load *ref* in *precision* ("auto", "nf4", "bf16" or "fp32") on *device* ("auto", "cpu", "cuda", "mps").
@@ -104,6 +105,7 @@ def load(
 
     Args:
         trainable: the adapter's own weights require gradients.
+        sharded: leave the weights in main memory, from where FSDP gives each GPU its part.
         plain: hold NF4 values in plain layers on a GPU too.
 
     Raises:
@@ -115,7 +117,8 @@ def load(
     try:
         tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
         target = torch.device(device_name(device))
-        loaded = _load_base(ref.base or ref, tokenizer, precision, target, trust_remote_code, plain)
+        home = torch.device("cpu") if sharded else target
+        loaded = _load_base(ref.base or ref, tokenizer, precision, target, home, trust_remote_code, plain)
         if ref.base is not None:
             _attach_adapter(loaded, ref, trainable)
         return loaded
@@ -205,7 +208,7 @@ def _attach_adapter(loaded: Loaded, ref: ModelRef, trainable: bool) -> None:
 
 
 def _load_base(
-    ref: ModelRef, tokenizer: Any, precision: str, device: Any, trust_remote_code: bool, plain: bool
+    ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, trust_remote_code: bool, plain: bool
 ) -> Loaded:
     import torch
 
@@ -214,7 +217,7 @@ def _load_base(
     stored = stored_format(ref)
     precision, note = _resolve_precision(ref, stored, precision, device)
     native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
-    model = _read_weights(ref, stored, precision, device, trust_remote_code, native)
+    model = _read_weights(ref, stored, precision, home, trust_remote_code, native)
     dtype = compute_dtype(precision, device, model)
     storage = "plain"
     if native:
@@ -231,7 +234,7 @@ def _load_base(
         elif stored == "w4a16":
             storage = "dequantized-w4a16"
         nf4.cast(model, dtype)
-        model = model.to(device)
+        model = model.to(home)
     model.eval()
     model.config.pad_token_id = tokenizer.pad_token_id
     if precision == "auto":

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.models import chat_template, files, load, reference, shape
@@ -16,6 +16,9 @@ from countdown_rl.training import memory, rewards, trl_config
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.memory import Estimate
+
+#: The memory that a run should find: its estimate times the first, and the second in bytes for CUDA and fragments.
+_MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,9 @@ class Preflight:
 
     @property
     def fits(self) -> bool | None:
-        """True if the run fits the memory of this machine; None where that is not known."""
-        return None if self.device_memory is None else self.estimates[0].peak <= self.device_memory
+        """True if the run fits the memory of this machine with a margin; None where that is not known."""
+        needed = _MARGIN_SHARE * self.estimates[0].peak + _MARGIN
+        return None if self.device_memory is None else needed <= self.device_memory
 
     def as_dict(self) -> dict[str, Any]:
         """All values, for ``--json``."""
@@ -56,7 +60,7 @@ def check(
     out: Path,
     checkpoints: Path,
     revision: str | None = None,
-    processes: int = 1,
+    count: int = 1,
     trust_remote_code: bool = False,
 ) -> Preflight:
     """Check the arguments of :func:`countdown_rl.training.train.train`; nothing is trained or written.
@@ -85,22 +89,12 @@ def check(
     )
     longest = check_prompts(loaded, rows, options, validation)
     trl_config.grpo_config(options, loaded, list(weights.values()), checkpoints)  # TRL refuses some values
-    rank = _rank(ref) or options.lora_r
     estimates = [
-        memory.estimate(
-            skeleton,
-            options,
-            device=kind,
-            nf4=kind == "cuda" and precision == "nf4",
-            width=_width(precision, kind, skeleton),
-            prompt=longest,
-            rank=rank,
-            processes=processes,
-        )
+        estimate(ref, options, kind, precision, longest, count, skeleton=skeleton)
         for kind in dict.fromkeys((device, "cuda"))
     ]
     total = skeleton.num_parameters()
-    trained = memory.lora_parameters(skeleton, rank) if options.tune == "lora" else total
+    trained = memory.lora_parameters(skeleton, _rank(ref, options)) if options.tune == "lora" else total
     return Preflight(
         model=ref.reference,
         architecture=type(skeleton).__name__,
@@ -130,6 +124,12 @@ def check_model(ref: reference.ModelRef, options: TrainOptions) -> None:
     """
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+    if processes.shards_weights():
+        stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
+        if options.precision == "nf4" or stored:
+            raise UsageError(
+                "FSDP and ZeRO-3 cannot share out 4-bit weights; add --precision bf16, or use --launch ddp."
+            )
 
 
 def read_validation(data: Path, options: TrainOptions) -> list[Row]:
@@ -181,9 +181,36 @@ def check_prompts(
     return longest
 
 
-def _rank(ref: reference.ModelRef) -> int | None:
-    """The rank of the adapter that is trained further, or None where a new one is made."""
-    return None if ref.base is None else int(files.adapter_config(reference.files(ref)).get("r", 8))
+def estimate(
+    ref: reference.ModelRef,
+    options: TrainOptions,
+    device: str,
+    precision: str,
+    longest: int,
+    count: int,
+    *,
+    skeleton: Any = None,
+    trust_remote_code: bool = False,
+) -> Estimate:
+    """The memory of each of *count* processes on *device* ("cuda", "mps" or "cpu"), for prompts of up to *longest*."""
+    if skeleton is None:
+        config = shape.read_config(reference.files(ref.base or ref), trust_remote_code=trust_remote_code)
+        skeleton = shape.skeleton(config, trust_remote_code=trust_remote_code)
+    return memory.estimate(
+        skeleton,
+        options,
+        device=device,
+        nf4=device == "cuda" and precision == "nf4",
+        width=_width(precision, device, skeleton),
+        prompt=longest,
+        rank=_rank(ref, options),
+        processes=count,
+    )
+
+
+def _rank(ref: reference.ModelRef, options: TrainOptions) -> int:
+    """The rank of the adapter: of the one that is trained further, or of a new one."""
+    return options.lora_r if ref.base is None else int(files.adapter_config(reference.files(ref)).get("r", 8))
 
 
 def _width(precision: str, device: str, skeleton: Any) -> int:

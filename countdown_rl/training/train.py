@@ -41,6 +41,7 @@ class TrainResult:
         facts: as in the manifest of the adapter.
         warnings: the sentences that were printed, by a short name.
         resumed: the step from which the run was resumed, or None.
+        memory: measured peak of the GPU and the estimate for it, in bytes; None on another device.
     """
 
     out: Path
@@ -48,6 +49,7 @@ class TrainResult:
     facts: dict[str, Any]
     warnings: dict[str, str]
     resumed: int | None
+    memory: dict[str, int] | None = None
 
 
 def train(
@@ -101,9 +103,17 @@ def train(
         )
 
     loaded = _load(ref, options, trust_remote_code)
+    import torch
+
     if loaded.note:
         on_note(loaded.note)
     longest = preflight.check_prompts(loaded, rows, options, validation)
+    count = processes.world_size()
+    estimate = (
+        preflight.estimate(ref, options, "cuda", loaded.precision, longest, count, trust_remote_code=trust_remote_code)
+        if loaded.device.startswith("cuda")
+        else None
+    )
     journal = Journal(log, options.logging_steps, options.max_steps)
     if resume:
         journal.load(resume)
@@ -126,6 +136,10 @@ def train(
         journal.write()
 
     facts = _facts(trainer, options, loaded, journal.rows)
+    memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": estimate.peak} if estimate else None
+    if memory:
+        peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
+        on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
     best = trainlog.best(journal.rows) if options.keep == "best" else None
     state = None if best else trainer.gathered()
     if processes.is_main():
@@ -141,7 +155,7 @@ def train(
         store.clear()
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
-    return TrainResult(Path(out), journal.rows, facts, journal.warnings, step_of(resume) if resume else None)
+    return TrainResult(Path(out), journal.rows, facts, journal.warnings, step_of(resume) if resume else None, memory)
 
 
 def how_to_continue(checkpoints: Path) -> str:
@@ -181,7 +195,13 @@ def _load(ref: reference.ModelRef, options: TrainOptions, trust_remote_code: boo
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
     trainable = ref.base is not None  # an adapter is trained further
-    return load.load(ref, precision=options.precision, trust_remote_code=trust_remote_code, trainable=trainable)
+    return load.load(
+        ref,
+        precision=options.precision,
+        trust_remote_code=trust_remote_code,
+        trainable=trainable,
+        sharded=processes.uses_fsdp(),
+    )
 
 
 def _trainer(

@@ -266,3 +266,9 @@ def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():
     assert llama == ModelShape(2, 64, 96, 4, 2, 32, 320, llama.context_length)
     gpt2 = ModelShape.of(GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=320, n_positions=128))
     assert gpt2 == ModelShape(2, 64, 256, 4, 4, 16, 320, 128)
+
+
+def test_weights_that_fsdp_will_share_out_stay_in_main_memory(base, monkeypatch):
+    monkeypatch.setattr("countdown_rl.models.load.device_name", lambda name: "cuda:0")
+    loaded = load(resolve(str(base)), precision="bf16", sharded=True)
+    assert (loaded.model.device.type, loaded.model.dtype, loaded.device) == ("cpu", torch.bfloat16, "cuda:0")

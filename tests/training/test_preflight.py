@@ -8,7 +8,7 @@ import pytest
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
 from countdown_rl.models import shape
-from countdown_rl.training import memory
+from countdown_rl.training import memory, preflight
 from countdown_rl.training.config import TrainOptions
 from tests.support import standins
 
@@ -152,6 +152,27 @@ def test_all_weights_are_counted_with_fp32_states_and_the_inputs_of_layers(name,
     found = memory.estimate(tiny_llama.model(), options, device="cpu", nf4=False, width=4, prompt=10, rank=1)
     count = tiny_llama.model().num_parameters()
     assert (found.weights, found.adapter, found.gradients, found.optimiser) == (4 * count, 0, 4 * count, 8 * count)
+
+
+def test_a_run_fits_with_a_margin_of_a_tenth_and_a_gibibyte():
+    def fits(device_memory):
+        estimate = memory.Estimate("cuda", 10 << 30, 0, 0, 0, 0, 0)
+        return preflight.Preflight("m", "a", 1, 1, 1, 1, [estimate], device_memory).fits
+
+    assert [fits(device_memory) for device_memory in (None, 11 << 30, 12 << 30)] == [None, False, True]
+
+
+@pytest.mark.parametrize("launch", [{"ACCELERATE_USE_FSDP": "true"}, {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}])
+def test_4_bit_weights_are_not_shared_out(llama, monkeypatch, launch):
+    from countdown_rl.errors import UsageError
+    from countdown_rl.models import reference
+
+    for name, value in (launch | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}).items():
+        monkeypatch.setenv(name, value)
+    ref = reference.resolve(str(llama))
+    preflight.check_model(ref, TrainOptions(precision="bf16"))
+    with pytest.raises(UsageError, match="4-bit"):
+        preflight.check_model(ref, TrainOptions())
 
 
 def test_memory_depends_on_batch_length_precision_and_processes():

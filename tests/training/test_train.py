@@ -570,6 +570,18 @@ def test_sequence_level_ratios_without_the_loss_of_gspo_are_a_warning(place, tmp
     assert ["GSPO is --loss-type grpo" in text for text in said] == [True]
 
 
+def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken, tmp_path, monkeypatch):
+    load, notes = train._load, []
+    monkeypatch.setattr(train, "_load", lambda *args: replace(load(*args), device="cuda:0"))
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 << 30)
+    options = replace(SMALL, max_steps=1, precision="fp32")
+    result = run(place, tmp_path, options, on_note=notes.append)
+    assert result.memory["peak"] == 3 << 30
+    assert 0 < result.memory["estimate"] < 1 << 30
+    assert [note for note in notes if "3.0 GiB, estimated" in note]
+    assert unbroken.memory is None  # on a CPU
+
+
 def test_parameters_are_counted_unpacked_and_unsharded(unbroken):
     import peft
     import torch
