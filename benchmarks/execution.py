@@ -19,9 +19,9 @@ def main() -> None:
     args = parser.parse_args()
     measured = {}
     for name, path in (pair.split("=", 1) for pair in args.evals):
-        metrics = results.read(Path(path)).metrics
-        about = {key: metrics[key] for key in ("decoding", "accuracy", "interval")}
-        measured[name] = about | diagnose.diagnose(Path(path))
+        result = results.read(Path(path))
+        about = {key: result.metrics[key] for key in ("decoding", "accuracy", "interval")}
+        measured[name] = about | diagnose.diagnose(result)
     bench.save("execution", measured)
 
 

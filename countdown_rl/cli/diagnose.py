@@ -27,8 +27,9 @@ def diagnose(
     """
     from countdown_rl.evaluation import diagnose as diagnosis
     from countdown_rl.evaluation.compare import by_name
+    from countdown_rl.evaluation.results import read
 
-    values = {name: diagnosis.diagnose(path) for name, path in by_name(results).items()}
+    values = {name: diagnosis.diagnose(read(path)) for name, path in by_name(results).items()}
     views = [part for name, value in values.items() for part in _view(name, value)]
     console.result(values, as_json=as_json, view=Group(*views, _progress(values)))
 

@@ -3,14 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import results
-from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.results import Result, is_baseline
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.canonical import shape
 from countdown_rl.puzzle.expression import operators, parse
@@ -23,34 +20,32 @@ from countdown_rl.tasks.registry import parse_row
 LINES = (1, 2, 4, 8, 16, 32)
 
 
-def diagnose(path: Path) -> dict[str, Any]:
-    """The :func:`causes` and :func:`shapes` of the evaluation at *path*, and :func:`solved_by_line` where the model was
-    trained on search traces.
+def diagnose(result: Result) -> dict[str, Any]:
+    """The :func:`causes` and :func:`shapes` of *result*, and :func:`solved_by_line` where its model was trained on
+    search traces.
 
     Raises:
         InputError: it is of a baseline.
-        ArtifactError: it is missing or damaged.
     """
-    result = results.read(path)
-    if results.is_baseline(result.metrics):
-        raise InputError(f"{path} is an evaluation of a baseline, which has no faults; give one of a model.")
-    ways = plan(artifacts.read(path, "eval", verify=False))
+    if is_baseline(result.metrics):
+        raise InputError(f"{result.metrics['model']['source']} is a baseline, which has no faults; give a model.")
+    ways = plan(result)
     return {
-        **causes(result, ways),
+        **causes(result),
         "shapes": shapes(result),
         **({"solved_by_line": solved_by_line(result, ways)} if ways else {}),
     }
 
 
-def plan(manifest: Manifest) -> traces.Plan | None:
+def plan(result: Result) -> traces.Plan | None:
     """The plan of the search traces that the evaluated model, or one that it was made from, was trained on."""
-    for link in reversed(artifacts.chain(manifest.inputs["model"])):
+    for link in reversed(artifacts.chain(result.manifest.inputs["model"])):
         if "plan" in link.facts:
             return {int(size): ways for size, ways in link.facts["plan"].items()}
     return None
 
 
-def causes(result: Result, plan: traces.Plan | None) -> dict[str, Any]:
+def causes(result: Result) -> dict[str, Any]:
     """The causes of the points that *result* lost, the largest first.
 
     Returns:
@@ -60,13 +55,13 @@ def causes(result: Result, plan: traces.Plan | None) -> dict[str, Any]:
         bound where ``at_most``); ``unexplained``, the share of completions that no single repair makes correct;
         ``steps``, by operator, written and wrong.
     """
-    budget = result.metrics["decoding"]["max_new_tokens"]
+    budget, ways = result.metrics["decoding"]["max_new_tokens"], plan(result)
     occurrences, completions, won, steps = (Counter[str]() for _ in range(4))
     unexplained = 0
     free_text = False
     for sample in result.samples:
         row = parse_row(sample)
-        trace = execution.read(sample["completion"], row, plan) if plan and isinstance(row, CountdownRow) else None
+        trace = execution.read(sample["completion"], row, ways) if ways and isinstance(row, CountdownRow) else None
         text = trace or execution.read_text(sample, row)
         free_text = free_text or trace is None
         occurrences.update(text.faults)

@@ -8,7 +8,7 @@ from typing import Any
 from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MADE_BY, Link
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import compare
+from countdown_rl.evaluation import compare, diagnose
 from countdown_rl.evaluation.results import Result, breakdowns, is_baseline, refuses
 from countdown_rl.hub import charts, results
 from countdown_rl.report import transcripts
@@ -22,8 +22,9 @@ Group = Mapping[str, Result]
 def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
     """The values of the page about *scored* and the *training* log, with the completions of so many *puzzles*.
 
-    Models are in the order in which they are made from each other, else as given; then the floor, then the
-    ceiling. Results on other puzzles, or decoded in another way, are in groups of their own, the largest first.
+    Models are in the order in which they are made from each other, else as given; then the floor, the
+    teacher and the ceiling. Results on other puzzles, or decoded in another way, are in groups of their own, the
+    largest first.
 
     Raises:
         InputError: no evaluation is of a model, or *training* is no training log.
@@ -55,6 +56,8 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "puzzles": min(puzzles, first.metrics["n"]),
         "transcripts": {name: transcripts.leading(main[name], puzzles) for name in names},
         "changed": transcripts.changed(first, last) if len(names) > 1 else None,
+        "lost": {name: diagnose.causes(main[name]) for name in dict.fromkeys((names[0], names[-1]))},
+        "shapes": diagnose.shapes(last),
         "chain": [(link, _summary(link)) for link in chain],
         "other_log": training is not None and not results.is_log_of(training, chain),
         "altered": artifacts.altered(last.manifest.inputs["model"]),

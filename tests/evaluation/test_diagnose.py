@@ -121,13 +121,17 @@ OTHER_PLANTS = {
 }
 
 
-def evaluated(rows: list[dict], completions: list[str]) -> results.Result:
+def evaluated(rows: list[dict], completions: list[str], plan: object = PLAN) -> results.Result:
     samples = []
     for row, text in zip(rows, completions, strict=True):
         truncated = len(text) >= CHARACTERS - 3
         grade = asdict(parse_row(row).grade(text))
         samples.append(row | {"completion": text} | grade | {"tokens": len(text) // 4, "truncated": truncated})
-    return results.Result({"decoding": {"max_new_tokens": TOKENS}}, samples)
+    model = {"source": "m", "kind": "model", "digest": MANIFEST.digest} | (
+        {"manifest": asdict(MANIFEST)} if plan else {}
+    )
+    manifest = artifacts.Manifest("eval", {}, inputs={"model": model})
+    return results.Result({"decoding": {"max_new_tokens": TOKENS}}, samples, manifest=manifest)
 
 
 CASES = [(name, PLAN, PLANTS) for name in PLANTS] + [(name, None, OTHER_PLANTS) for name in OTHER_PLANTS]
@@ -147,14 +151,14 @@ def test_the_largest_of_three_planted_faults_is_named_first(seed, cause, plan, p
     for row in POOL[:10]:
         rows.append(row)
         texts.append(clean(row) if plan else closed(equations(row), hit(row).expression))
-    found = diagnose.causes(evaluated(rows, texts), plan)
+    found = diagnose.causes(evaluated(rows, texts, plan))
     assert found["lost"] == round(13 / 23, 6)
     assert found["causes"][0]["cause"] == cause
     assert found["causes"][0]["completions"] >= 9
 
 
 def test_clean_searches_have_no_fault():
-    found = diagnose.causes(evaluated(POOL, [clean(row) for row in POOL]), PLAN)
+    found = diagnose.causes(evaluated(POOL, [clean(row) for row in POOL]))
     assert (found["lost"], found["causes"], found["unexplained"]) == (0, [], 0)
     assert all(step["written"] > 10 and step["wrong"] == 0 for step in found["steps"].values())
 
@@ -199,9 +203,8 @@ def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     for name in ("base", "adapter"):
         found = evaluated(POOL[:9], [PLANTS[execution.REPEAT](row) for row in POOL[:9]])
-        model = {"source": name, "kind": "model", "digest": MANIFEST.digest, "manifest": asdict(MANIFEST)}
         values = metrics.measure(found.samples, POOL[:9]) | found.metrics | {"model": {"kind": "model"}}
-        with artifacts.writing(tmp_path / name, "eval", options={}, inputs={"model": model}) as draft:
+        with artifacts.writing(tmp_path / name, "eval", options={}, inputs=found.manifest.inputs) as draft:
             results.write(draft.path, values, found.samples)
     for words in (["--json"], []):
         monkeypatch.setattr(sys, "argv", ["countdown-rl", "diagnose", "base", "adapter", *words])

@@ -312,6 +312,16 @@ def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
     assert re.search(r"a solution: [0-9 +*/()-]+<", text)
 
 
+def test_faults_are_listed_with_the_points_they_cost(run):
+    text = page(results=[Path("artifacts/eval/base"), Path("artifacts/eval/adapter")])
+    rows = dict(re.findall(r'<tr data-cause="([^"]*)">(.*?)</tr>', text))
+    # All seven wrong completions of base and three of adapter have one false equation; one is cut off.
+    cells = {cause: re.findall("<td>(.*?)</td>", row) for cause, row in rows.items()}
+    assert cells["wrong -"][1::2] == ["7", "3"]
+    assert cells["token limit"] == ["0.0", "0", "8.3", "1"]
+    assert "token limit (at most)" in text
+
+
 def test_numbers_not_given_are_marked():
     from countdown_rl.report.transcripts import transcript
 
