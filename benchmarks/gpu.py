@@ -24,6 +24,7 @@ import tempfile
 import time
 import traceback
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ MINUTES = {
     "gradients": 4,
     "evaluation": 5,
     "vllm": 6,
+    "vllm-rollouts": 6,
 }
 
 
@@ -217,7 +219,7 @@ def _train(settings: Settings, model: Any, *options: Any) -> dict[str, Any]:
     return {key: facts[key] for key in ("reward_first", "reward_last_tenth", "correct_last_tenth", "steps", "seconds")}
 
 
-def memory(settings: Settings, name: str, precision: str) -> dict[str, Any]:
+def memory(settings: Settings, name: str, precision: str, rollouts: Any = "transformers") -> dict[str, Any]:
     """Peak memory against ``train --check``, and tokens a second, of a few steps on random weights."""
     import torch
 
@@ -233,6 +235,7 @@ def memory(settings: Settings, name: str, precision: str) -> dict[str, Any]:
         max_completion_length=settings.pick(256, 8),
         gradient_checkpointing=True,
         precision=precision,
+        rollouts=rollouts,
         reward=("benchmarks.gpu:varied=1",),
         save_steps=0,
     )
@@ -266,7 +269,7 @@ def resume(settings: Settings) -> dict[str, Any]:
     model = make_checkpoint(settings, "qwen2-small").name
     train = ("--precision", "nf4", "--max-steps", 6, "--save-steps", 2, "--prompts", 2, "--num-generations", 4)
     train = (*train, "--micro-batch", 4, "--max-completion-length", settings.pick(64, 8))
-    train = (*train, "--reward", "benchmarks.gpu:varied=1")
+    train = (*train, "--reward", "benchmarks.gpu:varied=1", "--rollouts", "transformers")
 
     def words(name: str) -> tuple[Any, ...]:
         paths = ("--out", name, "--log", f"{name}.csv", "--checkpoints", f"{name}-checkpoints")
@@ -298,15 +301,24 @@ def gradients(settings: Settings) -> dict[str, Any]:
 
     from countdown_rl.data import jsonl
     from countdown_rl.models import chat_template, load, lora, reference
-    from countdown_rl.training import train
+    from countdown_rl.training import train, trl_config
     from countdown_rl.training.config import TrainOptions
     from countdown_rl.training.curriculum import in_turn
 
     base, data = make_checkpoint(settings, "qwen2-small"), make_data(settings, 300, 10)
     options = TrainOptions(
-        max_steps=1, prompts=4, num_generations=4, micro_batch=8, max_completion_length=settings.pick(64, 8),
-        max_grad_norm=1e9, learning_rate=0.0, precision="nf4", reward=("benchmarks.gpu:varied=1",), save_steps=0,
-    )  # fmt: skip
+        max_steps=1,
+        prompts=4,
+        num_generations=4,
+        micro_batch=8,
+        max_completion_length=settings.pick(64, 8),
+        max_grad_norm=1e9,
+        learning_rate=0.0,
+        precision="nf4",
+        rollouts="transformers",
+        reward=("benchmarks.gpu:varied=1",),
+        save_steps=0,
+    )
     # Both start from one adapter, neither half of which is zero.
     loaded = load.load(reference.resolve(str(base)), precision="nf4")
     torch.manual_seed(1)
@@ -351,7 +363,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
                 learning_rate=0.0,
                 epsilon_high=options.epsilon_high,
                 gradient_checkpointing=False,
-                bf16=loaded.device.startswith("cuda"),
+                bf16=trl_config.grpo_config(options, loaded, [1.0], settings.place).bf16,
                 use_cpu=loaded.device == "cpu",
                 shuffle_dataset=False,
                 save_strategy="no",
@@ -381,13 +393,6 @@ def evaluation(settings: Settings, engine: str = "transformers") -> dict[str, An
     from countdown_rl.evaluation import evaluate
     from countdown_rl.evaluation.config import EvalOptions
 
-    if engine != "transformers":
-        from countdown_rl.inference import engines
-
-        if not engines.installed(engine):
-            raise Skipped(f"{engine} is not installed")
-        if not torch.cuda.is_available():
-            raise Skipped("there is no GPU")
     count = settings.pick(512, 4)
     model, data = make_checkpoint(settings, "qwen2.5-3b"), make_data(settings, 20 * count + 400, count)
     options = EvalOptions(max_new_tokens=settings.pick(256, 8), engine=engine, precision="bf16", agreement=0)  # type: ignore[arg-type]
@@ -413,9 +418,25 @@ def evaluation(settings: Settings, engine: str = "transformers") -> dict[str, An
 
 def vllm(settings: Settings) -> dict[str, Any]:
     """``eval`` through vLLM against ``generate``, where vLLM is installed."""
+    _need_vllm()
     fast = evaluation(settings, "vllm")
     plain = evaluation(replace(settings, place=_subdirectory(settings.place, "generate")))
     return fast | {"generate": plain, "times": round(fast["tokens_a_second"] / plain["tokens_a_second"], 2)}
+
+
+def vllm_rollouts(settings: Settings) -> dict[str, Any]:
+    """The figures of ``qwen2.5-3b-bf16`` with completions by vLLM, where it is installed."""
+    _need_vllm()
+    return memory(settings, "qwen2.5-3b", "bf16", "vllm")
+
+
+def _need_vllm() -> None:
+    import torch
+
+    if find_spec("vllm") is None:
+        raise Skipped("vllm is not installed")
+    if not torch.cuda.is_available():
+        raise Skipped("there is no GPU")
 
 
 def _subdirectory(place: Path, name: str) -> Path:
@@ -430,6 +451,7 @@ PARTS = {
     "gradients": gradients,
     "evaluation": evaluation,
     "vllm": vllm,
+    "vllm-rollouts": vllm_rollouts,
 }
 for _name in MINUTES:
     if _name not in PARTS:
