@@ -1,5 +1,5 @@
-"""Learning: greedy accuracy on held-out puzzles after training, over several seeds. Each run is the ``train``
-command with the options of ``stages/train.yaml`` and its own seed.
+"""Learning: accuracy on held-out puzzles after training, greedy and sampled at the temperature of training, over
+several seeds. Each run is the ``train`` command with the options of ``stages/train.yaml`` and its own seed.
 
     python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
@@ -43,8 +43,13 @@ def command(*words):
 
 
 def score(model, data, out):
-    command("eval", "--model", model, "--data", data / "test.jsonl", "--out", out, *flags("eval"))
-    return results.read(out)
+    """The evaluations of *model* by way of decoding, as in ``dvc.yaml``."""
+    temperature = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]["temperature"]
+    ways = {"greedy": ["--temperature", 0], "sampled": ["--temperature", temperature, "--samples", 4]}
+    for name, words in ways.items():
+        where = ["--data", data / "test.jsonl", "--out", out / name]
+        command("eval", "--model", model, *where, *words, *flags("eval"))
+    return {name: results.read(out / name) for name in ways}
 
 
 def summary(result):
@@ -75,17 +80,20 @@ def main():
             trained = score(place / "adapter", args.data, place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
-            gain = compare.difference(base, trained)
-            runs.append({"seed": seed, "minutes": round(seconds / 60, 2), "gain": gain} | summary(trained))
+            scores = {
+                name: {"gain": compare.difference(base[name], result)} | summary(result)
+                for name, result in trained.items()
+            }
+            runs.append({"seed": seed, "minutes": round(seconds / 60, 2)} | scores)
             print(json.dumps(runs[-1]), file=sys.stderr)
     bench.save(
         args.name,
         {
-            "model": base.metrics["model"],
-            "data": base.metrics["data"],
-            "decoding": base.metrics["decoding"],
+            "model": base["greedy"].metrics["model"],
+            "data": base["greedy"].metrics["data"],
+            "decoding": {name: result.metrics["decoding"] for name, result in base.items()},
             "options": flags("train", args.set),
-            "base": summary(base),
+            "base": {name: summary(result) for name, result in base.items()},
             "runs": runs,
         },
     )
