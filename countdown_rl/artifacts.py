@@ -15,11 +15,17 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import NoneType, UnionType
 from typing import Any, Required, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from countdown_rl import __version__
 from countdown_rl.errors import ArtifactError, first_line
@@ -41,6 +47,8 @@ MADE_BY = {
     "data-release": "countdown-rl publish-data",
 }
 
+#: Directories whose lock this process holds.
+_locked: set[Path] = set()
 #: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
 MAX_DEPTH = 200
 _KINDS: dict[Any, str] = {
@@ -180,6 +188,19 @@ def parse_json(
     return values
 
 
+def check_type(value: Any, hint: Any, source: Path | str) -> None:
+    """Check that *value*, read from *source*, is what the type *hint* says.
+
+    Raises:
+        ArtifactError: it is not; the text names the field.
+    """
+    if fault := _fault(value, hint):
+        raise ArtifactError(f"{source} is damaged ({fault}); make it again.")
+
+
+_hints = cache(get_type_hints)
+
+
 def _deeper(value: Any, levels: int) -> bool:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return any(levels == 0 or _deeper(part, levels - 1) for part in parts)
@@ -203,7 +224,7 @@ def _fault(value: Any, hint: Any, name: str = "") -> str | None:
     if is_typeddict(hint):
         if missing := sorted(hint.__required_keys__ - value.keys()):
             return f"no `{name and name + '.'}{missing[0]}`"
-        parts = [(value[key], inner, key) for key, inner in get_type_hints(hint).items() if key in value]
+        parts = [(value[key], inner, key) for key, inner in _hints(hint).items() if key in value]
     elif kind in (dict, list) and arguments:
         pairs = value.items() if kind is dict else enumerate(value)
         parts = [(part, arguments[-1], str(key)) for key, part in pairs]
@@ -286,6 +307,13 @@ def writing(
     """
     out = Path(out)
     check_writable(out, kind)
+    with locked(out):
+        yield from _writing(out, kind, options, inputs, libraries)
+
+
+def _writing(
+    out: Path, kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any] | None, libraries: Iterable[str]
+) -> Iterator[Draft]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for stale in out.parent.glob(f".{out.name}.partial-*"):  # left by a killed run; nothing else makes these
@@ -311,6 +339,55 @@ def writing(
         _replace(partial, out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def locked(*directories: Path) -> Iterator[None]:
+    """Hold the locks of *directories* that are about to be written; the kernel releases those of a killed process.
+
+    Raises:
+        ArtifactError: another process holds one; the text names it.
+    """
+    with ExitStack() as stack:
+        for directory in directories:
+            stack.enter_context(_lock(Path(directory).resolve()))
+        yield
+
+
+@contextmanager
+def _lock(directory: Path) -> Iterator[None]:
+    if directory in _locked or fcntl is None:
+        yield
+        return
+    file = directory.parent / f".{directory.name}.lock"
+    while True:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            stream = file.open("a+")
+        except OSError as error:
+            raise _refused(file.parent) from error
+        try:
+            fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not inherited by child processes
+        except OSError as error:
+            stream.seek(0)
+            holder = stream.read(20).strip() or "another"
+            stream.close()
+            raise ArtifactError(
+                f"{directory} is being written by process {holder}; wait for it, or give another directory."
+            ) from error
+        if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
+            break
+        stream.close()  # a process that ended has removed this file meanwhile
+    with stream:
+        stream.truncate(0)
+        stream.write(f"{os.getpid()}\n")
+        stream.flush()
+        _locked.add(directory)
+        try:
+            yield
+        finally:
+            _locked.discard(directory)
+            file.unlink(missing_ok=True)
 
 
 def check_writable(out: Path, kind: str) -> None:

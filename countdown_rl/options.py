@@ -16,13 +16,16 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp32"]
 RuleName = Literal["exactly-once", "at-most-once", "television"]
 
+#: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
+MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
+
 
 @dataclass(frozen=True)
 class Options:
     """Options of one stage; every field is checked against the choices and bounds in its annotation.
 
     Raises:
-        UsageError: a value is not one of the choices, not finite, or out of bounds.
+        UsageError: a value is not one of the choices, not finite, or out of bounds; see ``MAX_INTEGER``.
     """
 
     def __post_init__(self) -> None:
@@ -63,6 +66,9 @@ def _check(name: str, value: Any, hint: Any) -> None:
         return
     if not math.isfinite(value):
         raise UsageError(f"{flag(name)} {value} is not a finite number.")
+    largest = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
+    if abs(value) > largest:
+        raise UsageError(f"{flag(name)} {value} is too large; it must be at most {largest}.")
     for option in get_args(hint)[1:]:  # the annotations beside the type
         if option.min is not None and value < option.min:
             raise UsageError(f"{flag(name)} {value} is too small; it must be at least {option.min}.")

@@ -1,4 +1,4 @@
-"""Training in several processes: this process's rank, and the launch of the others.
+"""This process: its rank among several, the launch of the others, and the signals that end it.
 
 Accelerate's launcher starts them, for ``accelerate launch -m countdown_rl train ...`` and for
 ``countdown-rl train --processes N``; each reads its rank from the environment, as torch.distributed does. Only rank 0
@@ -6,7 +6,9 @@ writes and logs.
 """
 
 import os
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +17,57 @@ from countdown_rl.errors import CountdownError, UsageError
 #: Launch configurations in ``assets/launch``.
 LAUNCHES = ("ddp", "zero2", "zero3", "fsdp")
 _CONFIGS = Path(__file__).parent / "assets" / "launch"
+
+
+_deferred = False
+_pending: int | None = None
+
+
+class Terminated(BaseException):
+    """A signal asked this process to end; ``number`` is that of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def signals_as_exceptions() -> Iterator[None]:
+    """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed; others stay ignored,
+    as SIGHUP is under nohup."""
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Only note the first signal but Ctrl-C within, for :func:`pending_signal`."""
+    global _deferred, _pending
+    _deferred, _pending = True, None
+    try:
+        yield
+    finally:
+        _deferred = False
+
+
+def pending_signal() -> int | None:
+    """Return the number of a signal that came within :func:`deferred_signals`."""
+    return _pending
+
+
+def _on_signal(number: int, frame: object) -> None:
+    global _pending
+    if not _deferred or _pending or number == signal.SIGINT:
+        raise Terminated(number)
+    _pending = number
 
 
 def launched() -> bool:

@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -177,3 +179,27 @@ def test_a_damaged_file_is_not_copied():
     ):
         draft.copy(Path("data/rows.jsonl"), "rows.jsonl", source.files["rows.jsonl"])
     assert not Path("copy").exists()
+
+
+def test_an_output_that_another_process_writes_is_refused_until_that_process_ends():
+    code = (
+        "import fcntl, sys; file = open('.data.lock', 'a+'); fcntl.lockf(file, fcntl.LOCK_EX);"
+        "print(123, file=file, flush=True); print(flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
+        other.stdout.readline()
+        Path(".data.partial-other").mkdir()
+        with pytest.raises(ArtifactError, match="written by process 123"):
+            make(Path("data"))
+        assert Path(".data.partial-other").exists()
+        other.kill()
+    make(Path("data"))
+    assert os.listdir() == ["data"]
+
+
+def test_a_lock_can_be_taken_again_by_its_holder_and_is_removed():
+    with artifacts.locked(Path("runs/data"), Path("runs/checkpoints")):
+        assert sorted(os.listdir("runs")) == [".checkpoints.lock", ".data.lock"]
+        make(Path("runs/data"))
+    assert os.listdir("runs") == ["data"]

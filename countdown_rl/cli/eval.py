@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from countdown_rl import processes
+from countdown_rl import artifacts, processes
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
@@ -49,7 +49,8 @@ def eval(
     from countdown_rl.evaluation import evaluate
 
     out = out or default_out(model)
-    with console.progress("solving") as update:
+    written = [out] if processes.is_main() else []
+    with artifacts.locked(*written), console.progress("solving") as update:
         result = evaluate.evaluate(
             options,
             model=model,

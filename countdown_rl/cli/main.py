@@ -87,21 +87,22 @@ def _root(
 def main() -> None:
     """Run a command; a failure becomes one sentence on stderr and an exit status.
 
-    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 130 interrupted. With ``COUNTDOWN_RL_DEBUG=1``
-    the exception is raised instead.
+    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. With
+    ``COUNTDOWN_RL_DEBUG=1`` the exception is raised instead.
     """
     if not processes.is_main():
         from countdown_rl.cli import console
 
         console.silence()
     try:
-        app()
+        with processes.signals_as_exceptions():
+            app()
     except UsageError as error:
         _fail(error, str(error), 2)
     except CountdownError as error:
         _fail(error, str(error), 1)
-    except KeyboardInterrupt as error:
-        _fail(error, "interrupted; run the same command again.", 130)
+    except (KeyboardInterrupt, processes.Terminated) as error:
+        _fail(error, f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
     except BrokenPipeError:  # the reader of stdout has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from countdown_rl import artifacts
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option, with_options
 from countdown_rl.sft.config import SftOptions
@@ -28,7 +29,7 @@ def sft(
     """
     from countdown_rl.sft import train as training
 
-    with console.progress("training") as update:
+    with artifacts.locked(out), console.progress("training") as update:
         facts = training.make(
             options, data=data, out=out, on_step=lambda step, total, loss: update(step, total, f"loss {loss:.3f}")
         )

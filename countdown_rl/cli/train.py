@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from countdown_rl import processes
+from countdown_rl import artifacts, processes
 from countdown_rl.cli import console, live, memory_view
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import UsageError
@@ -78,7 +78,8 @@ def train(
         raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
     from countdown_rl.training import train as training
 
-    with live.progress(options.max_steps) as on_step:
+    written = [out, checkpoints] if processes.is_main() else []
+    with artifacts.locked(*written), live.progress(options.max_steps) as on_step:
         try:
             result = training.train(
                 options,
@@ -89,7 +90,7 @@ def train(
                 on_warning=console.warn,
                 **run,
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, processes.Terminated):
             console.note(training.how_to_continue(checkpoints))
             raise
     facts = result.facts

@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.data import jsonl
+from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation.metrics import Sample
 
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
@@ -38,6 +39,59 @@ def is_baseline(metrics: Mapping[str, Any]) -> bool:
     return metrics["model"]["kind"] in BASELINES.values()
 
 
+class _Figures(TypedDict, total=False):
+    accuracy: float
+    share: float
+    n: Required[int]
+    interval: Required[list[float]]
+
+
+class _Decoding(TypedDict, total=False):
+    samples: int
+    greedy: bool
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+
+
+class _Model(TypedDict, total=False):
+    source: Required[str]
+    kind: Required[str]
+    digest: str
+
+
+class _Details(TypedDict, total=False):
+    n: Required[int]
+    accuracy: Required[float]
+    interval: Required[list[float]]
+    model: Required[_Model]
+    data: Required[dict[str, Any]]
+    decoding: Required[_Decoding]
+    reasons: Required[dict[str, int]]
+    by_size: dict[str, _Figures]
+    by_needs: dict[str, _Figures]
+    by_solutions: dict[str, _Figures]
+    format: float
+    truncated: float
+    mean_tokens: float
+    rules: list[str]
+    task: str
+    precision: str
+
+
+class _Sample(TypedDict, total=False):
+    nums: list[int]
+    target: int
+    question: str
+    completion: Required[str]
+    correct: Required[bool]
+    reason: Required[str]
+    answer: Required[str | None]
+    value: Required[str | None]
+    tokens: int
+    truncated: bool
+
+
 @dataclass(frozen=True)
 class Result:
     """An evaluation.
@@ -59,7 +113,12 @@ def read(path: Path) -> Result:
     """The evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
     path = Path(path)
     manifest = artifacts.read(path, "eval")
-    return Result(json.loads((path / DETAILS).read_bytes()), jsonl.read_objects(path / SAMPLES), manifest=manifest)
+    metrics, samples = artifacts.read_json(path / DETAILS, _Details), jsonl.read_objects(path / SAMPLES)
+    for number, sample in enumerate(samples, 1):
+        artifacts.check_type(sample, _Sample, f"{path / SAMPLES}, line {number},")
+    if not metrics["n"] or len(metrics["interval"]) != 2 or not samples or len(samples) % metrics["n"]:
+        raise ArtifactError(f"{path} is damaged ({metrics['n']} puzzles, {len(samples)} samples); make it again.")
+    return Result(metrics, samples, manifest=manifest)
 
 
 def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:

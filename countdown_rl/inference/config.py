@@ -19,7 +19,7 @@ class AskOptions(Options):
         option("Response format. begun: the prompt opens <think>, as in training; own: the model does.", PUZZLE),
     ] = "begun"
     max_new_tokens: Annotated[int, option("Maximum tokens of the completion.", DECODING, min=1)] = 512
-    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0)] = 0.0
+    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=100)] = 0.0
     top_p: Annotated[float, option("Nucleus sampling.", DECODING, min=0.01, max=1)] = 1.0
     seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from countdown_rl.errors import ModelError, first_line
+
 #: Arguments of every template. Llama 3 templates print today's date by default, and a prompt must not depend on it.
 CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
 #: Those of a prompt in full; ``bare`` leaves out what :func:`complete_user_turn` adds.
@@ -37,10 +39,18 @@ def render(
     (Llama 3), put an empty thinking block before it (Qwen3) or close it. Where a template supports no system turn,
     that text opens the user turn. Encode the result with ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is
     the prompt that a program makes which knows nothing of the task.
+
+    Raises:
+        ModelError: the template fails.
     """
+    import jinja2
+
     turns = [dict(message) for message in messages]
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
-    text = _apply(tokenizer, turns, arguments)
+    try:
+        text = _apply(tokenizer, turns, arguments)
+    except jinja2.TemplateError as error:
+        raise ModelError(f"the chat template of the model fails: {first_line(error)}") from error
     # The generation prompt of a reasoning model may open <think> itself; the prefill must not open it again.
     if OPEN_THINK in prefill and text.rstrip().endswith(OPEN_THINK):
         text = text.rstrip().removesuffix(OPEN_THINK)
@@ -54,8 +64,6 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     generation prompt. A program that only knows chat turns (``ollama run``, an OpenAI-compatible server) then asks as
     the model was trained. A template that cannot be changed in this way is left as it is.
     """
-    import jinja2
-
     original = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
     if MARK in original:
         _, original, _ = original.split(MARK)
@@ -67,7 +75,7 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     for system in _SYSTEM if "system" in texts else ("",):
         head = system.replace("SYSTEM", texts.get("system", ""))
         tokenizer.chat_template = MARK.join((head, original.removesuffix("\n"), tail))
-        with suppress(jinja2.TemplateError):
+        with suppress(ModelError):
             if render(tokenizer, user, CHAT_ARGUMENTS) == expected:
                 return
     tokenizer.chat_template = original
@@ -78,9 +86,14 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
 
     def apply(turns: list[dict[str, str]]) -> str:
         template = None if tokenizer.chat_template else PLAIN
-        text: str = tokenizer.apply_chat_template(
-            turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
-        )
+        try:
+            text: str = tokenizer.apply_chat_template(
+                turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
+            )
+        except jinja2.TemplateError:
+            raise
+        except Exception as error:  # whatever its expressions raise
+            raise jinja2.TemplateError(f"{type(error).__name__}: {first_line(error)}") from error
         return text
 
     system = turns[0]["content"] if turns[0]["role"] == "system" else None

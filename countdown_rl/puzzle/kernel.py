@@ -39,7 +39,7 @@ FLIP, ABOVE, PARTS, WHOLE, ADDSUB = 1 << 45, 1 << 46, 1 << 47, 1 << 48, 1 << 49
 MAX_CLASSES = (0, 1, 2, 21, 316, 6_650, 183_000)
 HASH_SLOTS = (0, 4, 32, 256, 4_096, 65_536, 1 << 21)
 #: Length of the longest text of a class, and of the working memory of :func:`write`.
-TEXT, SCRATCH = 96, 128
+TEXT, SCRATCH = 128, 128
 
 _MASK = (1 << 61) - 1
 _PLUS, _MINUS, _ZERO, _FACTOR = 0x1B873593CC9E2D51, 0x0E6546B64A3C1F29, 0x0D35A2D97F4A7C15, 0x1656667B1E3779B9

@@ -13,6 +13,7 @@ from typing import Any
 
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle import kernel
+from countdown_rl.puzzle.expression import MAX_DIGITS
 from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
 
 #: Work for the plain kernel, in classes, before loading the compiled one pays off, which takes a second (three
@@ -40,7 +41,7 @@ def solve(puzzle: Puzzle) -> Solved:
     """Count the solutions of *puzzle*, and write the best.
 
     Raises:
-        InputError: it has no numbers, more than six, or something that is not positive.
+        InputError: it has no numbers, more than six, or one that is not positive or has more than 15 digits.
     """
     search = _Search(puzzle)
     if not search.count:
@@ -104,12 +105,14 @@ def check(puzzle: Puzzle) -> None:
     """Refuse a puzzle that is out of the solver's range.
 
     Raises:
-        InputError: *puzzle* has no numbers, more than six, or something that is not positive.
+        InputError: *puzzle* has no numbers, more than six, or one that is not positive or has more than 15 digits.
     """
     if not 1 <= len(puzzle.numbers) <= MAX_NUMBERS:
         raise InputError(f"The solver takes 1 to {MAX_NUMBERS} numbers, not {len(puzzle.numbers)}.")
     if min(puzzle.numbers) < 1 or puzzle.target < 1:
         raise InputError("Numbers and target are positive whole numbers.")
+    if max(puzzle.numbers) >= 10**MAX_DIGITS or puzzle.target >= 10 ** (MAX_DIGITS * MAX_NUMBERS):
+        raise InputError(f"Numbers have at most {MAX_DIGITS} digits, and the target {MAX_DIGITS * MAX_NUMBERS}.")
 
 
 def _compiled_pays(size: int) -> bool:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from math import isfinite
 from typing import Any
 
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle import expression, rules
-from countdown_rl.puzzle.expression import ExpressionError, parse
+from countdown_rl.puzzle.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.puzzle.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
 from countdown_rl.tasks.task import Row
 
@@ -53,9 +52,9 @@ class CountdownRow(Row):
                 raise InputError(f"there is no `{key}`")
         nums, target = numbers_of(fields), integer(fields["target"])
         if nums is None or min(nums) < 1:
-            raise InputError("`nums` should be a list of positive whole numbers")
+            raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits")
         if target is None or target < 1:
-            raise InputError("`target` should be a positive whole number")
+            raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
         super().__init__({**fields, "nums": nums, "target": target})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
@@ -125,7 +124,9 @@ def integer(value: object) -> int | None:
     if isinstance(value, str):
         match = _INTEGER(value)
         return int(match[1]) if match else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**MAX_DIGITS:
+        return None
+    if value != int(value):
         return None
     return int(value)
 

@@ -19,6 +19,7 @@ _LINES = " Put each tag on a line of its own."
 _BEGUN = "Let me work through this step by step.\n<{tag}>"
 
 _MAX_LENGTH = 64
+_GOLD = re.compile(r"[-0-9./]{1,64}").fullmatch  # without an exponent, whose digits have no limit
 _NUMBER = re.compile(r"([-+−]?)\s*\$?\s*([0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)\s*%?\.?").fullmatch
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?").fullmatch
 
@@ -34,7 +35,7 @@ class Gsm8kRow(Row):
         if not isinstance(fields.get("question"), str) or not isinstance(fields.get("gold"), str):
             raise InputError("a gsm8k row needs `question` and `gold`, both text")
         try:
-            self.gold = Fraction(fields["gold"])
+            self.gold = Fraction(fields["gold"] if _GOLD(fields["gold"]) else "")
         except (ValueError, ZeroDivisionError):
             raise InputError("`gold` should be an exact number such as -7 or 5/2") from None
 

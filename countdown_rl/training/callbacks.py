@@ -1,5 +1,6 @@
 """Trainer callback: seeds each step, logs rows, warnings and samples, and saves checkpoints."""
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from countdown_rl import processes
+from countdown_rl.errors import CountdownError
 from countdown_rl.runlog import diagnostics
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import KIND, StepRow, rounded
@@ -73,7 +75,9 @@ class Recorder(TrainerCallback):
         torch.manual_seed(step_seed(self._options.seed, state.global_step, args.process_index))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        control.should_save = self._schedule.due(state.global_step)
+        stop = state.global_step < self._options.max_steps and self._schedule.stop(state.global_step)
+        control.should_save = stop or self._schedule.due(state.global_step)
+        control.should_training_stop |= stop
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
@@ -81,6 +85,12 @@ class Recorder(TrainerCallback):
             return
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._generation_logs = logs
+        for name in ("loss", "grad_norm", "reward"):
+            if not math.isfinite(logs.get(name, 0.0)):
+                raise CountdownError(
+                    f"step {state.global_step}: {name} is {logs[name]}; training stopped, and its last checkpoint is "
+                    "kept; begin again with --restart and a lower --learning-rate or --max-grad-norm."
+                )
         row = _row(
             state.global_step, self._generation_logs | {"eval_correct": None} | logs, time.perf_counter() - self._begin
         )

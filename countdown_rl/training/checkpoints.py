@@ -1,7 +1,7 @@
 """Checkpoints of one training run.
 
-A checkpoint counts once its ``complete`` mark is on disk, and only then is the one before it removed, so a run that is
-killed at any moment has a checkpoint to resume from.
+A checkpoint counts once its ``complete`` mark, with the digests of its files, is on disk, and only then is the one
+before it removed, so a run that is killed at any moment has a checkpoint to resume from.
 """
 
 import json
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, processes
+from countdown_rl.errors import ArtifactError
 from countdown_rl.training.config import TrainOptions
 
 RUN = "run.json"
@@ -58,8 +59,18 @@ class Checkpoints:
             return None
 
     def latest(self) -> Path | None:
-        """The newest complete checkpoint of this run."""
-        return self.newest() if self._kept() == self.identity else None
+        """The newest complete checkpoint of this run.
+
+        Raises:
+            ArtifactError: a file in it, which may be a pickle, is not as this run wrote it.
+        """
+        newest = self.newest() if self._kept() == self.identity else None
+        if newest is not None:
+            digests = artifacts.read_json(newest / MARK, dict[str, str])
+            for path in _files(newest):
+                if digests.get(path.relative_to(newest).as_posix()) != artifacts.file_sha256(path):
+                    raise ArtifactError(f"{path} is not as this run wrote it; give --restart to begin again.")
+        return newest
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint of any run."""
@@ -83,7 +94,8 @@ class Checkpoints:
         """
         for path in [*checkpoint.rglob("*"), checkpoint]:
             artifacts.fsync(path)
-        (checkpoint / MARK).touch()
+        digests = {path.relative_to(checkpoint).as_posix(): artifacts.file_sha256(path) for path in _files(checkpoint)}
+        (checkpoint / MARK).write_text(json.dumps(digests))
         artifacts.fsync(checkpoint / MARK)
         artifacts.fsync(checkpoint)
         for other in self._directories():
@@ -120,10 +132,20 @@ class Schedule:
         self._last = time.monotonic()
         return True
 
+    def stop(self, step: int) -> bool:
+        """Return True if training ends after *step* because of a signal; the same in every process."""
+        from accelerate.utils import broadcast_object_list
+
+        return step % self._round_steps == 0 and bool(broadcast_object_list([processes.pending_signal()])[0])
+
     def _time_is_up(self) -> bool:
         from accelerate.utils import broadcast_object_list
 
         return bool(broadcast_object_list([time.monotonic() - self._last >= self._seconds])[0])
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and path != checkpoint / MARK)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -67,14 +67,14 @@ class TrainOptions(Options):
         Literal["auto", "transformers", "vllm", "vllm-server"],
         option("Engine; vLLM in the training processes, or a server by --trl vllm_server_base_url=URL.", COMPLETIONS),
     ] = "auto"
-    temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01)] = 1.0
+    temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=100)] = 1.0
     top_p: Annotated[float, option("Nucleus sampling.", COMPLETIONS, min=0.01, max=1)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
     max_prompt_length: Annotated[
         int, option("Maximum tokens of a prompt; longer ones are an error.", COMPLETIONS, min=1)
     ] = 512
 
-    learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0)] = 2e-4
+    learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0, max=1)] = 2e-4
     lr_scheduler_type: Annotated[
         Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
         option("Learning rate schedule.", OPTIMISER),
@@ -86,7 +86,7 @@ class TrainOptions(Options):
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
 
     tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
-    lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1)] = 16
+    lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1, max=4096)] = 16
     lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
     lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
     precision: Annotated[Precision, option("Precision of the base.", MODEL)] = "nf4"

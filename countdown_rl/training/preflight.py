@@ -107,6 +107,24 @@ def check(
     )
 
 
+def check_memory(loaded: load.Loaded, options: TrainOptions, processes: int) -> None:
+    """Check that the completions of a step can be sampled at all: one token of each, with its logits.
+
+    Raises:
+        UsageError: even that exceeds the memory of this machine.
+    """
+    dimensions = shape.ModelShape.of(loaded.model.config)
+    completions = options.prompts * options.num_generations * options.steps_per_generation // processes
+    cache = 4 * dimensions.num_layers * dimensions.num_kv_heads * dimensions.head_dim  # keys and values in bf16
+    needed = completions * (4 * dimensions.vocab_size + cache)
+    available = _device_memory(loaded.device.partition(":")[0])
+    if available is not None and needed > available:
+        raise UsageError(
+            f"{completions:,} completions at a time take over {needed / 1e9:,.0f} GB and this machine has "
+            f"{available / 1e9:,.0f} GB; lower --num-generations, --prompts or --steps-per-generation."
+        )
+
+
 def read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
     """The training rows at *data* (a data artifact or one JSONL file), and the manifest entry of that input."""
     data = Path(data)
@@ -158,7 +176,7 @@ def check_prompts(
     used: Sequence[int] = range(len(rows))  # a curriculum may draw any of them
     if not options.curriculum:
         count = -(-options.max_steps // options.num_iterations) * options.prompts
-        used = sorted(set(islice(in_turn(len(rows), options.seed), count)))
+        used = sorted(set(islice(in_turn(len(rows), options.seed), min(count, len(rows)))))
     drawn = [*(rows[index] for index in used), *validation]
     longest = 0
     for start in range(0, len(drawn), 1024):

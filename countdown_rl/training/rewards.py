@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from countdown_rl.errors import UsageError, first_line
+from countdown_rl.options import MAX_FLOAT
 from countdown_rl.runlog.log import kinds
 from countdown_rl.tasks.task import Grade, Row
 
@@ -76,7 +77,7 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
     """The weights of *specs* by name, e.g. of ``["correct=1", "format=0.1"]``; the default weight is 1.
 
     Raises:
-        UsageError: a name is unknown or given twice, or a weight is not a finite number.
+        UsageError: a name is unknown or given twice, or a weight is not a finite number, or all are 0.
     """
     weights: dict[str, float] = {}
     for spec in specs:
@@ -86,6 +87,8 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
             raise UsageError(f"The reward {name} is given twice.")
         reward(name)
         weights[name] = weight
+    if not any(weights.values()):
+        raise UsageError("all rewards have the weight 0, so nothing would be learnt; give one another weight.")
     return weights
 
 
@@ -113,8 +116,8 @@ def _number(text: str, spec: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"{spec}: {text!r} is not a finite number.")
+    if not abs(number) <= MAX_FLOAT:  # also true of NaN
+        raise UsageError(f"{spec}: {text!r} is not a finite number of at most {MAX_FLOAT:.0f}.")
     return number
 
 

