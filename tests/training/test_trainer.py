@@ -27,7 +27,7 @@ def test_rollouts_of_generate_end_at_the_answer(monkeypatch):
     model = Qwen2ForCausalLM(Qwen2Config(**config, **heads))
     trainer = Trainer.__new__(Trainer)
     trainer.model, trainer._plain_sampling, trainer._seconds = model, True, {"generation": 0.0}
-    trainer._metrics = {"train": {"truncated": []}}
+    trainer.use_vllm, trainer._metrics = False, {"train": {"truncated": []}}
     trainer.accelerator = SimpleNamespace(unwrap_model=lambda model: model, gather=lambda value: value, device="cpu")
     trainer._stop = Third(tiny_llama.tokenizer(), model, "</answer>")
     trainer._stop.may_end[:] = True
