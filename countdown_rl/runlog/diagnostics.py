@@ -14,6 +14,8 @@ LONG_WINDOW = 100
 RECENT = 7
 #: A collapse loses more than this share of the best mean, and more than so many standard errors.
 LOSS, ERRORS = 0.5, 4.5
+#: A loss of nearly everything from a level of a few steps is one too, where the level is high enough for no chance.
+EARLY, NEARLY_ALL, HIGH = 3, 0.9, 0.3
 #: A kind of puzzle that keeps more than this share of its best mean is not lost.
 KEPT = 0.75
 #: A best mean below this may be chance.
@@ -57,7 +59,7 @@ def _collapses(rows: Sequence[StepRow]) -> dict[str, str]:
             f"collapse of {worst.removeprefix(KIND)}": f"{_kind(worst)} are being unlearned, and the mean hides it: "
             f"{kinds[worst]}; try a lower --learning-rate, --beta 0.01, or data with more of them (gen-data --balance)."
         }
-    total, reward = _fall([row.correct for row in rows]), _fall([row.reward for row in rows])
+    total, reward = (_fall(shares, early=True) for shares in ([r.correct for r in rows], [r.reward for r in rows]))
     if not total or not total.significant:
         return {}
     if reward and reward.significant:
@@ -84,29 +86,31 @@ class _Fall:
         return f"{self.now:.0%} correct over the last {RECENT} steps, against {self.best:.0%} at best"
 
 
-def _fall(shares: Sequence[float]) -> _Fall | None:
-    """The fall of *shares*, newest last; None where there are too few."""
-    before = shares[:-RECENT]
+def _fall(shares: Sequence[float], *, early: bool = False) -> _Fall | None:
+    """The fall of *shares*, newest last; None where there are too few. With *early* a few may be enough."""
+    before, now = shares[:-RECENT], _mean(shares[-RECENT:])
+    if early and len(before) >= EARLY and (best := _best(before, EARLY)) >= HIGH and now < (1 - NEARLY_ALL) * best:
+        return _Fall(best, now, True)
     if len(before) < WINDOW:
         return None
-    best, now = _best(before), _mean(shares[-RECENT:])
+    best = _best(before, WINDOW)
     # From differences of neighbouring steps, which a trend hardly changes.
     variance = _mean([(second - first) ** 2 for first, second in pairwise(before)]) / 2
     error = (variance * (1 / WINDOW + 1 / RECENT)) ** 0.5
     return _Fall(best, now, best >= MIN_BEST and best - now > max(LOSS * best, ERRORS * error))
 
 
-def _best(shares: Sequence[float]) -> float:
-    """The highest mean of :data:`WINDOW` shares in a row."""
+def _best(shares: Sequence[float], count: int) -> float:
+    """The highest mean of *count* shares in a row."""
     sums = list(accumulate(shares, initial=0.0))
-    return max(end - start for start, end in zip(sums, sums[WINDOW:], strict=False)) / WINDOW
+    return max(end - start for start, end in zip(sums, sums[count:], strict=False)) / count
 
 
 def _not_learned(rows: Sequence[StepRow]) -> str:
     hard, easy = (
         [share for row in rows if (share := row.kinds.get(name)) is not None] for name in (_MULTIPLICATION, _ADDITION)
     )
-    if len(hard) < LONG_WINDOW or len(easy) < WINDOW or _best(hard) >= MIN_BEST or _mean(easy[-WINDOW:]) < 0.3:
+    if len(hard) < LONG_WINDOW or len(easy) < WINDOW or _best(hard, WINDOW) >= MIN_BEST or _mean(easy[-WINDOW:]) < 0.3:
         return ""
     return (
         f"multiplication is not being learned: {_mean(hard[-WINDOW:]):.0%} of the completions to puzzles that need × "
@@ -146,4 +150,4 @@ def _zero(last: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapping
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return sum(values) / max(1, len(values))

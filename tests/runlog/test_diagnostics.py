@@ -97,6 +97,14 @@ def test_a_collapse_is_named_within_ten_steps(collapse, seed):
     assert next(names for names in named if names) == {COLLAPSES[collapse][1]}
 
 
+def test_a_run_that_diverged_in_its_fourth_step_is_named_by_its_thirteenth():
+    # Of the shipped model: --learning-rate 0.01 --prompts 8 --num-generations 4.
+    correct = [0.469, 0.625, 0.406, 0.0, 0.0625, 0.281, 0.0625, *[0.0] * 6]
+    rows = [row(step, correct=share, reward=share, kinds={}) for step, share in enumerate(correct, 1)]
+    assert "training diverges" in warnings(rows)["collapse"]
+    assert warnings(rows[:10]) == {}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_healthy_run_raises_no_alarm(seed):
     rows = logged(100 + seed, 150)
