@@ -43,7 +43,7 @@ class Stop:
 @contextmanager
 def stopping(model: Any, stop: Stop) -> Iterator[None]:
     """Within it ``model.generate`` ends each row where *stop* says; the text after that is padding."""
-    generate = model.generate
+    generate, own = model.generate, vars(model).get("generate")  # FSDP gives the model one of its own
 
     def stopped(*, input_ids: Any, **options: Any) -> Any:
         criteria = stopping_criteria(stop, input_ids.shape[1])
@@ -53,7 +53,9 @@ def stopping(model: Any, stop: Stop) -> Iterator[None]:
     try:
         yield
     finally:
-        del model.generate  # that of its class is found again
+        del model.generate
+        if own is not None:
+            model.generate = own
 
 
 def stopping_criteria(stop: Stop, start: int, on_token: Callable[[int], None] | None = None) -> Any:
