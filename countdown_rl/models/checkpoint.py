@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models.files import INDEX, WEIGHTS, shards
+from countdown_rl.models.files import INDEX, shards
 
 DTYPES = {
     "F64": torch.float64,
@@ -96,10 +96,18 @@ def write(
         ModelError: a value is not finite.
         ValueError: *tensors* does not match *specs*.
     """
-    split = _split(specs, max_shard_size)
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    split = split_state_dict_into_shards_factory(
+        dict(specs),
+        get_storage_size=lambda spec: spec.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        # A tensor that is larger would be moved out of the order.
+        max_shard_size=max([max_shard_size, *(spec.nbytes for spec in specs.values())]),
+    )
     remaining = iter(tensors)
-    for index, names in enumerate(split):
-        with (directory / _shard_name(index, len(split))).open("wb") as file:
+    for shard, names in split.filename_to_tensors.items():
+        with (directory / shard).open("wb") as file:
             offsets = _write_header(file, {name: specs[name] for name in names})
             for expected in names:
                 name, tensor = next(remaining, (None, None))
@@ -111,9 +119,8 @@ def write(
                 del tensor  # before the next one is computed
     if (extra := next(remaining, None)) is not None:
         raise ValueError(f"{extra[0]} is one tensor too many")
-    if len(split) > 1:
-        files = {name: _shard_name(index, len(split)) for index, names in enumerate(split) for name in names}
-        contents = {"metadata": {"total_size": sum(spec.nbytes for spec in specs.values())}, "weight_map": files}
+    if split.is_sharded:
+        contents = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (directory / INDEX).write_text(json.dumps(contents, indent=2, sort_keys=True) + "\n")
 
 
@@ -125,22 +132,6 @@ def check_finite(name: str, tensor: torch.Tensor) -> None:
     """
     if tensor.is_floating_point() and tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
         raise ModelError(f"{name} holds values that are not finite, so nothing was written; train it again.")
-
-
-def _split(specs: Mapping[str, TensorSpec], max_shard_size: int) -> list[list[str]]:
-    shards: list[list[str]] = [[]]
-    size = 0
-    for name, spec in specs.items():
-        if shards[-1] and size + spec.nbytes > max_shard_size:
-            shards.append([])
-            size = 0
-        shards[-1].append(name)
-        size += spec.nbytes
-    return shards
-
-
-def _shard_name(index: int, count: int) -> str:
-    return WEIGHTS if count == 1 else f"model-{index + 1:05}-of-{count:05}.safetensors"
 
 
 def _write_header(file: IO[bytes], specs: Mapping[str, TensorSpec]) -> dict[str, int]:
