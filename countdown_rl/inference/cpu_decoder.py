@@ -42,13 +42,14 @@ class _Linear:
 
     def __call__(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
         """The output in fp32; with *keep_dtype* in the weights' type, if there is no LoRA to add."""
+        x = x.to(self.weight.dtype)
         out = self._product(x)
         if self.lora is not None:
-            return out.float() + F.linear(F.linear(x.float(), self.lora[0]), self.lora[1])
+            return out.float() + F.linear(F.linear(x, self.lora[0]), self.lora[1]).float()
         return out if keep_dtype else out.float()
 
     def _product(self, x: Tensor) -> Tensor:
-        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def _is_plain(linear: Any) -> bool:
 class Decoder:
     """A snapshot of the weights of *model*, laid out for decoding. Make a new one when the weights change.
 
-    Matrix products are in *dtype*, fp32 or bf16. In bf16 LoRA stays beside the weights, in fp32, because bf16 would
-    round it away. Everything else is in fp32.
+    Matrix products are in *dtype*, fp32 or bf16. In bf16 LoRA's two products stay beside the weights', because bf16
+    would round the sum of the matrices. Everything else is in fp32.
     """
 
     cache_dtype = torch.float32
@@ -287,13 +288,14 @@ def _joined(dtype: torch.dtype, *linears: Any) -> _Linear:
     for linear in linears:
         layer = getattr(linear, "base_layer", linear)
         weight = layer.weight.to(dtype)
-        block = weight.new_zeros((len(weight), 0), dtype=torch.float32)
+        block = weight.new_zeros((len(weight), 0))
         for adapter in getattr(linear, "active_adapters", ()):
             if dtype == torch.float32:
                 weight = weight + linear.get_delta_weight(adapter).float()
             else:
-                lora_a.append(linear.lora_A[adapter].weight.float())
-                block = torch.cat((block, linear.lora_B[adapter].weight.float() * linear.scaling[adapter]), dim=1)
+                lora_a.append(linear.lora_A[adapter].weight.to(dtype))
+                scaled = linear.lora_B[adapter].weight.float() * linear.scaling[adapter]
+                block = torch.cat((block, scaled.to(dtype)), dim=1)
         weights.append(weight)
         biases.append(layer.bias)
         lora_b.append(block)

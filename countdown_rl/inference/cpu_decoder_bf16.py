@@ -31,7 +31,7 @@ class _PackedLinear(_Linear):
     """A linear layer whose weight is packed for oneDNN."""
 
     def _product(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x.bfloat16(), self.weight, self.bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
 
 class Bf16Decoder(Decoder):
