@@ -1,6 +1,7 @@
 """Training in several processes: launch configurations, invalid divisions, and two processes against one."""
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from countdown_rl import artifacts, processes
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
 from countdown_rl.errors import CountdownError, UsageError
+from countdown_rl.models.checkpoint import Checkpoint
 from tests.support import tiny_llama
 
 ROOT = Path(__file__).parents[1]
@@ -136,6 +138,9 @@ def place(tmp_path_factory):
     tiny_llama.checkpoint(root / "model", max_position_embeddings=2_048)
     rows = [{"id": f"row-{n}", "nums": [n, n + 1, 50], "target": n + 40} for n in range(2, 40)]
     jsonl.write_rows(root / "rows.jsonl", rows)
+    with artifacts.writing(root / "data", "data", options={}) as draft:
+        for split in ("train", "valid", "test"):
+            jsonl.write_rows(draft.path / f"{split}.jsonl", rows)
     return root
 
 
@@ -219,6 +224,41 @@ def test_two_processes_resume_after_a_kill(place, two):
     assert json.loads(done.stdout)["resumed"] == 2
     whole = (place / "two" / "adapter" / "adapter_model.safetensors").read_bytes()
     assert (place / "killed" / "adapter" / "adapter_model.safetensors").read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_two_processes_train_all_weights_under_fsdp(place):
+    arguments, prepare = environment_of("fsdp")
+    launched = {name: value for name, value in prepare(arguments).items() if name.startswith(("ACCELERATE", "FSDP"))}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    places = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment = os.environ | launched | places | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    options = ("--tune", "all", "--precision", "fp32", "--eval-every", "2", "--eval-size", "3", "--keep", "best")
+    paths = ("--data", "data", "--out", "fsdp/model", "--log", "fsdp/log.csv", "--checkpoints", "fsdp/kept", "--json")
+    words = [sys.executable, "-m", "tests.support.fsdp_on_cpu", *RUN, *options, *paths]
+    both = [
+        subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=place,
+            env=environment | {"RANK": rank, "LOCAL_RANK": rank},
+        )
+        for rank in "01"
+    ]
+    (out, err), (other, _) = (process.communicate(timeout=300) for process in both)
+    assert [process.returncode for process in both] == [0, 0], err
+    assert other == ""
+    facts = json.loads(out)
+    assert facts["trainable_parameters"] == facts["total_parameters"] == tiny_llama.model().num_parameters()
+    assert facts["kept_step"] == 2  # of evaluations that are all 0, the first
+    manifest = artifacts.read(place / "fsdp" / "model", "model")
+    sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
+    assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part
+    assert manifest.facts["kept_step"] == 2
 
 
 @pytest.mark.slow
