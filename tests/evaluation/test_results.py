@@ -11,7 +11,7 @@ from countdown_rl.evaluation.metrics import measure
 ROWS = [{"nums": [1] * (3 + n % 2), "needs": ("add-sub", "mul-div")[n // 2 % 2]} for n in range(6)]
 SAMPLES = [
     {"correct": n < 4, "reason": "" if n < 4 else "no-answer", "format": n < 5, "strict_format": n < 5}
-    | {"truncated": n == 5, "tokens": 10 + n}
+    | {"truncated": n == 5, "tokens": 10 + n, "completion": "", "answer": None, "value": None}
     for n in range(6)
 ]
 
@@ -41,7 +41,7 @@ def test_metrics_of_six_evaluations_fit_140_columns():
 
 
 def test_a_written_result_is_read_back(tmp_path):
-    metrics = measure(SAMPLES, ROWS)
+    metrics = measure(SAMPLES, ROWS) | {"model": {"source": "m", "kind": "hub"}, "data": {}, "decoding": {}}
     with artifacts.writing(tmp_path / "eval", "eval", options={}) as draft:
         results.write(draft.path, metrics, SAMPLES)
     assert results.read(tmp_path / "eval") == results.Result(metrics, SAMPLES)

@@ -109,11 +109,14 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
         "task": task,
         "decoding": DECODING,
         "data": data,
+        "model": {"source": name, "kind": "directory", "digest": manifest.digest},
+        "reasons": {},
     }
+    sample = {"completion": "", "correct": False, "reason": "no-answer", "answer": None, "value": None}
     out = root / "eval" / name
     inputs = {"model": manifest.as_input() | {"source": name}, "data": data}
     with artifacts.writing(out, "eval", options={}, inputs=inputs) as draft:
-        results.write(draft.path, metrics, [])
+        results.write(draft.path, metrics, [sample] * 100)
     return out
 
 
