@@ -18,8 +18,8 @@ HEADING, REPEAT, OTHER, MALFORMED = "wrong heading", "repeated line", "line othe
 WRONG_YES, MISSED_YES, END = "wrong yes", "missed yes", "end without yes"
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer other than its work"
 
-_LINE = re.compile(r"(\d+)\. (.*?) (no|yes)")
-_STEP = re.compile(r"(\d+) ([-+*/]) (\d+)(?: = (\d+))?")
+_LINE = re.compile(r"([0-9]{1,9})\. (.*?) (no|yes)")
+_STEP = re.compile(r"([0-9]{1,9}) ([-+*/]) ([0-9]{1,9})(?: = ([0-9]{1,9}))?")
 
 
 def wrong_step(operator: str) -> str:
@@ -108,7 +108,7 @@ def read(completion: str, row: Mapping[str, Any], plan: traces.Plan) -> Executio
     if first != " ".join(map(str, numbers)):
         execution.faults[HEADING] = 1
         # The lines are compared with the ways of the numbers that the model works with.
-        heading = [int(word) for word in first.split() if word.isdecimal()]
+        heading = [int(word) for word in re.findall(r"(?<!\S)[1-9][0-9]{0,8}(?!\S)", first)]
         numbers = heading if len(heading) == len(numbers) else numbers
     seen: set[int] = set()
     for text in texts:
@@ -173,7 +173,8 @@ class FreeText:
             text = re.sub(r"\d+", lambda n: n[0] if n[0] in given else known.get(n[0], n[0]), left)
             if not self.row.judge(text)[1]:
                 return True
-            known[claim] = f"({text})"
+            if len(text) < expression.MAX_LENGTH:
+                known[claim] = f"({text})"
         return fault == LIMIT
 
 

@@ -163,6 +163,25 @@ def test_clean_searches_have_no_fault():
     assert all(step["written"] > 10 and step["wrong"] == 0 for step in found["steps"].values())
 
 
+@pytest.mark.parametrize("plan", [PLAN, None])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "\n1 2 3\n",
+        "\n0 0 0\n1. 0 / 0 no\n",
+        f"\n{'9' * 9_000} 1 2\n{'1' * 9_000}. 3 + 4 = 7 no\n",
+        "\n3 2 1\n0. 3 / 0 = 1 no\n99. 3 - 2 yes\n",
+        "x</think>\n9. 9 + 9 = 9 yes\n</think>",
+        " ".join(f"{n} + {n} + {n} = {n + 1}" for n in range(4, 150)),  # each substituted thrice in the next
+    ],
+)
+def test_any_text_can_be_diagnosed(text, plan):
+    found = diagnose.causes(evaluated([{"nums": [1, 2, 3], "target": 7}], [text], plan))
+    assert found["lost"] == 1
+
+
 def test_a_repair_must_fit_the_token_budget():
     row = POOL[0]
     late = search(row, closed(f"{misses(row, 2)[0]} yes"))
@@ -203,7 +222,11 @@ def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     for name in ("base", "adapter"):
         found = evaluated(POOL[:9], [PLANTS[execution.REPEAT](row) for row in POOL[:9]])
-        values = metrics.measure(found.samples, POOL[:9]) | found.metrics | {"model": {"kind": "model"}}
+        values = (
+            metrics.measure(found.samples, POOL[:9])
+            | found.metrics
+            | {"model": {"source": name, "kind": "model"}, "data": {"file": "f", "digest": "d"}}
+        )
         with artifacts.writing(tmp_path / name, "eval", options={}, inputs=found.manifest.inputs) as draft:
             results.write(draft.path, values, found.samples)
     for words in (["--json"], []):
