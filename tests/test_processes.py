@@ -62,7 +62,7 @@ def test_the_deepspeed_configurations_set_their_stage(launch, stage):
     arguments, _ = environment_of(launch)
     assert arguments.use_deepspeed
     assert arguments.zero_stage == stage
-    assert arguments.mixed_precision == "bf16"
+    assert arguments.mixed_precision == "no"  # train sets it; DeepSpeed refuses two values
     from accelerate.utils.deepspeed import HfDeepSpeedConfig
 
     made = HfDeepSpeedConfig({"zero_optimization": {"stage": int(arguments.zero_stage)}, "train_batch_size": "auto"})
@@ -259,6 +259,15 @@ def test_two_processes_train_all_weights_under_fsdp(place):
     sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
     assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part
     assert manifest.facts["kept_step"] == 2
+
+
+@pytest.mark.slow
+def test_two_processes_train_an_adapter_under_zero2(place):
+    pytest.importorskip("deepspeed")
+    extra = ("--processes", "2", "--launch", "zero2", "--precision", "fp32", "--json")
+    done = run(place, "zero2", "-m", "countdown_rl", extra=extra, env=(("DS_ACCELERATOR", "cpu"),))
+    assert done.returncode == 0, done.stderr
+    artifacts.read(place / "zero2" / "adapter", "adapter")
 
 
 @pytest.mark.slow
