@@ -98,5 +98,7 @@ def train(
         f"Wrote {out}: mean reward {facts['reward_first']:.3f} at first and {facts['reward_last_tenth']:.3f} "
         f"in the last tenth of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
     )
+    if result.loading:
+        console.note(f"To load it with PEFT: {result.loading}")
     about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}
     console.result(about | {"memory": result.memory} | facts, as_json=as_json)

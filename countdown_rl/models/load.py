@@ -265,7 +265,7 @@ def _read_weights(
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
     options: dict[str, Any] = {"dtype": dtypes[precision]}
     if stored == "gguf":
-        options["quantization_config"] = GgufConfig(dequantize=True)
+        options |= {"quantization_config": GgufConfig(dequantize=True), "config": _gguf_config(path, trust_remote_code)}
     elif stored == "w4a16":
         w4a16.check_installed()
         options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
@@ -293,6 +293,20 @@ def _read_weights(
     if missing:
         raise ModelError(f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing.")
     return model
+
+
+def _gguf_config(path: Path, trust_remote_code: bool) -> Any:
+    """The configuration in a GGUF file, with the head size, which transformers (5.23) does not read."""
+    from gguf import GGUFReader
+    from transformers import AutoConfig
+
+    config = model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
+    reader = GGUFReader(path)
+    architecture = reader.get_field("general.architecture")
+    size = reader.get_field(f"{architecture.contents()}.attention.key_length") if architecture else None
+    if size is not None:
+        config.head_dim = int(size.contents())
+    return config
 
 
 @contextmanager

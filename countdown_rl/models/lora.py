@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models import files
+from countdown_rl.models import files, reference
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
+from countdown_rl.models.reference import ModelRef
 
 #: Fields of a LoraConfig that do not change the weights or are handled here. All others must be unset.
 _SUPPORTED = {
@@ -59,6 +60,15 @@ def save(
     config |= {"base_model_name_or_path": base, "revision": revision, "inference_mode": True}
     config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     (directory / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n")
+
+
+def loading_code(directory: Path, base: ModelRef) -> str:
+    """Return the Python expression that loads the adapter in *directory* with PEFT, from the working directory."""
+    if base.kind in ("hub", "directory"):
+        return f"AutoPeftModelForCausalLM.from_pretrained({str(directory)!r})"
+    path = reference.files(base)
+    words = repr(str(path)) if path.is_dir() else f"{str(path.parent)!r}, gguf_file={path.name!r}"
+    return f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({words}), {str(directory)!r})"
 
 
 @dataclass

@@ -41,6 +41,7 @@ class TrainResult:
         facts: as in the manifest of the adapter.
         warnings: the sentences that were printed, by a short name.
         resumed: the step from which the run was resumed, or None.
+        loading: Python that loads the adapter with PEFT; None where all weights were trained.
         memory: measured peak of the GPU and the estimate for it, in bytes; None on another device.
     """
 
@@ -49,6 +50,7 @@ class TrainResult:
     facts: dict[str, Any]
     warnings: dict[str, str]
     resumed: int | None
+    loading: str | None
     memory: dict[str, int] | None = None
 
 
@@ -160,7 +162,9 @@ def train(
         store.clear()
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
-    return TrainResult(Path(out), journal.rows, facts, journal.warnings, step_of(resume) if resume else None, memory)
+    loading = lora.loading_code(Path(out), ref.base or ref) if options.tune == "lora" else None
+    resumed = step_of(resume) if resume else None
+    return TrainResult(Path(out), journal.rows, facts, journal.warnings, resumed, loading, memory)
 
 
 def how_to_continue(checkpoints: Path) -> str:
