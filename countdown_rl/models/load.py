@@ -287,11 +287,15 @@ def _read_weights(
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             **options,
         )
-    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if missing:
-        raise ModelError(f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing.")
+        raise ModelError(
+            f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
+            "size than its configuration says."
+        )
     return model
 
 

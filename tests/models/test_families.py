@@ -1,9 +1,13 @@
 """Prompts, padding and end tokens of the model families that the recipes train."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.quantize import quantize
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.registry import parse_row
@@ -88,3 +92,13 @@ def test_a_completion_ends_with_any_end_token_of_the_family_and_with_its_answer(
     answered = ids(tokenizer, "<answer> 3 + 7 </answer>")
     assert stop.cut([*answered, *text_ids]) == answered
     assert not stop(text_ids)
+
+
+def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    standins.checkpoint(Path("full"), "qwen3")  # 4 heads of 32 in a hidden size of 64
+    quantize(reference.resolve("full"), Path("gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    ids = torch.arange(5, 25).view(1, 20)
+    with torch.inference_mode():
+        a, b = (load.load(reference.resolve(name), precision="fp32").model(ids).logits for name in ("full", "gguf"))
+    torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)

@@ -133,15 +133,17 @@ def test_rotary_frequencies_are_never_rounded(base, precision):
     assert torch.equal(model.model.rotary_emb.inv_freq, exact)
 
 
-def test_a_checkpoint_with_a_tensor_missing_is_refused(base, tmp_path):
+def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, tmp_path):
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(base, tmp_path, dirs_exist_ok=True)
     tensors = load_file(base / "model.safetensors")
-    del tensors["model.layers.0.self_attn.q_proj.weight"]
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"incomplete.*q_proj"):
-        load(resolve(str(tmp_path)))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    weight = tensors.pop(name)
+    for changed in (tensors, tensors | {name: weight[:8].clone()}):
+        save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ModelError, match=r"incomplete.*q_proj.*of another size"):
+            load(resolve(str(tmp_path)))
 
 
 def test_a_truncated_checkpoint_is_refused(base, tmp_path):
