@@ -1,6 +1,5 @@
 """Weights of a release: the formats that this tool makes, and an artifact of weights in one of them."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,10 +103,7 @@ def _format(path: Path) -> Format:
         return ADAPTER
     if any(path.glob("*.gguf")):
         return GGUF
-    try:
-        method = json.loads((path / "config.json").read_bytes()).get("quantization_config", {}).get("quant_method")
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path} has no readable config.json, so the format of its weights is unknown.") from error
+    method = (artifacts.read_json(path / "config.json").get("quantization_config") or {}).get("quant_method")
     if method not in _METHODS:
         raise ArtifactError(f"{path} is quantized by {method}, which countdown-rl does not make; publish another.")
     return _METHODS[method]
