@@ -171,7 +171,7 @@ def smollm2(settings: Settings) -> dict[str, Any]:
     shutil.copy(settings.gguf, settings.place / "base.gguf")
     make_data(settings, settings.pick(50_000, 300), settings.pick(1_000, 4))
     tokens = settings.pick(256, 16)
-    score = ("--data", "data/test.jsonl", "--max-new-tokens", tokens)
+    score = ("--data", "data/test.jsonl", "--max-new-tokens", tokens, "--engine", "transformers")
     result = {"base": accuracies(command(settings, "eval", "--model", "base.gguf", *score, "--out", "eval/base"))}
     _save_progress(result)
     sft = ("--optimizer", "adamw", "--learning-rate", 3e-4, "--max-steps", settings.pick(700, 2))
@@ -203,7 +203,8 @@ def countdown_tiny(settings: Settings) -> dict[str, Any]:
     subprocess.run(recipe, cwd=settings.place, env=environment, check=True, stdout=subprocess.DEVNULL)
     result: dict[str, Any] = {"recipe_seconds": round(time.perf_counter() - begin, 1)}
     make_data(settings, settings.pick(50_000, 300), settings.pick(1_000, 4))
-    score = ("--data", "data/test.jsonl", *flags("eval"), *settings.pick((), ("--max-new-tokens", 8)))
+    score = ("--data", "data/test.jsonl", "--engine", "transformers", *flags("eval"))
+    score = (*score, *settings.pick((), ("--max-new-tokens", 8)))
     scored = command(settings, "eval", "--model", "recipe/model", *score, "--out", "eval/base")
     result["base"] = accuracies(scored)
     _save_progress(result)
