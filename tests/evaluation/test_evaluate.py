@@ -598,6 +598,6 @@ def test_a_sample_without_a_value_shows_its_answer(here, place, monkeypatch, cap
     run(place, Path("eval"), data=write(Path("two.jsonl"), rows))
     assert command(monkeypatch, "samples", "eval") == 0
     text = capsys.readouterr().out
-    assert "✓ impossible\n" in text
-    assert "✗ not-impossible (impossible)" in text
+    assert "✓ there is no way, and that is proved\n" in text
+    assert "✗ the answer is impossible, but there is a solution" in text
     assert "None" not in text
