@@ -80,7 +80,10 @@ def test_examples_are_commands_that_parse(name):
         assert {word for word in words if word.startswith("--")} <= flags
 
 
-@pytest.mark.parametrize(("words", "completed"), [("tr", "train"), ("train --max-st", "--max-steps")])
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("tr", "train"), ("train --max-st", "--max-steps"), ("train --loss-type d", "dapo")],
+)
 def test_the_shell_completes_commands_and_flags(words, completed):
     environment = os.environ | {
         "_COUNTDOWN_RL_COMPLETE": "complete_bash",
