@@ -14,7 +14,7 @@ from countdown_rl.runlog.log import StepRow
 
 
 def steps(count: int, **values) -> list[StepRow]:
-    usual = dict.fromkeys(trainlog.COLUMNS[1:], 0.5) | {"kl": None} | values
+    usual = dict.fromkeys(trainlog.COLUMNS[1:], 0.5) | {"kl": None, "eval_correct": None} | values
     return [StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
 
 
