@@ -120,6 +120,11 @@ class Engine(VLLMGeneration):
         finally:
             self.model = model
 
+    def server_reports_drawn_probabilities(self) -> bool:
+        """Return True if the log-probabilities of the server are those that it draws tokens with."""
+        mode = self.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
+        return bool(mode == "processed_logprobs")
+
     def sync_weights(self) -> None:
         with stdout_to_stderr():
             super().sync_weights()

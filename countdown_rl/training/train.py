@@ -124,7 +124,7 @@ def train(
         journal.load(resume)
         on_note(f"Continuing after step {step_of(resume)}.")
     trainer = _trainer(options, loaded, rows, weights, store, journal, resume, on_step=on_step, on_warning=on_warning)
-    _choose_engine(trainer, options, loaded, longest + options.max_completion_length)
+    _choose_engine(trainer, options, loaded, longest + options.max_completion_length, on_warning)
     save = partial(_save, trainer, ref.base or ref, options)
     if validation:
         from countdown_rl.training.validation import Validation
@@ -266,7 +266,9 @@ def _trainer(
     return trainer
 
 
-def _choose_engine(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, length: int) -> None:
+def _choose_engine(
+    trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions, where it is to."""
     from countdown_rl.inference.stop import Stop
     from countdown_rl.training import rollouts
@@ -274,7 +276,13 @@ def _choose_engine(trainer: "Trainer", options: TrainOptions, loaded: load.Loade
     name = rollouts.resolve(options, loaded)
     if name != "transformers":
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        trainer.use_engine(rollouts.engine(trainer, name, loaded, stop, length))
+        engine = rollouts.engine(trainer, name, loaded, stop, length)
+        trainer.use_engine(engine)
+        if name == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():
+            on_warning(
+                "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
+                "sampling correction; start it with --logprobs-mode processed_logprobs."
+            )
 
 
 def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer: Any) -> Any:

@@ -126,6 +126,55 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     assert "INFO engine" not in capfd.readouterr().out
 
 
+class Client:
+    """TRL's client of a vLLM server, with an engine in place of the server."""
+
+    def __init__(self, base_url, **_):
+        self.engine, self.base_url = Engine(Client.model), base_url
+        Client.last = self
+
+    def init_communicator(self, device):
+        pass
+
+    def get_server_info(self):
+        return {"model_config": {"logprobs_mode": "raw_logprobs"}}
+
+    def update_named_params(self, metadata, pairs):
+        pairs = list(pairs)
+        assert metadata == [(name, "bfloat16", list(value.shape)) for name, value in pairs]
+        self.engine.load_weights(pairs)
+
+    def reset_prefix_cache(self):
+        self.engine.reset_prefix_cache()
+
+    def generate(self, prompts, features, n, **params):
+        params |= params.pop("generation_kwargs")
+        repeated = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
+        outputs = self.engine.generate(repeated, params, use_tqdm=False)
+        logprobs, token_ids = vllm_generation.extract_logprobs(outputs)
+        completions = [output.outputs[0].token_ids for output in outputs]
+        return {
+            "prompt_ids": prompts,
+            "completion_ids": completions,
+            "logprobs": logprobs,
+            "logprob_token_ids": token_ids,
+        }
+
+
+def test_a_server_gets_the_policy_and_the_stop(place, tmp_path, vllm, monkeypatch):
+    monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
+    monkeypatch.setattr(Client, "model", str(place / "model"), raising=False)
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+    options = replace(SMALL, rollouts="vllm-server", trl=("vllm_server_base_url=http://there:1",), max_steps=2)
+    paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
+    warnings = []
+    result = train.train(options, model=Client.model, data=place / "data", on_warning=warnings.append, **paths)
+    assert Client.last.base_url == "http://there:1"
+    assert Client.last.engine.params[0]["stop"] == ["</answer>"]
+    assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 2, abs=0.02)
+    assert any("--logprobs-mode processed_logprobs" in text for text in warnings)
+
+
 def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place):
     loaded = load.load(reference.resolve(str(place / "model")), precision="bf16")
     weights = {name: value.clone() for name, value in loaded.model.named_parameters()}

@@ -61,6 +61,15 @@ def test_an_error_of_trl_is_a_usage_error(tmp_path):
     assert trl_config.build(own, ["optim=sgd"]).optim == "sgd"
 
 
+def test_a_discount_needs_whole_groups_in_each_process(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    monkeypatch.setattr(trl_config.processes, "world_size", lambda: 2)
+    options = TrainOptions(prompts=3, num_generations=4, micro_batch=2, discount=0.9)
+    with pytest.raises(UsageError, match="change --prompts"):
+        trl_config.grpo_config(options, SimpleNamespace(device="cpu", precision="fp32"), [1.0], tmp_path)
+
+
 def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.training_args.torch.cuda.device_count", lambda: 2)
     config = trl_config.build({"output_dir": str(tmp_path), "bf16": False, "report_to": "none"}, [])
