@@ -7,13 +7,14 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from countdown_rl import artifacts
-from countdown_rl.cli import main
+from countdown_rl.cli import console, main
 from countdown_rl.data import external, jsonl
 
 STAGE = Path(__file__).parents[2] / "stages" / "gen-data.yaml"
@@ -214,6 +215,14 @@ def test_dropped_rows_are_told_in_words_with_an_example_and_where_the_data_is(co
     assert 'dropped 1 rows: equal to an earlier row (such as row 2, {"nums": [50, 3, 7], "target": 46})' in err
     assert "proved to have no solution" in err
     assert f"Wrote {tmp_path / 'data'}" in err
+
+
+def test_gen_data_shows_its_progress_and_rate(command, tmp_path, monkeypatch):
+    updates = []
+    monkeypatch.setattr(console, "progress", lambda name: nullcontext(lambda *values: updates.append(values)))
+    assert command("gen-data", "--n", 200, "--valid", 50, "--test", 50, "--out", tmp_path / "data")[0] == 0
+    assert [(done, total) for done, total, _ in updates] == [(64, 200), (128, 200), (192, 200)]
+    assert all(rate.endswith("/s") for *_, rate in updates)
 
 
 @pytest.mark.parametrize("imported", [True, False])
