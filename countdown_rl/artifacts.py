@@ -9,7 +9,6 @@ while making it, sha256 and size of every file, and library versions. It holds n
 import hashlib
 import importlib.metadata
 import json
-import math
 import os
 import re
 import shutil
@@ -17,17 +16,15 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import NoneType, UnionType
-from typing import Any, Required, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Required, TypedDict
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from countdown_rl import __version__
+from countdown_rl import __version__, typed_json
 from countdown_rl.errors import ArtifactError, first_line
 
 MANIFEST = "manifest.json"
@@ -49,17 +46,6 @@ MADE_BY = {
 
 #: Directories whose lock this process holds.
 _locked: set[Path] = set()
-#: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
-MAX_DEPTH = 200
-_KINDS: dict[Any, str] = {
-    dict: "an object",
-    list: "a list",
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    NoneType: "null",
-}
 
 
 class _File(TypedDict):
@@ -177,15 +163,9 @@ def parse_json(
 ) -> dict[str, Any]:
     """Return the JSON object *data*, read from *source*; see :func:`read_json`. *remedy* ends the error message."""
     try:
-        values: dict[str, Any] = json.loads(data)
-        fault = "nested too deep" if _deeper(values, MAX_DEPTH) else _fault(values, fields)
-    except RecursionError:
-        fault = "nested too deep"
+        return typed_json.loads(data, fields)
     except ValueError as error:
-        fault = f"not JSON: {first_line(error).rstrip('.')}"
-    if fault is not None:
-        raise ArtifactError(f"{source} is damaged ({fault}); {remedy}.")
-    return values
+        raise ArtifactError(f"{source} is damaged ({first_line(error).rstrip('.')}); {remedy}.") from error
 
 
 def check_type(value: Any, hint: Any, source: Path | str) -> None:
@@ -194,43 +174,8 @@ def check_type(value: Any, hint: Any, source: Path | str) -> None:
     Raises:
         ArtifactError: it is not; the text names the field.
     """
-    if fault := _fault(value, hint):
+    if fault := typed_json.fault(value, hint):
         raise ArtifactError(f"{source} is damaged ({fault}); make it again.")
-
-
-_hints = cache(get_type_hints)
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(levels == 0 or _deeper(part, levels - 1) for part in parts)
-
-
-def _fault(value: Any, hint: Any, name: str = "") -> str | None:
-    """Return what is wrong with *value*, a field called *name*, if its type is not *hint*."""
-    kind, arguments = get_origin(hint) or hint, get_args(hint)
-    if kind in (Union, UnionType):
-        faults = [_fault(value, argument, name) for argument in arguments]
-        return None if None in faults else max(filter(None, faults), key=lambda fault: fault.count("."))
-    if is_typeddict(hint):
-        kind = dict
-    if kind is float:
-        matches = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    else:
-        matches = kind is Any or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
-    if not matches:
-        expected = f"{_KINDS[kind]}, not {json.dumps(value):.40}"
-        return f"`{name}` should be {expected}" if name else f"should be {expected}"
-    if is_typeddict(hint):
-        if missing := sorted(hint.__required_keys__ - value.keys()):
-            return f"no `{name and name + '.'}{missing[0]}`"
-        parts = [(value[key], inner, key) for key, inner in _hints(hint).items() if key in value]
-    elif kind in (dict, list) and arguments:
-        pairs = value.items() if kind is dict else enumerate(value)
-        parts = [(part, arguments[-1], str(key)) for key, part in pairs]
-    else:
-        return None
-    return next(filter(None, (_fault(part, inner, f"{name and name + '.'}{key}") for part, inner, key in parts)), None)
 
 
 def file_sha256(path: Path) -> str:
@@ -499,9 +444,16 @@ def chain(*entries: Mapping[str, Any]) -> list[Link]:
 
 
 def origin(links: Sequence[Link]) -> Link:
-    """Return the model that training started from: the one on the Hub where there is one, else the last before it."""
+    """Return the model that training started from: the one on the Hub where there is one, else the last before it.
+
+    Raises:
+        ArtifactError: *links* have none.
+    """
     later = ("data", "file", "merged", "quantized")
     models = [link for link in links if link.kind not in later and not link.by_grpo]
+    if not models:
+        names = ", ".join(link.name for link in links)
+        raise ArtifactError(f"the manifest ({names}) does not name the model that training began with; make it again.")
     return next((link for link in models if link.kind == "hub"), models[-1])
 
 

@@ -162,6 +162,12 @@ def test_a_manifest_among_the_inputs_keeps_the_bytes_of_its_digest():
     assert artifacts.read(Path("eval"), "eval").inputs == {"data": entry}
 
 
+def test_a_chain_without_a_model_has_no_origin():
+    links = artifacts.chain(artifacts.Manifest("merged", {}).as_input())
+    with pytest.raises(ArtifactError, match="merged"):
+        artifacts.origin(links)
+
+
 def test_a_copied_file_is_checked_and_not_hashed_again(monkeypatch):
     source = make(Path("data"))
     monkeypatch.setattr(artifacts, "file_sha256", None)
