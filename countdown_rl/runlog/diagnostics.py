@@ -33,7 +33,7 @@ def warnings(rows: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapp
     """The warnings that *rows*, newest last, give rise to: sentences by a short name.
 
     Args:
-        reasons: counts of the reasons for which recent answers were graded wrong.
+        reasons: counts of the reasons, in words, for which recent answers were graded wrong.
         examples: for each reason an answer, or the end of a completion, graded wrong for it.
     """
     texts = {**_collapses(rows), "multiplication": _not_learned(rows)}
@@ -145,7 +145,7 @@ def _zero(last: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapping
     if reasons:
         reason = max(reasons, key=lambda name: (reasons[name], name))
         share = reasons[reason] / sum(reasons.values())
-        text += f"; most often ({share:.0%}) the reason is {reason}, as in {examples[reason]!r}"
+        text += f"; most often ({share:.0%}): {reason}, as in {examples[reason]!r}"
     return text + "; GRPO needs some correct completions: start with `countdown-rl sft`, or use easier puzzles."
 
 

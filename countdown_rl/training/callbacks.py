@@ -19,6 +19,7 @@ from countdown_rl.runlog import diagnostics
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import KIND, StepRow, rounded
 from countdown_rl.runlog.log import best as best_of
+from countdown_rl.tasks.explain import REASONS
 from countdown_rl.tasks.task import SHOWN
 from countdown_rl.training.checkpoints import Checkpoints, Schedule
 from countdown_rl.training.config import TrainOptions
@@ -57,9 +58,12 @@ class Recorder(TrainerCallback):
 
     def on_graded(self, step: int, completions: Sequence[GradedCompletion]) -> None:
         """Take in a round of completions, generated for *step* and the steps that share them."""
-        wrong = [completion for completion in completions if not completion.grade.correct]
-        self._reasons.append(Counter(completion.grade.reason for completion in wrong))
-        self._examples |= {each.grade.reason: each.grade.answer or each.text[-_TAIL:] for each in wrong}
+        wrong = [each for each in completions if not each.grade.correct]
+        reasons = [REASONS.get(each.grade.reason, each.grade.reason) for each in wrong]
+        self._reasons.append(Counter(reasons))
+        self._examples |= {
+            reason: each.grade.answer or each.text[-_TAIL:] for reason, each in zip(reasons, wrong, strict=True)
+        }
         options = self._options
         if processes.is_main() and _contains_multiple(step, options.sample_every, options.round_steps):
             stride = max(1, len(completions) // options.sample_size)

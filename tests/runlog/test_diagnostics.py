@@ -123,8 +123,8 @@ def test_steps_without_multiplication_do_not_count():
 
 
 def test_the_warning_about_zero_rewards_names_the_reason():
-    text = warnings(run(10, correct=0.0), {"no-answer": 5, "wrong-value": 15}, {"wrong-value": "1+1"})["zero"]
-    assert "(75%) the reason is wrong-value, as in '1+1'" in text
+    text = warnings(run(10, correct=0.0), {"no answer": 5, "another value": 15}, {"another value": "1+1"})["zero"]
+    assert "(75%): another value, as in '1+1'" in text
     assert warnings([*run(9, correct=0.0), row(10, correct=0.01)]) == {}
 
 

@@ -71,7 +71,7 @@ def letters_grade(row, completion):
 def hopeless_grade(row, completion):
     """The grade of a task at which nothing succeeds."""
     return SimpleNamespace(
-        **vars(letters_grade(row, completion)) | {"correct": False, "reason": "odd", "answer": "1 + 1"}
+        **vars(letters_grade(row, completion)) | {"correct": False, "reason": "wrong-value", "answer": "1 + 1"}
     )
 
 
@@ -305,7 +305,7 @@ def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypa
     assert (result.resumed, again) == (11, [])
     assert sorted(result.warnings) == ["length", "zero"]
     assert sorted(result.warnings.values()) == sorted(said)
-    assert "(100%) the reason is odd, as in '1 + 1'" in result.warnings["zero"]
+    assert "(100%): a legal expression whose value is not the target, as in '1 + 1'" in result.warnings["zero"]
 
 
 def test_trl_fields_take_effect(place, tmp_path):
