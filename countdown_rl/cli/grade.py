@@ -15,7 +15,7 @@ from countdown_rl.options import option
 
 def grade(
     source: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="JSONL with nums, target and completion; - is stdin.")
+        str, typer.Argument(metavar="FILE", help="JSONL with nums, target and completion; - is stdin.")
     ] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
     on_error: Annotated[
@@ -77,5 +77,5 @@ def grade(
     summary |= {"errors": counts["errors"]} if on_error == "mark" else {}
     console.result({**summary, "reasons": dict(reasons.most_common())}, as_json=as_json)
     if not as_json:
-        errors = f", {counts['errors']:,} lines with errors" if counts["errors"] else ""
+        errors = f", {counts['errors']:,} not gradable" if counts["errors"] else ""
         console.note(f"{counts['n']:,} graded, {counts['correct']:,} correct{errors}.")

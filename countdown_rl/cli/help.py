@@ -4,6 +4,7 @@ import inspect
 import re
 from typing import Any
 
+from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 _EXAMPLES = "\nExamples:\n"
@@ -11,6 +12,14 @@ _EXAMPLES = "\nExamples:\n"
 
 class Command(TyperCommand):
     """Command whose docstring may end with a section ``Examples:``, which is printed as it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse *args*; an error does not name the class of pydantic's exception."""
+        try:
+            return super().parse_args(ctx, args)
+        except BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the docstring without its examples."""
@@ -48,6 +57,7 @@ def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
     for param in command.get_params(ctx):
         if (record := param.get_help_record(ctx)) is not None:
             flags, text = re.sub(r"<list\[(.*)\]>|<(\w+) range>", r"<\1\2>", record[0]), record[1]
+            flags = flags.replace("<Path>", "<path>")
             if len(flags) > formatter.width - 2:  # so many choices are listed with the text
                 flags, _, choices = flags.partition(" <")
                 text = f"{text} <{choices}".replace("|", " | ")

@@ -32,7 +32,7 @@ def samples(
 
     Examples:
         countdown-rl samples artifacts/eval/adapter --wrong
-        countdown-rl samples artifacts/eval/base --reason number-used-twice --n 3
+        countdown-rl samples artifacts/eval/base --reason wrong-value --n 3
         countdown-rl samples artifacts/train --step 50-100 --n 20
     """
     if right and (wrong or reason):
@@ -51,7 +51,8 @@ def samples(
     if shuffle is not None:
         random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
-    view = Text("\n\n").join([*map(_view, shown), Text(f"{len(shown)} of {len(selected)} completions", style="dim")])
+    count = f"{len(shown)} of {len(selected)} completions" if selected else "no such completion"
+    view = Text("\n\n").join([*map(_view, shown), Text(count, style="dim")])
     console.result({"all": len(selected), "samples": shown}, as_json=as_json, view=view)
 
 

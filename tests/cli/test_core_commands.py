@@ -340,7 +340,7 @@ def test_a_bad_line_is_marked_on_request_and_counted_as_in_the_file(command):
     assert (status, [line.get("correct") for line in lines]) == (0, [True, None, None, True])
     assert lines[1]["error"].startswith("standard input, line 3: not JSON")
     assert lines[2]["error"] == "standard input, line 4: there is no text in `completion`."
-    assert "2 lines with errors" in err
+    assert "2 not gradable" in err
     status, _, err = command("grade", stdin=f"{good}\n\n{bad}\n")
     assert (status, "standard input, line 3: " in err) == (1, True)
 

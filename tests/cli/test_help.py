@@ -93,3 +93,8 @@ def test_the_shell_completes_commands_and_flags(words, completed):
     code = "from countdown_rl.cli.main import app; app([], prog_name='countdown-rl')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
     assert completed in done.stdout.split()
+
+
+def test_a_wrong_choice_is_refused_without_the_words_of_pydantic():
+    result = CliRunner().invoke(main.app, ["train", "--loss-type", "ppo"])
+    assert (result.exit_code, "'--loss-type': 'ppo' is not one of 'dapo'" in result.stderr) == (2, True)

@@ -86,3 +86,8 @@ def test_a_file_without_samples_is_refused(run):
     (run / "samples.jsonl").write_text('{"id": 1}\n')
     done = CliRunner().invoke(app, ["samples", str(run)])
     assert "no samples of a training run" in str(done.exception)
+
+
+def test_no_match_is_said_in_words(run):
+    done = CliRunner().invoke(app, ["samples", str(run), "--reason", "number-used-twice"])
+    assert (done.exit_code, done.stdout) == (0, "no such completion\n")
