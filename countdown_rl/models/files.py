@@ -1,4 +1,4 @@
-"""Readers of the JSON files of a model directory, and the one call by which transformers loads from it."""
+"""Readers of a model's JSON files and GGUF header, and the one call by which transformers loads from them."""
 
 import re
 from pathlib import Path
@@ -6,15 +6,18 @@ from typing import Any, TypedDict
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
+from countdown_rl.models import gguf_header
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-#: Sizes in a configuration, and the largest value of each kind; building a larger model takes minutes or all memory.
+#: Sizes in a configuration or a GGUF header, and the largest value of each kind; building a larger model takes minutes
+#: or all memory.
 _SIZES = (
-    (re.compile(r"n(um)?_(\w+_)?(layers?|blocks?|experts?)").fullmatch, 4_096),
-    (re.compile(r"\w*(hidden|intermediate|vocab|embed|ffn)\w*_(size|dim)|head_dim|n_embd|n_inner").fullmatch, 1 << 24),
-    (re.compile(r"n(um)?_(\w+_)?heads?").fullmatch, 1 << 16),
+    (r"n(um)?_(\w+_)?(layers?|blocks?|experts?)|(\w+_)?(block|expert)_(\w+_)?count", 4_096),
+    (r"\w*(hidden|intermediate|vocab|embed|ffn)\w*_(size|dim)|head_dim|n_embd|n_inner", 1 << 24),
+    (r"(\w+_)?(embedding|forward|key|value)_length(_\w+)?|dimension_count", 1 << 24),
+    (r"n(um)?_(\w+_)?heads?|head_count(_\w+)?", 1 << 16),
 )
 
 
@@ -99,6 +102,17 @@ def generation_config(directory: Path) -> dict[str, Any]:
     return artifacts.read_json(file, GenerationConfig) if file.is_file() else {}
 
 
+def gguf_config(file: Path) -> dict[str, Any]:
+    """Return the fields in the header of the GGUF *file*; see :func:`gguf_header.read`.
+
+    Raises:
+        ModelError: it is damaged, or has a size beyond all models.
+    """
+    values = gguf_header.read(file)
+    _check_sizes(file, values)
+    return values
+
+
 def shards(directory: Path) -> list[Path]:
     """Return the safetensors files of the checkpoint or adapter in *directory*.
 
@@ -156,8 +170,11 @@ def _check_sizes(file: Path, values: dict[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, dict):
             _check_sizes(file, value)
-        largest = next((largest for matches, largest in _SIZES if matches(name)), None)
-        if largest is None or value is None or isinstance(value, list | dict):
             continue
-        if not isinstance(value, int) or not 0 <= value <= largest:
-            raise ModelError(f"{file}: {name} should be a whole number up to {largest}, not {value!r:.40}.")
+        key = name.rpartition(".")[2]  # in a GGUF header they begin with the architecture
+        largest = next((largest for pattern, largest in _SIZES if re.fullmatch(pattern, key)), None)
+        for size in value if isinstance(value, list | tuple) else [value]:
+            if largest is None or size is None:
+                continue
+            if not isinstance(size, int) or not 0 <= size <= largest:
+                raise ModelError(f"{file}: {name} should be a whole number up to {largest}, not {size!r:.40}.")

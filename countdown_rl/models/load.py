@@ -301,15 +301,13 @@ def _read_weights(
 
 def _gguf_config(path: Path, trust_remote_code: bool) -> Any:
     """The configuration in a GGUF file, with the head size, which transformers (5.23) does not read."""
-    from gguf import GGUFReader
     from transformers import AutoConfig
 
     config = model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
-    reader = GGUFReader(path)
-    architecture = reader.get_field("general.architecture")
-    size = reader.get_field(f"{architecture.contents()}.attention.key_length") if architecture else None
+    fields = model_files.gguf_config(path)
+    size = fields.get(f"{fields.get('general.architecture')}.attention.key_length")
     if size is not None:
-        config.head_dim = int(size.contents())
+        config.head_dim = size
     return config
 
 

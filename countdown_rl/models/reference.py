@@ -16,7 +16,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models.files import adapter_config
+from countdown_rl.models.files import adapter_config, gguf_config
 
 #: Models that ship with the package, by name.
 SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_tiny"}
@@ -159,9 +159,7 @@ def _is_local(source: str) -> bool:
 
 
 def _gguf_file(source: str, path: Path) -> ModelRef:
-    with path.open("rb") as stream:
-        if stream.read(4) != b"GGUF":
-            raise ModelError(f"{source} is not a GGUF file; give a directory, a .gguf file or a Hub id.")
+    gguf_config(path)
     return ModelRef(source, "gguf", path)
 
 

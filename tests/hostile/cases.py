@@ -7,6 +7,7 @@ file. ``environment`` sets variables. ``seal`` brings the manifest of ``eval`` u
 """
 
 import json
+import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -34,6 +35,11 @@ class Case(NamedTuple):
 
 def _row(**fields: Any) -> dict[str, Any]:
     return {"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"} | fields
+
+
+def _gguf(name: str, kind: int, value: bytes) -> dict[str, bytes]:
+    field = struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + value
+    return {"model.gguf": b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + field}
 
 
 CODE = {"auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}, "model_type": "custom"}
@@ -273,6 +279,16 @@ CASES = [
             ("unknown", {"model_type": "unheard-of"}, "unheard-of"),
         )
     ),
+    *(
+        Case(f"a GGUF file: {name}", f"{ASK} model.gguf", 1, word, _gguf(*field))
+        for name, field, word in (
+            ("layers", ("llama.block_count", 4, struct.pack("<I", 10**7)), "llama.block_count"),
+            ("layers as a list", ("llama.block_count", 9, struct.pack("<IQI", 4, 1, 10**7)), "llama.block_count"),
+            ("a list without end", ("tokens", 9, struct.pack("<IQ", 0, 1 << 60)), "elements"),
+            ("a list of lists", ("tokens", 9, struct.pack("<IQ", 9, 1)), "a list of type 9"),
+            ("a text without end", ("general.name", 8, struct.pack("<Q", 1 << 60)), "ends within its header"),
+        )
+    ),
     Case("a generation configuration: a list", f"{ASK} model", 1, "an object", {"model/generation_config.json": "[]"}),
     Case(
         "a generation configuration: the end",
@@ -288,6 +304,7 @@ CASES = [
             ("undefined", "{{ messages[0].content.x.y }}"),
             ("division by zero", "{{ 1 / 0 }}"),
             ("endless", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+            ("ten gigabytes", "{{ 'a' * 10**10 }}"),
             ("an escape in its message", "{{ raise_exception('" + ESCAPE + "') }}"),
         )
     ),
