@@ -86,17 +86,17 @@ def main():
             }
             runs.append({"seed": seed, "minutes": round(seconds / 60, 2)} | scores)
             print(json.dumps(runs[-1]), file=sys.stderr)
-    bench.save(
-        args.name,
-        {
-            "model": base["greedy"].metrics["model"],
-            "data": base["greedy"].metrics["data"],
-            "decoding": {name: result.metrics["decoding"] for name, result in base.items()},
-            "options": flags("train", args.set),
-            "base": {name: summary(result) for name, result in base.items()},
-            "runs": runs,
-        },
-    )
+            bench.save(
+                args.name,
+                {
+                    "model": base["greedy"].metrics["model"],
+                    "data": base["greedy"].metrics["data"],
+                    "decoding": {name: result.metrics["decoding"] for name, result in base.items()},
+                    "options": flags("train", args.set),
+                    "base": {name: summary(result) for name, result in base.items()},
+                    "runs": runs,
+                },
+            )
 
 
 if __name__ == "__main__":
