@@ -1,25 +1,16 @@
 """Chat templates: rendering a conversation as the prompt that a model continues."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from countdown_rl.errors import ModelError, first_line
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 #: Arguments of every template. Llama 3 templates print today's date by default, and a prompt must not depend on it.
 CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
 #: Those of a prompt in full; ``bare`` leaves out what :func:`complete_user_turn` adds.
 TEMPLATE_ARGUMENTS = CHAT_ARGUMENTS | {"bare": True}
-
-#: Characters of a prompt, and bytes of memory that a template may take while it renders one.
-MAX_PROMPT, MAX_MEMORY = 1 << 20, 1 << 29
 
 OPEN_THINK = "<think>"
 
@@ -96,18 +87,13 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
     def apply(turns: list[dict[str, str]]) -> str:
         template = None if tokenizer.chat_template else PLAIN
         try:
-            with _memory_limited():
-                text: str = tokenizer.apply_chat_template(
-                    turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
-                )
+            text: str = tokenizer.apply_chat_template(
+                turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
+            )
         except jinja2.TemplateError:
             raise
-        except MemoryError as error:
-            raise jinja2.TemplateError(f"it takes over {MAX_MEMORY >> 20} MiB of memory") from error
         except Exception as error:  # whatever its expressions raise
             raise jinja2.TemplateError(f"{type(error).__name__}: {first_line(error)}") from error
-        if len(text) > MAX_PROMPT:
-            raise jinja2.TemplateError(f"it renders a prompt of {len(text):,} characters")
         return text
 
     system = turns[0]["content"] if turns[0]["role"] == "system" else None
@@ -120,20 +106,3 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
             raise
     head, first, *rest = turns
     return apply([{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest])
-
-
-@contextmanager
-def _memory_limited() -> Iterator[None]:
-    """Let this process take :data:`MAX_MEMORY` more than it has; only Linux says how much that is."""
-    statm = Path("/proc/self/statm")
-    if resource is None or not statm.exists():
-        yield
-        return
-    limit = int(statm.read_text().split()[0]) * resource.getpagesize() + MAX_MEMORY
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    limit = min([limit, *(each for each in before if each != resource.RLIM_INFINITY)])
-    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
