@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Required, TypedDict
@@ -305,6 +305,7 @@ def _lock(directory: Path) -> Iterator[None]:
         yield
         return
     file = directory.parent / f".{directory.name}.lock"
+    missing = [parent for parent in file.parents if not parent.exists()]
     while True:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -333,6 +334,9 @@ def _lock(directory: Path) -> Iterator[None]:
         finally:
             _locked.discard(directory)
             file.unlink(missing_ok=True)
+            with suppress(OSError):  # one of them holds something now
+                for parent in missing:
+                    parent.rmdir()
 
 
 def check_writable(out: Path, kind: str) -> None:

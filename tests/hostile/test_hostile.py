@@ -111,8 +111,12 @@ def test_a_signal_leaves_no_partial_directory_and_says_so(number, status, tmp_pa
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(jsonl, "write_rows", stop)
-    with pytest.raises(SystemExit) as stopped:
-        main.main()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stopped.value.code == status
     assert f"ended by {number.name}" in capfd.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -603,6 +603,7 @@ def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken,
     load, notes = train._load, []
     monkeypatch.setattr(train, "_load", lambda *args: replace(load(*args), device="cuda:0"))
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 << 30)
+    monkeypatch.setattr(train.preflight, "_device_memory", lambda device: 80 << 30)
     options = replace(SMALL, max_steps=1, precision="fp32")
     result = run(place, tmp_path, options, on_note=notes.append)
     assert result.memory["peak"] == 3 << 30
@@ -703,7 +704,8 @@ def test_the_command_resumes_after_a_signal_and_prints_only_progress_and_warning
     said = re.sub(r"\d+(\.\d+)?", "#", rest.replace(str(tmp_path), "")).split()
     assert " ".join(said) == (
         "step #/#: reward #, solved #%, # tokens Wrote /whole/adapter: "
-        "mean reward # at first and # in the last tenth of the run, where #% of the completions were correct."
+        "mean reward # at first and # in the last tenth of the run, where #% of the completions were correct. "
+        "To load it with PEFT: AutoPeftModelForCausalLM.from_pretrained('/whole/adapter')"
     )
 
     stopped = command(place, tmp_path / "stopped")
