@@ -1,6 +1,6 @@
 """``countdown-rl ask``: a model's answer to one puzzle, streamed."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,27 +35,39 @@ def ask(
     Examples:
         countdown-rl ask 3 7 50 --target 46
         countdown-rl ask 3 7 50 --target 46 --model artifacts/merged --temperature 1
+        countdown-rl ask 3 7 50 --target 46 --engine openai --base-url http://127.0.0.1:8000/v1 --model NAME
     """
     from countdown_rl.inference import ask as asking
+    from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import load, reference
 
     try:
         row = asking.puzzle_row(options, numbers, target)
     except InputError as error:
         raise UsageError(str(error)) from None
+    loaded: load.Loaded | OpenAI
     with console.status(f"loading {model}"):
-        ref = reference.resolve(model, revision=revision)
-        load.silence_libraries()
-        loaded = load.load(ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code)
+        if options.engine == "openai":
+            if revision is not None:
+                raise UsageError("--engine openai takes no --revision; leave it out.")
+            loaded, source, kind = asking.connect(model, options), model, "endpoint"
+            row = row if loaded.continues else asking.puzzle_row(replace(options, style="own"), numbers, target)
+        else:
+            ref = reference.resolve(model, revision=revision)
+            source, kind = ref.source, ref.kind
+            load.silence_libraries()
+            loaded = load.load(
+                ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code
+            )
     if loaded.note:
         console.note(loaded.note)
     if not as_json:
-        heading = Text.assemble((console.problem(row), "bold"), (f"  {ref.source}", "dim"))
+        heading = Text.assemble((console.problem(row), "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)
-        if options.style == "begun":
+        if not row.style.own:
             console.stream(OPEN_THINK)
     reply = asking.ask(loaded, row, options, None if as_json else console.stream)
-    about = {"model": {"source": ref.source, "kind": ref.kind}, "solver": asdict(reply.solved)}
+    about = {"model": {"source": source, "kind": kind}, "solver": asdict(reply.solved)}
     console.result(reply.sample() | about, as_json=as_json, view=_view(reply))
 
 

@@ -34,15 +34,16 @@ def eval(
     """Evaluate a model on held-out puzzles.
 
     Greedy by default. Every completion is kept with its grade. An interrupted run continues when the same command is
-    run again. Several GPUs share the puzzles when accelerate launch -m countdown_rl eval starts it. The models random
-    and solver are the lower and upper bounds. Puzzles larger than those of training, or GSM8K problems, are data sets
-    of their own, as below.
+    run again. Several GPUs share the puzzles when accelerate launch -m countdown_rl eval starts it. With --engine
+    openai a server completes, and --model is its name for the model. The models random and solver are the lower and
+    upper bounds. Puzzles larger than those of training, or GSM8K problems, are data sets of their own, as below.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
         countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled
+        countdown-rl eval --engine openai --base-url http://127.0.0.1:8000/v1 --model NAME
         countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
         countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
@@ -128,6 +129,11 @@ def _caption(metrics: dict[str, Any]) -> list[str]:
         ]
         if tokens["per_right_answer"] is not None:
             lines[-1] += f", {tokens['per_right_answer']:,.0f} per correct answer"
+    if "endpoint" in metrics:
+        endpoint = metrics["endpoint"]
+        lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written")
+        lines[-1] += f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
+        lines += [f"refused by the server: {endpoint['refused']:,}"] if endpoint["refused"] else []
     if "draws" in metrics:
         draws = metrics["draws"]
         lines.append(f"accuracy of single samples {draws['lowest']:.1%} to {draws['highest']:.1%}")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from countdown_rl.errors import UsageError
+from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, Timeout, check_server
 from countdown_rl.options import Device, Options, Precision, option
 
 DECODING, MACHINE = "Decoding", "Machine"
@@ -21,7 +22,8 @@ class EvalOptions(Options):
     seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
     batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
     engine: Annotated[
-        Literal["auto", "transformers", "vllm", "llama-cpp"], option("Library that generates completions.", MACHINE)
+        Literal["auto", "transformers", "vllm", "llama-cpp", "openai"],
+        option("Library that generates completions; openai: the server at --base-url does.", MACHINE),
     ] = "auto"
     tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
     agreement: Annotated[
@@ -30,8 +32,13 @@ class EvalOptions(Options):
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"
     threads: Annotated[int, option("CPU threads; 0: all available.", MACHINE, min=0)] = 0
+    base_url: BaseUrl = OPENAI
+    concurrency: Annotated[int, option("Requests in flight at once.", SERVER, min=1, max=1000)] = 16
+    timeout: Timeout = 600.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.samples > 1 and self.temperature == 0:
             raise UsageError("--samples above 1 needs a --temperature above 0; greedy samples are all the same.")
+        if self.engine == "openai":
+            check_server(self, "batch_size", "tensor_parallel", "precision", "device", "threads")

@@ -6,7 +6,7 @@ An interrupted run resumes after its last finished batch and ends with the same 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -23,13 +23,14 @@ from countdown_rl.evaluation.resume import Progress
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
+from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template
 from countdown_rl.models import load as models
 from countdown_rl.models import reference as references
 from countdown_rl.tasks.task import SHOWN, Row
 
-#: Options that change how fast a result comes, and not its bytes.
-_SPEED = ("threads", "device", "tensor_parallel")
+#: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
+_SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 
 #: Called with the numbers of finished, of all and of correct completions.
 OnBatch = Callable[[int, int, int], None]
@@ -49,7 +50,7 @@ def evaluate(
     """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
 
     Args:
-        model: a model reference, or ``random``, ``solver`` or ``teacher`` for a baseline.
+        model: a model reference, ``random``, ``solver`` or ``teacher`` for a baseline, or a server's name for it.
         data: a JSONL file, or a data artifact, of which the test split is used.
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
             batches, and rank 0 writes.
@@ -70,6 +71,11 @@ def evaluate(
             raise UsageError(f"--model {model} is evaluated in one process; leave the launcher out.")
         return _evaluate_baseline(model, rows, options, inputs, out)
 
+    if options.engine == "openai":
+        if revision is not None or process[1] > 1:
+            raise UsageError("--engine openai takes no --revision and no launcher; leave them out.")
+        return _evaluate_endpoint(model, rows, options, inputs, out, on_batch)
+
     ref = references.resolve(model, revision=revision)
     inputs["model"] = ref.as_input()
     models.silence_libraries()
@@ -88,9 +94,7 @@ def evaluate(
     engine = load(name, options.tensor_parallel)
     prompts = _prompts(engine, rows, options.max_new_tokens)
     suffix = f"-{process[0]}-of-{process[1]}" if process[1] > 1 else ""
-    progress = Progress(
-        Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl"), _identity(engine, prompts, options, inputs)
-    )
+    progress = Progress(_progress_file(out, suffix), _identity(engine, prompts, options, inputs))
     samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
     if name != "transformers":
         engine.close()  # it may hold most of the memory
@@ -100,20 +104,35 @@ def evaluate(
         compared = slice(options.agreement)
         texts = [sample["completion"] for sample in samples[compared]]
         facts["agreement"] = engines.agreement(texts, load("transformers"), prompts[compared], rows[compared])
-    metrics = measure(samples, rows) | {
-        "decoding": _decoding(options),
-        "data": inputs["data"],
-        "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
-        "engine": engine.name,
-        "precision": engine.precision,
-        "path": engine.storage,
-    }
+    metrics = _metrics(engine, samples, rows, options, inputs)
     if process[0] == 0:
         _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
     if process[1] > 1:
         _disconnect()
     progress.clear()
     return Result(metrics, samples, engine.note)
+
+
+def _evaluate_endpoint(
+    model: str,
+    rows: Sequence[Row],
+    options: EvalOptions,
+    inputs: dict[str, Any],
+    out: Path,
+    on_batch: OnBatch | None,
+) -> Result:
+    """Evaluate the model of a server; each answer is saved as soon as it comes."""
+    decoding = Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+    engine = OpenAI(options.base_url, model, decoding, concurrency=options.concurrency, timeout=options.timeout)
+    inputs["model"] = engine.as_input()
+    rows = [engine.row(row) for row in rows]
+    prompts = [engine.prompt(row) for row in rows]
+    progress = Progress(_progress_file(out), _identity(engine, prompts, options, inputs))
+    samples = _samples(engine, rows, prompts, options, progress, on_batch, (0, 1))
+    metrics = _metrics(engine, samples, rows, options, inputs) | {"endpoint": engine.metrics(samples)}
+    _write(out, options, inputs, metrics, samples, libraries=engine.libraries)
+    progress.clear()
+    return Result(metrics, samples)
 
 
 def _evaluate_baseline(
@@ -190,12 +209,29 @@ def _set_threads(threads: int) -> None:
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 
+def _progress_file(out: Path, suffix: str = "") -> Path:
+    return Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
+
+
+def _metrics(
+    engine: Engine, samples: Sequence[Sample], rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    return measure(samples, rows) | {
+        "decoding": _decoding(options),
+        "data": inputs["data"],
+        "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
+        "engine": engine.name,
+        "precision": engine.precision,
+        "path": engine.storage,
+    }
+
+
 def _settings(options: EvalOptions) -> dict[str, Any]:
     return {key: value for key, value in asdict(options).items() if key not in _SPEED}
 
 
 def _identity(
-    engine: Engine, prompts: Sequence[Sequence[int]], options: EvalOptions, inputs: Mapping[str, Any]
+    engine: Engine, prompts: Sequence[Any], options: EvalOptions, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything that decides the completions; a run resumes the batches of this identity only."""
     return {
@@ -244,7 +280,7 @@ def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[l
 def _samples(
     engine: Engine,
     rows: Sequence[Row],
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Any],
     options: EvalOptions,
     progress: Progress,
     on_batch: OnBatch | None,
@@ -281,14 +317,25 @@ def _samples(
         else:
             add(batch, completions)
     report()
-    for number, batch in remaining:
-        completions = engines.complete(engine, [prompts[index // per_row] for index in batch], number)
+    for position, completions in _completed(
+        engine, [(number, [prompts[index // per_row] for index in batch]) for number, batch in remaining]
+    ):
+        batch = remaining[position][1]
         progress.add(batch, completions)
         add(batch, completions)
         report()
     if world > 1:
         samples = _gathered(samples)
     return [samples[index] for index in range(len(lengths))]
+
+
+def _completed(engine: Engine, batches: Sequence[tuple[int, Sequence[Any]]]) -> Iterator[tuple[int, list[Completion]]]:
+    """Yield the position of each of *batches*, its number and prompts, and its completions; a server's as they come."""
+    if isinstance(engine, OpenAI):
+        yield from engine.complete_all(batches)
+        return
+    for position, (number, prompts) in enumerate(batches):
+        yield position, engines.complete(engine, prompts, number)
 
 
 def _sample(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
@@ -300,4 +347,5 @@ def _sample(row: Row, turn: int, per_row: int, completion: Completion) -> Sample
         | {"completion": completion.text}
         | asdict(grade)
         | {"tokens": completion.tokens, "truncated": not completion.ended}
+        | completion.details
     )

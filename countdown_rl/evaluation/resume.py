@@ -55,7 +55,9 @@ class Progress:
             return False
         try:
             rows, completions = json.loads(line)
-            batch = [Completion(str(text), int(tokens), bool(ended)) for text, tokens, ended in completions]
+            batch = [
+                Completion(str(text), int(tokens), bool(ended), dict(more)) for text, tokens, ended, more in completions
+            ]
             key = tuple(map(int, rows))
         except (ValueError, TypeError):
             return False

@@ -7,6 +7,7 @@ from typing import Any
 from countdown_rl.errors import ModelError
 from countdown_rl.inference import generate
 from countdown_rl.inference.config import AskOptions
+from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template, load
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import Puzzle
@@ -28,7 +29,13 @@ class Reply:
     def sample(self) -> dict[str, Any]:
         """The reply in the form of an evaluation's sample."""
         length = {"tokens": self.completion.tokens, "truncated": not self.completion.ended}
-        return dict(self.row) | {"completion": self.completion.text} | asdict(self.grade) | length
+        return (
+            dict(self.row)
+            | {"completion": self.completion.text}
+            | asdict(self.grade)
+            | length
+            | self.completion.details
+        )
 
     def verdict(self) -> str:
         """The grade as a phrase, not made safe to print."""
@@ -49,17 +56,28 @@ def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> Countdow
     return CountdownRow({"nums": numbers, "target": target} | changed)
 
 
+def connect(model: str, options: AskOptions) -> OpenAI:
+    """The model that the server at ``options.base_url`` calls *model*."""
+    decoding = generate.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+    return OpenAI(options.base_url, model, decoding, timeout=options.timeout)
+
+
 def ask(
-    loaded: load.Loaded, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
+    loaded: load.Loaded | OpenAI, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
 ) -> Reply:
     """Complete and grade *row* as an evaluation does.
 
     Args:
-        on_text: called with each piece of the completion as soon as it can be decoded.
+        on_text: called with each piece of the completion as soon as it can be decoded; once if a server completes.
 
     Raises:
         ModelError: the prompt fills the model's context.
     """
+    if isinstance(loaded, OpenAI):
+        (completion,) = loaded.complete([loaded.prompt(row)])
+        if on_text:
+            on_text(completion.text)
+        return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
     text = chat_template.render(loaded.tokenizer, row.messages())
     ids: list[int] = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
     context = generate.context_length(loaded) or len(ids) + options.max_new_tokens

@@ -3,9 +3,22 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.options import Device, Options, Precision, RuleName, option
+from countdown_rl.errors import UsageError
+from countdown_rl.options import Device, Options, Precision, RuleName, flag, option
 
-PUZZLE, DECODING, MACHINE = "Puzzle", "Decoding", "Machine"
+PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for --engine openai"
+
+#: OpenAI's own server.
+OPENAI = "https://api.openai.com/v1"
+BaseUrl = Annotated[str, option("Server that speaks OpenAI's protocol; its key is in OPENAI_API_KEY.", SERVER)]
+Timeout = Annotated[float, option("Seconds to wait for one answer, retries included.", SERVER, min=0.01)]
+
+
+def check_server(options: Options, *local: str) -> None:
+    """Raise UsageError if one of the *local* options is given, which a server decides for itself."""
+    for name in local:
+        if getattr(options, name) != getattr(type(options), name):
+            raise UsageError(f"{flag(name)} is for models on this machine; leave it out with --engine openai.")
 
 
 @dataclass(frozen=True)
@@ -24,3 +37,13 @@ class AskOptions(Options):
     seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"
+    engine: Annotated[
+        Literal["transformers", "openai"], option("Library that completes; openai: a server does.", MACHINE)
+    ] = "transformers"
+    base_url: BaseUrl = OPENAI
+    timeout: Timeout = 600.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.engine == "openai":
+            check_server(self, "precision", "device")

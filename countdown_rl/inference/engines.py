@@ -19,7 +19,7 @@ from countdown_rl.models.reference import ModelRef, files, without_weights
 from countdown_rl.tasks.task import Row
 
 #: The package that an engine needs, as Python imports it and as pip installs it.
-PACKAGES = {"llama-cpp": "xllamacpp", "vllm": "vllm"}
+PACKAGES = {"llama-cpp": "xllamacpp", "openai": "openai", "vllm": "vllm"}
 
 #: Fields of a LoraConfig that vLLM refuses or does not read.
 _NOT_IN_VLLM = ("alpha_pattern", "lora_bias", "modules_to_save", "rank_pattern", "use_dora")
@@ -100,10 +100,7 @@ def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
         return best if usable and _unsupported(best, ref, precision, device) is None else "transformers"
     if (reason := _unsupported(name, ref, precision, device)) is not None:
         raise UsageError(reason)
-    if not installed(name):
-        raise ModelError(
-            f"--engine {name} needs {PACKAGES[name]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
-        )
+    check_installed(name)
     return name
 
 
@@ -216,6 +213,14 @@ def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str |
     if device not in ("auto", "cuda"):
         return f"--engine vllm runs on a GPU; leave --device {device} out."
     return None
+
+
+def check_installed(name: str) -> None:
+    """Raise ModelError if the package that the engine *name* needs is not installed."""
+    if not installed(name):
+        raise ModelError(
+            f"--engine {name} needs {PACKAGES[name]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
+        )
 
 
 def installed(name: str) -> bool:

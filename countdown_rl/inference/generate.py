@@ -4,7 +4,7 @@ transformers' ``generate``."""
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,15 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text of a completion and its number of tokens; ``ended`` is False where the token limit cut it off."""
+    """The text of a completion and its number of tokens; ``ended`` is False where the token limit cut it off.
+
+    ``details`` are further fields of its sample, which only a server knows.
+    """
 
     text: str
     tokens: int
     ended: bool
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:

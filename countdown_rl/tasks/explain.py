@@ -7,7 +7,11 @@ from countdown_rl.puzzle import expression
 from countdown_rl.tasks import countdown
 
 #: By the ``reason`` of a grade.
-REASONS = expression.REASONS | countdown.REASONS | {"not-a-number": "an answer that is no number"}
+REASONS = (
+    expression.REASONS
+    | countdown.REASONS
+    | {"not-a-number": "an answer that is no number", "refused": "the server refused to answer"}
+)
 
 
 def verdict(sample: Mapping[str, Any]) -> str:

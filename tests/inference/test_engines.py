@@ -21,8 +21,6 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.export import quantize
-from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.inference import engines
 from countdown_rl.inference import generate as generation
 from countdown_rl.inference.generate import Completion
@@ -59,15 +57,6 @@ def model(folder):
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory):
-    """The packaged model as the GGUF file that ``quantize`` writes."""
-    out = tmp_path_factory.mktemp("gguf") / "tiny"
-    ref = reference.resolve("countdown-tiny")
-    quantize.quantize(ref, out, QuantizeOptions(format="gguf", gguf_type="f16"))
-    return out
 
 
 @pytest.fixture

@@ -1,0 +1,287 @@
+"""Completions from an OpenAI-compatible server, through the ``openai`` package's asynchronous client.
+
+The server holds the tokenizer and the chat template, so it gets the chat turns of a task. A begun assistant turn is
+sent to servers that are known to continue it; to others the row in the style ``own``, where the model writes
+the opening tag itself.
+"""
+
+import asyncio
+import hashlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Required, TypedDict
+from urllib.parse import urlsplit
+
+from countdown_rl import typed_json
+from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.inference import engines, generate
+from countdown_rl.inference.generate import Completion, Decoding
+from countdown_rl.models import chat_template
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Row
+
+#: Retries of a request after a rate limit, a server error or a lost connection; the client waits up to 8 seconds
+#: before each, or as long as Retry-After says: about a minute in all.
+RETRIES = 10
+
+#: Servers that continue a begun assistant turn, by ``owned_by`` in their list of models, and what they need for that,
+#: for the text as the model wrote it, and for sampling by temperature and top-p alone.
+CONTINUES: dict[str, dict[str, Any]] = {
+    "llamacpp": {"reasoning_format": "none", "samplers": ["temperature", "top_p"]},
+    "vllm": {
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+        "stop": [generate.STOP],
+        "include_stop_str_in_output": True,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
+}
+_REFUSALS = ("content_filter", "content_policy_violation")
+
+
+class _Message(TypedDict, total=False):
+    content: str | None
+    refusal: str | None
+    reasoning_content: str | None
+    reasoning: str | None  # the same in newer versions of vLLM, and on OpenRouter
+
+
+class _Choice(TypedDict):
+    message: _Message
+    finish_reason: str
+
+
+class _Usage(TypedDict, total=False):
+    prompt_tokens: Required[int]
+    completion_tokens: Required[int]
+    cost: float | None
+
+
+class _Response(TypedDict):
+    choices: list[_Choice]
+    usage: _Usage
+
+
+class _Models(TypedDict):
+    data: list[dict[str, Any]]
+
+
+class _FailedError(Exception):
+    """A request failed after all retries: the kind of failure, and what the server said."""
+
+
+class OpenAI:
+    """The model that an OpenAI-compatible server knows as *model*.
+
+    Args:
+        concurrency: requests in flight at once.
+        timeout: seconds for one answer, retries included.
+
+    Raises:
+        UsageError: *base_url* is no URL of a server, or has a password in it.
+        ModelError: the ``openai`` package is not installed, or there is no server.
+    """
+
+    name = "openai"
+    storage = "endpoint"
+    precision = "unknown"
+    device = "server"
+    note = ""
+    tokenizer = None
+    libraries: tuple[str, ...] = ("openai",)
+
+    def __init__(
+        self, base_url: str, model: str, decoding: Decoding, *, concurrency: int = 1, timeout: float = 600
+    ) -> None:
+        url = urlsplit(base_url)
+        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc or url.query:
+            raise UsageError(
+                "--base-url should be like http://127.0.0.1:8000/v1, without a password; the key of a server is read "
+                "from OPENAI_API_KEY."
+            )
+        engines.check_installed(self.name)
+        self._url, self._model, self._decoding = base_url, model, decoding
+        self._concurrency, self._timeout = concurrency, timeout
+        self._limit = "max_completion_tokens" if url.hostname == "api.openai.com" else "max_tokens"
+        self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
+        self.server = asyncio.run(self._owner())
+        self.continues = self.server in CONTINUES
+
+    def as_input(self) -> dict[str, Any]:
+        """The entry for this model among the ``inputs`` of a manifest; its digest is not of weights, but of names."""
+        digest = hashlib.sha256(f"{self._url} {self._model}".encode()).hexdigest()
+        return {"source": self._model, "kind": "endpoint", "base_url": self._url, "digest": digest}
+
+    def row(self, row: Row) -> Row:
+        """*row*, in the style ``own`` where the server does not continue a begun assistant turn."""
+        return row if self.continues or row.style.own else parse_row({**row, "style": "own"})
+
+    def prompt(self, row: Row) -> dict[str, Any]:
+        """The prompt for *row*."""
+        return {"messages": row.messages(), "tag": row.style.tag}
+
+    def prepare(self, length: int) -> int | None:
+        return None
+
+    def max_rows(self, prompt: int, completion: int) -> int:
+        return 1
+
+    def complete(self, prompts: Sequence[Any], number: int = 0) -> list[Completion]:
+        completions = dict(self.complete_all([(number + index, [prompt]) for index, prompt in enumerate(prompts)]))
+        return [completions[index][0] for index in range(len(prompts))]
+
+    def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> Iterator[tuple[int, list[Completion]]]:
+        """Yield the position of each of *batches* and its completion as soon as it is there.
+
+        A batch is its number and one prompt. After a failure no further one is asked.
+
+        Raises:
+            ModelError: requests failed after all retries; those in flight have been waited for.
+        """
+        waiting = enumerate(batches)
+        in_flight: dict[Future[Completion], int] = {}
+        failures: list[_FailedError] = []
+        client = self._client(RETRIES)
+        with _event_loop(client) as loop:
+            while True:
+                free = 0 if failures else self._concurrency - len(in_flight)
+                for position, (number, (prompt,)) in islice(waiting, free):
+                    in_flight[asyncio.run_coroutine_threadsafe(self._ask(client, prompt, number), loop)] = position
+                if not in_flight:
+                    break
+                for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
+                    position = in_flight.pop(future)
+                    try:
+                        completion = future.result()
+                    except _FailedError as error:
+                        failures.append(error)
+                    else:
+                        yield position, [completion]
+        if failures:
+            raise self._error(failures)
+
+    def metrics(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the server was asked, how often it refused to answer, and what it counted, for *samples*."""
+        costs = [sample["cost"] for sample in samples if "cost" in sample]
+        return {
+            "base_url": self._url,
+            "server": self.server,
+            "begun_turn": "continued" if self.continues else "left out",
+            "refused": sum(sample["reason"] == "refused" for sample in samples),
+            "prompt_tokens": sum(sample["prompt_tokens"] for sample in samples),
+            "completion_tokens": sum(sample["tokens"] for sample in samples),
+            **({"cost": round(sum(costs), 6)} if costs else {}),
+        }
+
+    def close(self) -> None:
+        pass
+
+    def _client(self, retries: int) -> Any:
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(base_url=self._url, api_key=self._key, max_retries=retries, timeout=self._timeout)
+
+    async def _owner(self) -> str:
+        """The ``owned_by`` of the model in the server's list of models; "" where there is no such list."""
+        import openai
+
+        try:
+            async with asyncio.timeout(60), self._client(2) as client:
+                models = typed_json.loads((await client.models.with_raw_response.list()).content, _Models)["data"]
+        except (openai.APIConnectionError, TimeoutError) as error:
+            raise ModelError(f"there is no server at {self._url}; start it, or give its --base-url.") from error
+        except (openai.APIStatusError, ValueError):
+            return ""
+        model = next((model for model in models if model.get("id") == self._model), models[0] if models else {})
+        return str(model.get("owned_by", ""))
+
+    async def _ask(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
+        import openai
+
+        decoding, extra = self._decoding, CONTINUES.get(self.server)
+        options: dict[str, Any] = {self._limit: decoding.max_new_tokens}
+        if decoding.temperature:
+            options["seed"] = generate.row_seed(decoding.seed, number, 0) % (2**32 - 1)
+        if extra is not None:
+            options["extra_body"] = extra | {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await client.chat.completions.with_raw_response.create(
+                    model=self._model,
+                    messages=prompt["messages"],
+                    temperature=decoding.temperature,
+                    top_p=decoding.top_p,
+                    **options,
+                )
+            return _completion(typed_json.loads(response.content, _Response), prompt)
+        except openai.APIStatusError as error:
+            if error.code in _REFUSALS:
+                return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
+            said = error.body.get("message") if isinstance(error.body, dict) else None
+            raise _FailedError(f"HTTP {error.status_code}", str(said or error)) from error
+        except (TimeoutError, openai.APITimeoutError) as error:
+            raise _FailedError("timeout", f"no answer within --timeout {self._timeout:g} s") from error
+        except openai.APIConnectionError as error:
+            raise _FailedError("lost connection", str(error.__cause__ or error)) from error
+        except ValueError as error:
+            raise _FailedError("malformed response", str(error)) from error
+
+    def _error(self, failures: Sequence[_FailedError]) -> ModelError:
+        kinds = Counter(error.args[0] for error in failures)
+        said = " ".join(failures[0].args[1].replace(self._key, "***").split()).rstrip(".")
+        return ModelError(
+            f"{self._url} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds.items())}: {said:.300}); run "
+            "the same command again: eval has saved the finished answers."
+        )
+
+
+def _completion(response: _Response, prompt: Mapping[str, Any]) -> Completion:
+    """The completion in *response*: its reasoning as a thinking block, then its text, to the end of the answer.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if not response["choices"]:
+        raise ValueError("no `choices`")
+    choice, usage, tag = response["choices"][0], response["usage"], prompt["tag"]
+    message, finish = choice["message"], choice["finish_reason"]
+    if finish in ("error", "abort"):
+        raise ValueError(f"`finish_reason` is {finish}")
+    begun = prompt["messages"][-1]["content"] if prompt["messages"][-1]["role"] == "assistant" else ""
+    head, end, _ = (message.get("content") or "").removeprefix(begun).partition(generate.STOP)  # llama.cpp repeats it
+    text = head + end
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        closed = f"</{tag}>\n{text.lstrip()}" if text or finish != "length" else ""
+        text = f"<{tag}>{reasoning}{closed}"
+    details: dict[str, Any] = {"prompt_tokens": usage["prompt_tokens"]}
+    if usage.get("cost") is not None:
+        details["cost"] = usage["cost"]
+    if not end and (message.get("refusal") or finish == "content_filter"):
+        details["reason"] = "refused"
+        text = text or message.get("refusal") or ""
+    return Completion(text, usage["completion_tokens"], bool(end) or finish != "length", details)
+
+
+@contextmanager
+def _event_loop(client: Any) -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop for *client* in a thread of its own: signals reach the main thread, where they raise an exception.
+
+    At the end the requests in flight are cancelled.
+    """
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        try:
+            yield loop
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            runner.run(client.close())

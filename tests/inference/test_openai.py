@@ -1,0 +1,388 @@
+"""The client of OpenAI-compatible servers: against llama.cpp's own server, and against one with every fault."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countdown_rl.cli import main
+from countdown_rl.data import jsonl
+from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.evaluation import evaluate, results
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.inference import engines, llama_cpp, openai
+from countdown_rl.inference.config import AskOptions
+from countdown_rl.tasks import probe
+
+KEY = "sk-secret-0123456789"
+RIGHT = " 2 and 3</think>\n<answer>2 + 3</answer>"
+ROWS = [{"id": f"r{n}", "nums": [2, 3], "target": 5 + n % 2} for n in range(8)]
+
+
+def answer(content: str | None = RIGHT, finish: str = "stop", **message: Any) -> dict[str, Any]:
+    return {
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": content} | message, "finish_reason": finish}
+        ],
+        "usage": {"prompt_tokens": 30, "completion_tokens": 12},
+    }
+
+
+@dataclass
+class Stub:
+    """A server in this process: *reply* gets the number of a request and its body, and returns a JSON object, or
+    writes to the handler itself and returns None."""
+
+    url: str = ""
+    owner: str = "vllm"
+    reply: Callable[[int, dict[str, Any], "BaseHTTPRequestHandler"], Any] = lambda number, body, handler: answer()
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    server, lock = Stub(), threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            send(self, {"object": "list", "data": [{"id": "m", "owned_by": server.owner}]})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                number = len(server.requests)
+                server.requests.append(body)
+                server.keys.add(self.headers["Authorization"])
+                server.in_flight += 1
+                server.most_in_flight = max(server.most_in_flight, server.in_flight)
+            try:
+                if (value := server.reply(number, body, self)) is not None:
+                    send(self, value)
+            finally:
+                with lock:
+                    server.in_flight -= 1
+
+        def log_message(self, *arguments):
+            pass
+
+        def handle(self):
+            with suppress(OSError):  # the client has hung up
+                super().handle()
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+    server.url = f"http://127.0.0.1:{http.server_port}/v1"
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    yield server
+    http.shutdown()
+    http.server_close()
+
+
+def send(handler, value: Any, status: int = 200, **headers: str) -> None:
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    handler.send_response(status)
+    fields = {"Content-Type": "application/json", "Content-Length": str(len(data))} | headers
+    for name, text in fields.items():
+        handler.send_header(name.replace("_", "-"), text)
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+def run(stub, tmp_path, name="eval", rows=ROWS, on_batch=None, **changes):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = replace(EvalOptions(engine="openai", base_url=stub.url, max_new_tokens=64), **changes)
+    return evaluate.evaluate(options, model="m", data=tmp_path / "rows.jsonl", out=tmp_path / name, on_batch=on_batch)
+
+
+def written(path: Path) -> dict[str, bytes]:
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def command(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *arguments])
+    with pytest.raises(SystemExit) as done:
+        main.main()
+    return done.value.code or 0
+
+
+# Prompts and completions
+
+
+def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_path):
+    result = run(stub, tmp_path, temperature=0.7, top_p=0.9)
+    body = stub.requests[0]
+    assert [turn["role"] for turn in body["messages"]] == ["system", "user", "assistant"]
+    assert body["messages"][-1]["content"].endswith("<think>")
+    assert body["continue_final_message"]
+    assert body["chat_template_kwargs"]["bare"]
+    assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == ("m", 64, 0.7, 0.9)
+    assert len({request["seed"] for request in stub.requests}) == len(ROWS)
+    assert result.metrics["correct"] == 4
+    assert result.metrics["endpoint"] == {
+        "base_url": stub.url,
+        "server": "vllm",
+        "begun_turn": "continued",
+        "refused": 0,
+        "prompt_tokens": 240,
+        "completion_tokens": 96,
+    }
+    assert result.metrics["model"]["kind"] == "endpoint"
+    assert [sample["completion"] for sample in result.samples] == [RIGHT] * 8
+    assert results.read(tmp_path / "eval").metrics == result.metrics
+
+
+def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_block(stub, tmp_path):
+    stub.owner = "somebody"
+    answers = [
+        answer("<answer>2 + 3</answer>", reasoning_content="is it <answer>2 * 3</answer>?"),
+        answer("\n\n<answer>2 + 3</answer> So it is.", reasoning="2 and 3"),
+        answer("<think>2 and 3</think>\n<answer>2 + 3</answer>"),
+        answer(None, "length", reasoning_content="2 * 3"),
+    ]
+    stub.reply = lambda number, body, handler: answers[number]
+    samples = run(stub, tmp_path, rows=ROWS[:1] * 4, concurrency=1).samples
+    assert [turn["role"] for turn in stub.requests[0]["messages"]] == ["system", "user"]
+    assert set(stub.requests[0]) == {"model", "messages", "temperature", "top_p", "max_tokens"}
+    assert [sample["format"] for sample in samples] == [True, True, True, False]
+    assert samples[1]["strict_format"]
+    assert [sample["correct"] for sample in samples] == [True, True, True, False]
+    assert [sample["truncated"] for sample in samples] == [False, False, False, True]
+    assert samples[0]["style"] == "own"
+    assert samples[1]["completion"] == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
+    assert samples[3]["completion"] == "<think>2 * 3"
+
+
+def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monkeypatch, capsys):
+    def reply(number, body, handler):
+        if number == 0:
+            return send(handler, {"error": {"message": "no", "code": "content_filter"}}, 400)
+        answers = (answer("Let", "content_filter"), answer("", refusal="I cannot."), answer(" 2 and", "length"))
+        return (*answers, answer(RIGHT + " more", "length"))[number - 1]
+
+    stub.reply = reply
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[0])}\n" * 5)
+    server = ("--engine", "openai", "--base-url", stub.url, "--concurrency", "1", "--model", "m")
+    data = ("--data", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "eval"))
+    assert command(monkeypatch, "eval", *server, *data) == 0
+    assert "refused by the server: 3" in capsys.readouterr().out
+    result = results.read(tmp_path / "eval")
+    assert [sample["reason"] for sample in result.samples] == ["refused", "refused", "refused", "no-answer", ""]
+    assert [sample["truncated"] for sample in result.samples] == [False, False, False, True, False]
+    assert result.samples[2]["completion"] == "I cannot."
+    assert result.metrics["endpoint"]["refused"] == 3
+
+
+def test_cost_is_recorded_where_the_server_reports_it(stub, tmp_path):
+    stub.reply = lambda number, body, handler: (
+        answer() | {"usage": {"prompt_tokens": 1, "completion_tokens": 2, "cost": 0.25}}
+    )
+    assert run(stub, tmp_path).metrics["endpoint"]["cost"] == 2.0
+
+
+def test_as_many_requests_as_allowed_are_in_flight(stub, tmp_path):
+    def reply(number, body, handler):
+        time.sleep(0.05)
+        return answer()
+
+    stub.reply = reply
+    run(stub, tmp_path, concurrency=3)
+    assert stub.most_in_flight == 3
+    assert len(stub.requests) == 8
+
+
+# Faults
+
+
+def fail(status: int) -> Callable[[Any], None]:
+    return lambda handler: send(handler, {"error": {"message": f"sorry, {status}"}}, status, Retry_After="0.1")
+
+
+def cut(handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices": [{"mess')
+    handler.close_connection = True
+
+
+def trickle(handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    for _ in range(100):
+        handler.wfile.write(b" ")
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("fault", [fail(429), fail(500), fail(503), cut], ids=["429", "500", "503", "cut"])
+def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
+    times = []
+
+    def reply(number, body, handler):
+        times.append(time.monotonic())
+        return answer() if number else fault(handler)
+
+    expected = run(stub, tmp_path, "expected", rows=ROWS[:1])
+    stub.requests.clear()
+    stub.reply = reply
+    assert run(stub, tmp_path, rows=ROWS[:1]).metrics == expected.metrics
+    assert len(times) == 2
+    assert times[1] - times[0] >= 0.09  # Retry-After, or the backoff of the client
+    assert written(tmp_path / "eval") == written(tmp_path / "expected")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (fail(429), r"[1-4] x HTTP 429: sorry, 429\)"),
+        (fail(500), r"[1-4] x HTTP 500: sorry, 500\)"),
+        (cut, r"[1-4] x lost connection"),
+        (trickle, r"[1-4] x timeout: no answer within --timeout 0\.5 s"),
+        (fail(401), r"HTTP 401"),
+        (lambda handler: send(handler, b"<html>", Content_Type="text/html"), r"malformed response: not JSON"),
+        (lambda handler: send(handler, b'{"choices": [{'), r"malformed response: not JSON"),
+        (lambda handler: send(handler, {"error": {"message": "overloaded"}}), r"malformed response: no `choices`"),
+        (lambda handler: send(handler, answer() | {"choices": []}), r"malformed response: no `choices`"),
+        (lambda handler: send(handler, {"choices": answer()["choices"]}), r"malformed response: no `usage`"),
+        (lambda handler: send(handler, answer(["a"])), r"malformed response: `choices.0.message.content`"),
+        (lambda handler: send(handler, answer("", "error")), r"malformed response: `finish_reason` is error"),
+    ],
+    ids=["429", "500", "cut", "trickle", "401", "html", "broken", "no-choices", "empty", "no-usage", "parts", "error"],
+)
+def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
+    stub, tmp_path, monkeypatch, fault, message
+):
+    run(stub, tmp_path, "expected")
+    monkeypatch.setattr(openai, "RETRIES", 1)
+    stub.requests.clear()
+    finished = []
+
+    def reply(number, body, handler):
+        if "Target: 6" in body["messages"][1]["content"]:
+            return fault(handler)
+        finished.append(number)
+        return answer()
+
+    stub.reply = reply
+    with pytest.raises(ModelError, match=message) as error:
+        run(stub, tmp_path, concurrency=4, timeout=0.5 if fault is trickle else 30.0)
+    assert str(error.value).endswith("run the same command again: eval has saved the finished answers.")
+    assert not (tmp_path / "eval").exists()
+    stub.requests.clear()
+    stub.reply = lambda number, body, handler: answer()
+    run(stub, tmp_path)
+    assert 1 <= len(finished) == 8 - len(stub.requests)
+    assert written(tmp_path / "eval") == written(tmp_path / "expected")
+
+
+def test_an_interrupted_evaluation_asks_only_for_what_is_missing(stub, tmp_path):
+    def interrupt(done, total, correct):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    expected = run(stub, tmp_path, "expected").samples
+    stub.requests.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run(stub, tmp_path, concurrency=4, on_batch=interrupt)
+    assert len(stub.requests) < 8
+    stub.requests.clear()
+    assert run(stub, tmp_path).samples == expected
+    assert len(stub.requests) == 5
+    assert written(tmp_path / "eval") == written(tmp_path / "expected")
+
+
+def test_the_key_is_sent_and_never_written(stub, tmp_path, monkeypatch, capsys):
+    def reply(number, body, handler):
+        if number == 2:
+            return send(handler, {"error": {"message": f"the key {KEY} is out of credit"}}, 402)
+        return answer()
+
+    stub.reply = reply
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[0])}\n" * 3)
+    server = ("--engine", "openai", "--base-url", stub.url, "--concurrency", "1", "--model", "m")
+    data = ("--data", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "eval"))
+    assert command(monkeypatch, "eval", *server, *data) == 1
+    assert command(monkeypatch, "eval", *server, *data, "--json") == 0
+    printed = capsys.readouterr()
+    assert stub.keys == {f"Bearer {KEY}"}
+    assert "the key *** is out of credit" in printed.err
+    assert KEY not in printed.out + printed.err
+    assert not any(KEY.encode() in data for data in written(tmp_path).values())
+    monkeypatch.delenv("OPENAI_API_KEY")
+    run(stub, tmp_path)
+    assert len(stub.keys) == 2
+
+
+def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    stub = Stub(url="http://127.0.0.1:9/v1")
+    with pytest.raises(ModelError, match="there is no server at http://127"):
+        run(stub, tmp_path)
+    for url in ("127.0.0.1:8000", "http://me:password@host/v1", "http://host/v1?api_key=x"):
+        with pytest.raises(UsageError, match="--base-url should be like") as error:
+            run(Stub(url=url), tmp_path)
+        assert "password@" not in str(error.value)
+    with pytest.raises(UsageError, match="--precision is for models on this machine"):
+        run(stub, tmp_path, precision="bf16")
+    with pytest.raises(UsageError, match="--device is for models on this machine"):
+        AskOptions(engine="openai", device="cpu")
+    monkeypatch.setattr(engines, "installed", lambda name: False)
+    with pytest.raises(ModelError, match=r"needs openai: `pip install 'countdown-rl\[openai\]'`"):
+        run(stub, tmp_path)
+
+
+def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
+    arguments = ("ask", "2", "3", "--target", "5", "--engine", "openai", "--base-url", stub.url, "--model", "m")
+    assert command(monkeypatch, *arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["2 3 → 5  m", "<think> 2 and 3</think>"]
+    assert "✓ correct: 2 + 3 = 5" in lines
+    stub.owner = "somebody"
+    assert command(monkeypatch, *arguments, "--json") == 0
+    reply = json.loads(capsys.readouterr().out)
+    assert (reply["model"], reply["style"]) == ({"source": "m", "kind": "endpoint"}, "own")
+    assert len(stub.requests[1]["messages"]) == 2
+
+
+# llama.cpp's own server
+
+
+def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process(tmp_path, gguf, monkeypatch):
+    pytest.importorskip("xllamacpp")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    jsonl.write_rows(tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(probe.rows(40))])
+    data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
+    options = replace(small, engine="llama-cpp", agreement=0, threads=1)
+    expected = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process").samples
+    server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4, threads=1)
+    options = replace(small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4)
+    result = evaluate.evaluate(options, model="any", data=data, out=tmp_path / "server")
+    endpoint = result.metrics["endpoint"]
+    assert (endpoint["server"], endpoint["begun_turn"]) == ("llamacpp", "continued")
+    both = [(a, b) for a, b in zip(result.samples, expected, strict=True) if a["completion"] == b["completion"]]
+    assert len(both) >= 36  # half precision may turn a token here and there
+    assert all((a["reason"], a["truncated"]) == (b["reason"], b["truncated"]) for a, b in both)
+    assert {a["truncated"] for a, _ in both} == {True, False}
+    assert all(0 <= a["tokens"] - b["tokens"] <= 1 for a, b in both)  # the server counts the end token
+    assert endpoint["completion_tokens"] == sum(sample["tokens"] for sample in result.samples)
+    # A prompt that fills the context is the server's to refuse, in its own words.
+    jsonl.write_rows(data, [{"task": "gsm8k", "question": "How many? " * 500, "gold": "5"}])
+    with pytest.raises(ModelError, match=r"HTTP 400: .*context"):
+        evaluate.evaluate(options, model="any", data=data, out=tmp_path / "long")
