@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from rich.table import Table
 
 from countdown_rl import artifacts, processes
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
+from countdown_rl.errors import UsageError
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.options import option
 from countdown_rl.tasks import explain
@@ -27,6 +28,9 @@ def eval(
     data: Data = Path("artifacts/data/test.jsonl"),
     out: Annotated[
         Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
+    ] = None,
+    export: Annotated[
+        Literal["every-eval-ever"] | None, option("Also write the result in this schema, under --out.")
     ] = None,
     options: EvalOptions,
     as_json: AsJson = False,
@@ -47,8 +51,10 @@ def eval(
         countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
         countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
-    from countdown_rl.evaluation import evaluate
+    from countdown_rl.evaluation import evaluate, every_eval_ever, results
 
+    if export and model in results.BASELINES:
+        raise UsageError(f"--export is for models, and {model} is a baseline; leave it out.")
     out = out or default_out(model)
     written = [out] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("solving") as update:
@@ -64,6 +70,8 @@ def eval(
         )
     if result.note:
         console.note(result.note)
+    if export and written:
+        console.note(f"{export}: {every_eval_ever.write(out)}")
     console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
 
 

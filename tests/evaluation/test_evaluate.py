@@ -494,6 +494,7 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
         (["--out", "data"], 1, "holds a data artifact"),
         (["--out", "good.jsonl"], 1, "is a file"),
         (["--out", "good.jsonl/eval"], 1, "cannot be written to"),
+        (["--model", "random", "--export", "every-eval-ever"], 2, "random is a baseline"),
         (["--precision", "int8"], 2, "int8"),
         (["--device", "tpu"], 2, "tpu"),
         (["--temperature", "-1"], 2, "--temperature"),
@@ -512,6 +513,13 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, cap
     if status == 1:
         assert said.err.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in sorted(Path().rglob("*"))} == before
+
+
+def test_an_export_lies_beside_the_samples(here, monkeypatch, capsys):
+    assert command(monkeypatch, *GOOD, "--limit", "2", "--export", "every-eval-ever") == 0
+    (file,) = Path("out/every-eval-ever/data/countdown/local/model").glob("*.json")
+    assert str(file) in capsys.readouterr().err
+    assert set(artifacts.read(Path("out"), "eval").files) == {"metrics.json", "details.json", "samples.jsonl"}
 
 
 def test_a_full_disk_is_one_sentence_and_finished_batches_are_kept(here, monkeypatch, capsys, written):
