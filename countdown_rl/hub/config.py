@@ -54,9 +54,7 @@ class PublishOptions(Options):
     trained_on: Annotated[
         tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
     ] = ()
-    measured_on: Annotated[
-        str | None, option("Hub data set of the evaluation; adds .eval_results/.", CARD, metavar="NAME")
-    ] = None
+    measured_on: Annotated[str | None, option("Hub data set of the evaluation.", CARD, metavar="NAME")] = None
     min_accuracy: Annotated[float, option("Refuse weights of a lower accuracy.", min=0, max=1)] = 0.0
 
     def __post_init__(self) -> None:

@@ -1,8 +1,7 @@
 """Model card of a release: metadata, and the values of ``model_card.md.jinja``.
 
-Everything on it is read from manifests and evaluations. ``model-index`` in the metadata takes any data set. The
-newer ``.eval_results/`` (https://huggingface.co/docs/hub/eval-results) needs a data set on the Hub, so it is written
-where the options name one.
+Everything on it is read from manifests and evaluations. ``model-index`` in the metadata takes any data set; the
+newer ``.eval_results/`` (https://huggingface.co/docs/hub/eval-results) is for registered benchmarks alone.
 """
 
 import json
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 CARD, CURVES = "README.md", "curves.svg"
 
 _TITLES = {"countdown": "Countdown numbers puzzle, held-out puzzles", "gsm8k": "GSM8K"}
+#: Data sets that are registered benchmarks of the Hub, and the task whose id is that in their ``eval.yaml``.
+_BENCHMARKS = {"openai/gsm8k": "gsm8k"}
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "countdown": {"nums": [19, 36, 55, 7], "target": 65},
     "gsm8k": {"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
@@ -74,7 +75,7 @@ def write(draft: Draft, release: Release) -> None:
     """Write the card of *release*, whose other files are in *draft*, and the file of scores if it has one."""
     from huggingface_hub import ModelCard
 
-    if release.evaluation and release.measured_on:
+    if release.evaluation and release.measured_on and _BENCHMARKS.get(release.measured_on) == release.task:
         _write_scores(draft.path, release.evaluation.metrics, release.measured_on)
     merged = release.link("merged")
     # The checksums are computed once: draft keeps those of the copied files for the manifest.

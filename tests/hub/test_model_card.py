@@ -87,13 +87,21 @@ def test_a_gguf_alone_has_paths_from_the_root(root):
     assert "llama-cli -m model-q8_0.gguf" in gguf.text
 
 
-def test_the_scores_are_written_where_the_hub_reads_them(root):
-    data = card(measured_on="me/puzzles").data
-    entries = parse_eval_result_entries(yaml.safe_load(Path("release/.eval_results/countdown.yaml").read_text()))
+def test_scores_on_a_registered_benchmark_are_written_where_the_hub_reads_them(root):
+    release_chain.evaluate(root, "merged", accuracy=0.62, task="gsm8k")
+    data = card(measured_on="openai/gsm8k").data
+    entries = parse_eval_result_entries(yaml.safe_load(Path("release/.eval_results/gsm8k.yaml").read_text()))
     notes = "% solved at the first try, greedy, at most 256 tokens, n 100, 95% interval 52.0 to 72.0"
-    assert entries == [EvalResultEntry(dataset_id="me/puzzles", task_id="countdown", value=62.0, notes=notes)]
-    assert data.eval_results[0].dataset_type == "me/puzzles"
-    assert ".eval_results/countdown.yaml" in artifacts.read(OUT, "release").files
+    assert entries == [EvalResultEntry(dataset_id="openai/gsm8k", task_id="gsm8k", value=62.0, notes=notes)]
+    assert data.eval_results[0].dataset_type == "openai/gsm8k"
+    assert ".eval_results/gsm8k.yaml" in artifacts.read(OUT, "release").files
+
+
+@pytest.mark.parametrize("dataset", ["me/puzzles", "openai/gsm8k"])
+def test_scores_on_anything_else_are_in_the_metadata_alone(root, dataset):
+    data = card(measured_on=dataset).data  # the evaluation is of Countdown
+    assert (data.eval_results[0].dataset_type, data.eval_results[0].metric_value) == (dataset, 0.62)
+    assert not Path("release/.eval_results").exists()
 
 
 def test_the_example_runs_and_its_prompt_is_that_of_training(root, monkeypatch):
