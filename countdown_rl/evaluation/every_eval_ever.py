@@ -4,6 +4,7 @@ They lie beside the artifact's own files and not in its manifest: a record has a
 """
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +22,11 @@ def write(path: Path) -> Path:
     aggregate's file. That of the samples is beside it; both are named by the digest of the evaluation."""
     result = results.read(path)
     source, task = result.metrics["model"], result.metrics["task"]
-    named = source["kind"] == "hub" and "/" in source["source"]
-    model = source["source"] if named else f"local/{Path(source['source']).name}"
+    model = _identifier(source["source"], local=source["kind"] not in ("hub", "endpoint"))
     time = str(int((path / results.SAMPLES).stat().st_mtime))
     identity = {"schema_version": SCHEMA, "evaluation_id": f"{task}/{model}/{time}"}
-    folder = Path("data", task, *model.split("/"))
+    developer, name = model.split("/", 1)
+    folder = Path("data", task, developer, name.replace("/", "_"))
     stem = uuid.UUID(result.manifest.digest[:32], version=4)
     companion = f"{folder.as_posix()}/{stem}_samples.jsonl"
     aggregate = identity | {
@@ -48,9 +49,15 @@ def write(path: Path) -> Path:
     return out
 
 
+def _identifier(source: str, *, local: bool) -> str:
+    """Return the id of the model *source* as ``developer/name``, in characters that the datastore's paths have."""
+    name = re.sub(r"[^\w./-]", "_", Path(source).name or "model" if local else source).strip("./")
+    return name if "/" in name and ".." not in name else f"local/{name.rpartition('/')[2]}"
+
+
 def _aggregate(result: Result, model: str) -> dict[str, Any]:
     metrics, decoding, data = result.metrics, result.metrics["decoding"], result.metrics["data"]
-    public = metrics["model"]["kind"] in ("hub", "shipped")
+    kind = metrics["model"]["kind"]
     source = {"source_type": "evaluation_run", "source_organization_name": "unknown"}
     library = {"name": "countdown-rl", "version": result.manifest.versions["countdown-rl"]}
     arguments = {"temperature": decoding["temperature"], "top_p": decoding["top_p"]}
@@ -67,7 +74,7 @@ def _aggregate(result: Result, model: str) -> dict[str, Any]:
             "additional_details": {name: str(decoding[name]) for name in ("samples", "seed")},
         },
     }  # fmt: skip
-    groups = [("", metrics), *((f": {kind}", group) for _, kind, group in results.breakdowns(metrics, refusals=False))]
+    groups = [("", metrics), *((f": {name}", group) for _, name, group in results.breakdowns(metrics, refusals=False))]
     return {
         "source_metadata": source | {"evaluator_relationship": "other"},
         "eval_library": library | {"additional_details": result.manifest.versions},
@@ -76,15 +83,15 @@ def _aggregate(result: Result, model: str) -> dict[str, Any]:
             "id": model,
             "inference_engine": {"name": metrics["engine"]},
             "additional_details": {
-                "deployment_type": "self_deployed",
-                "model_availability": "open_weights" if public else "unknown",
+                "deployment_type": "unknown" if kind == "endpoint" else "self_deployed",
+                "model_availability": "open_weights" if kind in ("hub", "shipped") else "unknown",
                 "digest": metrics["model"]["digest"],
                 "precision": metrics["precision"],
             },
         },
         "evaluation_results": [
-            every | {"evaluation_name": metrics["task"] + kind, "score_details": _score(figures)}
-            for kind, figures in groups
+            every | {"evaluation_name": metrics["task"] + name, "score_details": _score(figures)}
+            for name, figures in groups
         ],
     }
 

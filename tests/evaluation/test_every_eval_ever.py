@@ -51,6 +51,9 @@ def valid(name: str, record: dict) -> bool:
         (COUNTDOWN, ["a</think><answer>1 + 2 + 4</answer>"], "adapter", "artifacts/adapter", "countdown/local/adapter"),
         (COUNTDOWN, ["no", "a</think><answer>2 + 1 + 3</answer>"], "hub", "some/Model", "countdown/some/Model"),
         (GSM8K, ["</thinking><answer>5</answer>"], "hub", "gpt2", "gsm8k/local/gpt2"),
+        (GSM8K, ["5"], "endpoint", "openai/azure/gpt-4o:x", "gsm8k/openai/azure_gpt-4o_x"),
+        (GSM8K, ["5"], "endpoint", "../../x", "gsm8k/local/x"),
+        (GSM8K, ["5"], "directory", ".", "gsm8k/local/model"),
     ],
 )
 def test_the_records_are_valid_and_refer_to_each_other(tmp_path, rows, completions, kind, source, folder):
