@@ -10,7 +10,7 @@ PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, fo
 
 #: OpenAI's own server.
 OPENAI = "https://api.openai.com/v1"
-BaseUrl = Annotated[str, option("Server that speaks OpenAI's protocol; its key is in OPENAI_API_KEY.", SERVER)]
+BaseUrl = Annotated[str, option("Server with OpenAI's API; its key is read from OPENAI_API_KEY.", SERVER)]
 Timeout = Annotated[float, option("Seconds to wait for one answer, retries included.", SERVER, min=0.01)]
 
 

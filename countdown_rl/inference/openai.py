@@ -7,6 +7,7 @@ the opening tag itself.
 
 import asyncio
 import hashlib
+import json
 import os
 import threading
 from collections import Counter
@@ -14,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Required, TypedDict
+from typing import Any
 from urllib.parse import urlsplit
 
-from countdown_rl import typed_json
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import chat_template
@@ -45,32 +45,8 @@ CONTINUES: dict[str, dict[str, Any]] = {
 }
 _REFUSALS = ("content_filter", "content_policy_violation")
 
-
-class _Message(TypedDict, total=False):
-    content: str | None
-    refusal: str | None
-    reasoning_content: str | None
-    reasoning: str | None  # the same in newer versions of vLLM, and on OpenRouter
-
-
-class _Choice(TypedDict):
-    message: _Message
-    finish_reason: str
-
-
-class _Usage(TypedDict, total=False):
-    prompt_tokens: Required[int]
-    completion_tokens: Required[int]
-    cost: float | None
-
-
-class _Response(TypedDict):
-    choices: list[_Choice]
-    usage: _Usage
-
-
-class _Models(TypedDict):
-    data: list[dict[str, Any]]
+#: What reading a response raises that is not as the protocol has it.
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class _FailedError(Exception):
@@ -194,13 +170,16 @@ class OpenAI:
 
         try:
             async with asyncio.timeout(60), self._client(2) as client:
-                models = typed_json.loads((await client.models.with_raw_response.list()).content, _Models)["data"]
+                models = json.loads((await client.models.with_raw_response.list()).content)["data"]
+            model = next((model for model in models if model["id"] == self._model), models[0])
+            return str(model["owned_by"])
         except (openai.APIConnectionError, TimeoutError) as error:
             raise ModelError(f"there is no server at {self._url}; start it, or give its --base-url.") from error
-        except (openai.APIStatusError, ValueError):
+        except (openai.APIStatusError, *_MALFORMED) as error:
+            # A server that is loading its model must not get another prompt than the one it gets later.
+            if getattr(error, "status_code", None) in (429, 502, 503, 504):
+                raise ModelError(f"{self._url} is not ready ({first_line(error)[:-1]}); try again later.") from error
             return ""
-        model = next((model for model in models if model.get("id") == self._model), models[0] if models else {})
-        return str(model.get("owned_by", ""))
 
     async def _ask(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
         import openai
@@ -220,7 +199,6 @@ class OpenAI:
                     top_p=decoding.top_p,
                     **options,
                 )
-            return _completion(typed_json.loads(response.content, _Response), prompt)
         except openai.APIStatusError as error:
             if error.code in _REFUSALS:
                 return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
@@ -230,8 +208,10 @@ class OpenAI:
             raise _FailedError("timeout", f"no answer within --timeout {self._timeout:g} s") from error
         except openai.APIConnectionError as error:
             raise _FailedError("lost connection", str(error.__cause__ or error)) from error
-        except ValueError as error:
-            raise _FailedError("malformed response", str(error)) from error
+        try:
+            return _completion(json.loads(response.content), prompt)
+        except _MALFORMED as error:
+            raise _FailedError("malformed response", f"{type(error).__name__}: {error}") from error
 
     def _error(self, failures: Sequence[_FailedError]) -> ModelError:
         kinds = Counter(error.args[0] for error in failures)
@@ -242,31 +222,26 @@ class OpenAI:
         )
 
 
-def _completion(response: _Response, prompt: Mapping[str, Any]) -> Completion:
-    """The completion in *response*: its reasoning as a thinking block, then its text, to the end of the answer.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if not response["choices"]:
-        raise ValueError("no `choices`")
+def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Completion:
+    """The completion in *response*: its reasoning as a thinking block, then its text, to the end of the answer."""
     choice, usage, tag = response["choices"][0], response["usage"], prompt["tag"]
     message, finish = choice["message"], choice["finish_reason"]
-    if finish in ("error", "abort"):
+    if finish in (None, "error", "abort"):
         raise ValueError(f"`finish_reason` is {finish}")
     begun = prompt["messages"][-1]["content"] if prompt["messages"][-1]["role"] == "assistant" else ""
     head, end, _ = (message.get("content") or "").removeprefix(begun).partition(generate.STOP)  # llama.cpp repeats it
-    text = head + end
+    text: str = head + end
+    # The second name is that of newer versions of vLLM, and of OpenRouter.
     if reasoning := message.get("reasoning_content") or message.get("reasoning"):
         closed = f"</{tag}>\n{text.lstrip()}" if text or finish != "length" else ""
         text = f"<{tag}>{reasoning}{closed}"
-    details: dict[str, Any] = {"prompt_tokens": usage["prompt_tokens"]}
+    details: dict[str, Any] = {"prompt_tokens": int(usage["prompt_tokens"])}
     if usage.get("cost") is not None:
-        details["cost"] = usage["cost"]
+        details["cost"] = float(usage["cost"])
     if not end and (message.get("refusal") or finish == "content_filter"):
         details["reason"] = "refused"
         text = text or message.get("refusal") or ""
-    return Completion(text, usage["completion_tokens"], bool(end) or finish != "length", details)
+    return Completion(text, int(usage["completion_tokens"]), bool(end) or finish != "length", details)
 
 
 @contextmanager

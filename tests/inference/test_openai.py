@@ -43,6 +43,7 @@ class Stub:
 
     url: str = ""
     owner: str = "vllm"
+    status: int = 200  # of the list of models
     reply: Callable[[int, dict[str, Any], "BaseHTTPRequestHandler"], Any] = lambda number, body, handler: answer()
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
@@ -58,7 +59,8 @@ def stub(monkeypatch):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self):
-            send(self, {"object": "list", "data": [{"id": "m", "owned_by": server.owner}]})
+            models = {"object": "list", "data": [{"id": "m", "owned_by": server.owner}]}
+            send(self, models, server.status, Retry_After="0.01")
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -195,13 +197,15 @@ def test_cost_is_recorded_where_the_server_reports_it(stub, tmp_path):
 
 
 def test_as_many_requests_as_allowed_are_in_flight(stub, tmp_path):
+    together = threading.Barrier(4)
+
     def reply(number, body, handler):
-        time.sleep(0.05)
+        together.wait(timeout=20)
         return answer()
 
     stub.reply = reply
-    run(stub, tmp_path, concurrency=3)
-    assert stub.most_in_flight == 3
+    run(stub, tmp_path, concurrency=4)
+    assert stub.most_in_flight == 4
     assert len(stub.requests) == 8
 
 
@@ -256,15 +260,33 @@ def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
         (cut, r"[1-4] x lost connection"),
         (trickle, r"[1-4] x timeout: no answer within --timeout 0\.5 s"),
         (fail(401), r"HTTP 401"),
-        (lambda handler: send(handler, b"<html>", Content_Type="text/html"), r"malformed response: not JSON"),
-        (lambda handler: send(handler, b'{"choices": [{'), r"malformed response: not JSON"),
-        (lambda handler: send(handler, {"error": {"message": "overloaded"}}), r"malformed response: no `choices`"),
-        (lambda handler: send(handler, answer() | {"choices": []}), r"malformed response: no `choices`"),
-        (lambda handler: send(handler, {"choices": answer()["choices"]}), r"malformed response: no `usage`"),
-        (lambda handler: send(handler, answer(["a"])), r"malformed response: `choices.0.message.content`"),
-        (lambda handler: send(handler, answer("", "error")), r"malformed response: `finish_reason` is error"),
+        (lambda handler: send(handler, b"<html>", Content_Type="text/html"), r"malformed response: JSONDecodeError"),
+        (lambda handler: send(handler, b'{"choices": [{'), r"malformed response: JSONDecodeError"),
+        (
+            lambda handler: send(handler, {"error": {"message": "overloaded"}}),
+            r"malformed response: KeyError: 'choices'",
+        ),
+        (lambda handler: send(handler, answer() | {"choices": []}), r"malformed response: IndexError"),
+        (lambda handler: send(handler, b"[" * 100_000), r"malformed response: RecursionError"),
+        (lambda handler: send(handler, {"choices": answer()["choices"]}), r"malformed response: KeyError: 'usage'"),
+        (lambda handler: send(handler, answer(["a"])), r"malformed response: AttributeError"),
+        (lambda handler: send(handler, answer("", "error")), r"malformed response: .*`finish_reason` is error"),
     ],
-    ids=["429", "500", "cut", "trickle", "401", "html", "broken", "no-choices", "empty", "no-usage", "parts", "error"],
+    ids=[
+        "429",
+        "500",
+        "cut",
+        "trickle",
+        "401",
+        "html",
+        "broken",
+        "no-choices",
+        "empty",
+        "deep",
+        "no-usage",
+        "parts",
+        "error",
+    ],
 )
 def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
     stub, tmp_path, monkeypatch, fault, message
@@ -346,6 +368,16 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(t
     monkeypatch.setattr(engines, "installed", lambda name: False)
     with pytest.raises(ModelError, match=r"needs openai: `pip install 'countdown-rl\[openai\]'`"):
         run(stub, tmp_path)
+
+
+def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_loading_nothing(stub, tmp_path):
+    stub.status = 503
+    with pytest.raises(ModelError, match=r"is not ready \(Error code: 503"):
+        run(stub, tmp_path)
+    assert not stub.requests
+    stub.status = 404
+    endpoint = run(stub, tmp_path).metrics["endpoint"]
+    assert (endpoint["server"], endpoint["begun_turn"]) == ("", "left out")
 
 
 def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
