@@ -422,6 +422,7 @@ class Link:
     digest: str
     revision: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -442,7 +443,7 @@ def chain(*entries: Mapping[str, Any]) -> list[Link]:
             name=_name(entry),
             revision=entry.get("revision"),
             digest=entry["digest"],
-            **{key: manifest.get(key, {}) for key in ("options", "facts", "files", "versions")},
+            **{key: manifest.get(key, {}) for key in ("options", "inputs", "facts", "files", "versions")},
         )
     return list(links.values())
 

@@ -29,6 +29,7 @@ COMMANDS = {
         "compare": "Compare evaluations on the same puzzles.",
         "diagnose": "Show what costs an evaluation its points.",
         "publish-data": "Build the release folder of a data set, and upload it with --push.",
+        "verify": "Check a release, and evaluate it again.",
         "report": "Write one self-contained HTML page about a run.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",
         "samples": "Show completions with their grades.",

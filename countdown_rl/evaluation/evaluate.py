@@ -152,7 +152,7 @@ def _evaluate_baseline(
         return teacher.complete(row, seed) if teacher else Completion(baselines.complete(name, row, seed), 0, True)
 
     samples = [
-        _sample(row, turn, options.samples, complete(row, f"{options.seed} {index} {turn}"))
+        graded(row, turn, options.samples, complete(row, f"{options.seed} {index} {turn}"))
         for index, row in enumerate(rows)
         for turn in range(options.samples)
     ]
@@ -300,7 +300,7 @@ def _samples(
 
     def add(batch: Sequence[int], completions: Sequence[Completion]) -> None:
         for index, completion in zip(batch, completions, strict=True):
-            samples[index] = _sample(rows[index // per_row], index % per_row, per_row, completion)
+            samples[index] = graded(rows[index // per_row], index % per_row, per_row, completion)
 
     rank, world = process
     share = [batch for batch in enumerate(generate.batches(lengths, batch_size)) if batch[0] % world == rank]
@@ -338,7 +338,7 @@ def _completed(engine: Engine, batches: Sequence[tuple[int, Sequence[Any]]]) -> 
         yield position, engines.complete(engine, prompts, number)
 
 
-def _sample(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
+def graded(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
     """A line of ``samples.jsonl``: the row, the completion and its grade."""
     grade = row.grade(completion.text)
     return (

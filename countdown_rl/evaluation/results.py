@@ -100,13 +100,14 @@ class Result:
         metrics: every figure, as in ``details.json`` (see :func:`countdown_rl.evaluation.metrics.measure`).
         samples: one graded completion each, in the order of the rows.
         note: a remark on how the model was loaded, for the user.
-        manifest: that of the artifact that was read.
+        manifest, path: of the artifact that was read.
     """
 
     metrics: dict[str, Any]
     samples: list[Sample]
     note: str = ""
     manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
+    path: Path = field(default=Path(), compare=False)
 
 
 def read(path: Path) -> Result:
@@ -118,7 +119,7 @@ def read(path: Path) -> Result:
         artifacts.check_type(sample, _Sample, f"{path / SAMPLES}, line {number},")
     if not metrics["n"] or len(metrics["interval"]) != 2 or not samples or len(samples) % metrics["n"]:
         raise ArtifactError(f"{path} is damaged ({metrics['n']} puzzles, {len(samples)} samples); make it again.")
-    return Result(metrics, samples, manifest=manifest)
+    return Result(metrics, samples, manifest=manifest, path=path)
 
 
 def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:

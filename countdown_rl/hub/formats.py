@@ -43,6 +43,8 @@ W4A16 = Format(
 GGUF = Format("gguf", "GGUF for llama.cpp, Ollama and other programs built on it", "gguf", tags=("gguf", "llama.cpp"))
 ADAPTER = Format("adapter", "LoRA adapter", "peft", "transformers peft")
 
+#: By the names that the facts of a release have.
+FORMATS = {format.name: format for format in (FULL, NF4, W4A16, GGUF, ADAPTER)}
 _METHODS = {None: FULL, "bitsandbytes": NF4, "compressed-tensors": W4A16}
 
 

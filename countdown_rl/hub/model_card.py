@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.artifacts import MADE_BY, Draft, Link, origin
 from countdown_rl.evaluation.results import Result, breakdowns
-from countdown_rl.formatting import below, flag, flags, interval, percent, short, value
+from countdown_rl.formatting import flag, flags, interval, percent, short, value
 from countdown_rl.hub import licenses
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import License
@@ -38,14 +38,14 @@ class Release:
     """Everything that a model release is made from, found and checked.
 
     The card is about the first of ``weights``; ``chain`` runs from the data to all of them; ``inputs`` are the
-    entries of the release's manifest.
+    entries of the release's manifest; ``comparison`` is the table of compare, in Markdown.
     """
 
     name: str
     weights: Sequence[Weights]
     chain: Sequence[Link]
     inputs: dict[str, Any]
-    comparison: Path | None
+    comparison: str | None
     log: Path | None
     base_model: str | None
     base_relation: str
@@ -73,12 +73,18 @@ class Release:
 
 def write(draft: Draft, release: Release) -> None:
     """Write the card of *release*, whose other files are in *draft*, and the file of scores if it has one."""
+    for name, text in scores(release).items():
+        (draft.path / name).parent.mkdir()
+        (draft.path / name).write_text(text, "utf-8")
+    # The checksums are computed once: draft keeps those of the copied files for the manifest.
+    (draft.path / CARD).write_text(render(release, draft.files()), "utf-8")
+
+
+def render(release: Release, files: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the card of *release*, which lists *files* with their checksums."""
     from huggingface_hub import ModelCard
 
-    if release.evaluation and release.measured_on and _BENCHMARKS.get(release.measured_on) == release.task:
-        _write_scores(draft.path, release.evaluation.metrics, release.measured_on)
     merged = release.link("merged")
-    # The checksums are computed once: draft keeps those of the copied files for the manifest.
     card = ModelCard.from_template(
         _metadata(release),
         template_path=str(Path(__file__).with_name("model_card.md.jinja")),
@@ -87,17 +93,16 @@ def write(draft: Draft, release: Release) -> None:
         groups=_groups,
         origin=origin(release.chain),
         curves=CURVES if release.log else None,
-        comparison=below((release.comparison / "comparison.md").read_text("utf-8")) if release.comparison else None,
         agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
         reproduction=_reproduction(release),
         requirements=licenses.requirements(release.license.id),
-        files=draft.files(),
+        files=files,
         made_by=MADE_BY,
         **_prompt(release),
         max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
         flag=flag, flags=flags, interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
     )  # fmt: skip
-    (draft.path / CARD).write_text(f"{str(card).strip()}\n", "utf-8")
+    return f"{str(card).strip()}\n"
 
 
 def _metadata(release: Release) -> Any:
@@ -148,22 +153,25 @@ def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]
     ]  # fmt: skip
 
 
-def _write_scores(folder: Path, metrics: Mapping[str, Any], dataset: str) -> None:
+def scores(release: Release) -> dict[str, str]:
+    """Return name and content of the file in .eval_results/, if the evaluation is of a registered benchmark."""
     from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
+    if not release.evaluation or not release.measured_on or _BENCHMARKS.get(release.measured_on) != release.task:
+        return {}
+    metrics = release.evaluation.metrics
     decoding, interval = metrics["decoding"], [f"{100 * end:.1f}" for end in metrics["interval"]]
     sampling = "greedy" if decoding.get("greedy") else f"temperature {decoding.get('temperature'):g}"
     entry = EvalResultEntry(
-        dataset_id=dataset,
+        dataset_id=release.measured_on,
         task_id=metrics["task"],
         value=round(100 * metrics["accuracy"], 2),
         notes=f"% solved at the first try, {sampling}, at most {decoding['max_new_tokens']} tokens, n {metrics['n']}, "
         f"95% interval {' to '.join(interval)}",
     )
-    path = folder / constants.EVAL_RESULTS_FOLDER / f"{entry.task_id}.yaml"
-    path.parent.mkdir()
-    path.write_text(yaml_dump(eval_result_entries_to_yaml([entry])), "utf-8")
+    name = f"{constants.EVAL_RESULTS_FOLDER}/{entry.task_id}.yaml"
+    return {name: yaml_dump(eval_result_entries_to_yaml([entry]))}
 
 
 def _reproduction(release: Release) -> dict[str, Any] | None:

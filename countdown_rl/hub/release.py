@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import Draft, Link, Manifest
+from countdown_rl.artifacts import MANIFEST, Draft, Link, Manifest
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation.results import Result, read
+from countdown_rl.formatting import below
 from countdown_rl.hub import charts, formats, licenses, model_card, results, secret_scan
 from countdown_rl.hub.config import PublishDataOptions, PublishOptions
 from countdown_rl.hub.formats import Weights
@@ -39,6 +40,8 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     ) as draft:
         for weights in release.weights:
             _copy(weights, draft, release.base_model)
+            if weights.evaluation:
+                _copy_evaluation(weights.evaluation, draft, evaluation_key(weights.folder))
         licenses.write(release.license, draft.path)
         if release.log:
             (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
@@ -60,7 +63,9 @@ def resolve(options: PublishOptions) -> Release:
     chain = artifacts.chain(*inputs.values())
     inputs |= {evaluation_key(item.folder): item.evaluation.manifest.as_input() for item in weights if item.evaluation}
     comparison, log = _comparison(options, weights[0]), _log(options, weights[0], chain)
+    table = None
     if comparison:
+        table = below((comparison / "comparison.md").read_text("utf-8"))
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
     for key, path in (("log", log), ("license_file", options.license_file)):
         if path and Path(path).is_file():
@@ -78,7 +83,7 @@ def resolve(options: PublishOptions) -> Release:
         weights=weights,
         chain=chain,
         inputs=inputs,
-        comparison=comparison,
+        comparison=table,
         log=log,
         base_model=base_model,
         base_relation=options.base_relation or relation,
@@ -230,6 +235,12 @@ def _copy(weights: Weights, draft: Draft, base_model: str | None) -> None:
             draft.copy(weights.path / name, target, entry)
 
 
+def _copy_evaluation(evaluation: Result, draft: Draft, folder: str) -> None:
+    for name, entry in evaluation.manifest.files.items():
+        draft.copy(evaluation.path / name, f"{folder}/{name}", entry)
+    (draft.path / folder / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
+
+
 def _facts(release: Release) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": release.name,
@@ -238,6 +249,7 @@ def _facts(release: Release) -> dict[str, Any]:
         "datasets": list(release.datasets),
         "measured_on": release.measured_on,
         "license": release.license.id,
+        "license_link": release.license.link,
         "formats": {weights.location: weights.format.name for weights in release.weights},
     }
     if evaluation := release.evaluation:

@@ -140,7 +140,7 @@ def files(ref: ModelRef) -> Path:
     Raises:
         ModelError: the Hub cannot be reached, or refuses.
     """
-    return ref.path if ref.path is not None else _download(ref.source, ref.revision)
+    return ref.path if ref.path is not None else download(ref.source, ref.revision)
 
 
 def without_weights(ref: ModelRef) -> ModelRef:
@@ -150,7 +150,9 @@ def without_weights(ref: ModelRef) -> ModelRef:
         ModelError: the Hub cannot be reached, or refuses.
     """
     base = without_weights(ref.base) if ref.base is not None else None
-    path = ref.path if ref.path is not None else _download(ref.source, ref.revision, [*_IGNORED, "*.safetensors"])
+    path = (
+        ref.path if ref.path is not None else download(ref.source, ref.revision, ignored=[*_IGNORED, "*.safetensors"])
+    )
     return replace(ref, path=path, base=base)
 
 
@@ -165,10 +167,10 @@ def _gguf_file(source: str, path: Path) -> ModelRef:
 
 def _directory(source: str, path: Path) -> ModelRef:
     manifest = artifacts.read(path, LOADABLE) if artifacts.peek(path) is not None else None
-    if manifest.kind == "adapter" if manifest else (path / "adapter_config.json").is_file():
+    if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")
-        trained_over = manifest.inputs.get("model", {}) if manifest else {}
+        trained_over = manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
         return ModelRef(source, "adapter", path, base=_base(source, path, trained_over), manifest=manifest)
     if not (path / "config.json").is_file():
         gguf_files = sorted(path.glob("*.gguf"))
@@ -217,7 +219,7 @@ def _hub(source: str, revision: str | None) -> ModelRef:
         return _cached(source, revision)
     names = {sibling.rfilename for sibling in info.siblings or ()}
     if "adapter_config.json" in names and "config.json" not in names:
-        path = _download(source, info.sha)
+        path = download(source, info.sha)
         return ModelRef(source, "adapter", path, revision=info.sha, base=_base(source, path, {}))
     if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
         raise ModelError(f"{source} has no safetensors checkpoint on the Hub; choose a repository that has one.")
@@ -240,12 +242,20 @@ def _cached(source: str, revision: str | None) -> ModelRef:
     return ModelRef(source, "hub", path, revision=path.name)
 
 
-def _download(source: str, revision: str | None, ignored: list[str] = _IGNORED) -> Path:
+def download(
+    source: str, revision: str | None, *, allowed: list[str] | None = _ALLOWED, ignored: list[str] | None = _IGNORED
+) -> Path:
+    """Download the files of a Hub model whose names match a pattern in *allowed* and none in *ignored*; return the
+    directory, named by the commit.
+
+    Raises:
+        ModelError: the Hub cannot be reached, or refuses.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=_ALLOWED, ignore_patterns=ignored))
+        return Path(snapshot_download(source, revision=revision, allow_patterns=allowed, ignore_patterns=ignored))
     except HfHubHTTPError as error:
         raise ModelError(_http_error(source, revision, error)) from error
     except (OSError, ValueError, HTTPError) as error:

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, HubError, UsageError
+from countdown_rl.evaluation import results
 from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.upload import push
@@ -36,7 +37,9 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     manifest = build()
     merged = artifacts.read(Path("merged"), "merged")
     assert merged.files.items() <= manifest.files.items()
-    assert manifest.files.keys() - merged.files.keys() == {"README.md", "LICENSE"}
+    evaluation = {f"eval/{name}" for name in ("manifest.json", "metrics.json", "details.json", "samples.jsonl")}
+    assert manifest.files.keys() - merged.files.keys() == {"README.md", "LICENSE", *evaluation}
+    assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
     kinds = [link.kind for link in artifacts.chain(manifest.inputs["model"])]
     assert kinds == ["data", "model", "adapter", "merged"]
     assert manifest.facts["accuracy"] == 0.62

@@ -133,7 +133,8 @@ def test_a_second_push_sends_nothing(hub, folder):
 def test_a_new_release_sends_what_changed_and_takes_the_next_tag(hub, changed, folder):
     first = push(folder, NAME)
     second = push(changed, NAME)
-    assert second.uploaded == ["README.md", "model.safetensors", "manifest.json"]
+    evaluation = ["eval/details.json", "eval/manifest.json", "eval/metrics.json"]
+    assert second.uploaded == ["README.md", *evaluation, "model.safetensors", "manifest.json"]
     assert hub.model(NAME).tags == {"v1": first.commit, "v2": second.commit}
     assert push(folder, NAME, tag="v1").uploaded == second.uploaded
 

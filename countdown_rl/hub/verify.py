@@ -1,0 +1,324 @@
+"""Verification of a release: its files, manifests, card, samples and data, and its evaluation a second time.
+
+A release refutes itself where two of its parts disagree, and is refuted where its weights do not write the recorded
+texts. Nothing here trains, so :attr:`Verification.not_checked` says what the conclusion leaves open.
+"""
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts
+from countdown_rl.artifacts import MANIFEST, Manifest
+from countdown_rl.data import build as gen_data
+from countdown_rl.data import jsonl
+from countdown_rl.data.config import DataOptions
+from countdown_rl.errors import ArtifactError, UsageError, first_line
+from countdown_rl.evaluation import reproduce
+from countdown_rl.evaluation.evaluate import OnBatch
+from countdown_rl.evaluation.reproduce import Reproduction
+from countdown_rl.evaluation.results import SAMPLES, Result, read
+from countdown_rl.formatting import interval, percent, short
+from countdown_rl.hub import formats, model_card, results
+from countdown_rl.hub.formats import Weights
+from countdown_rl.hub.licenses import LICENSE, NOTICE, License
+from countdown_rl.hub.model_card import CARD, CURVES, Release
+from countdown_rl.hub.release import evaluation_key
+from countdown_rl.models import reference
+
+CONFIRMED, REFUTED = "confirmed", "refuted"
+#: Names of files that programs read with the weights, so that none may be there without being in the manifest.
+_LOADED = (".bin", ".gguf", ".jinja", ".json", ".model", ".pkl", ".pt", ".pth", ".py", ".safetensors")
+_FIGURE = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?%?")
+
+
+@dataclass
+class Verification:
+    """What was found: ``checked`` by its subject, ``reasons`` against the release, and the repeated evaluations by the
+    location of their weights."""
+
+    source: str
+    revision: str | None
+    digest: str
+    checked: dict[str, str] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    evaluations: dict[str, Reproduction] = field(default_factory=dict)
+
+    @property
+    def conclusion(self) -> str:
+        if self.reasons:
+            return REFUTED
+        differing = sum(len(evaluation.differing) for evaluation in self.evaluations.values())
+        total = sum(evaluation.completions for evaluation in self.evaluations.values())
+        if not differing:
+            return CONFIRMED
+        texts = f"{differing:,} of {total:,} texts differ"
+        return f"within the arithmetic of another machine ({texts}, accuracy within its interval)"
+
+
+def verify(
+    source: str, *, data: Sequence[Path] = (), limit: int | None = None, on_batch: OnBatch | None = None
+) -> Verification:
+    """Verify the release at *source*, a folder or ``NAME/MODEL@REVISION`` on the Hub.
+
+    Args:
+        data: data directories and files of the release, where its manifests do not say how to make them.
+        limit: the number of puzzles to evaluate again; None is all.
+
+    Raises:
+        ArtifactError: *source* is no release with an evaluation, or its puzzles are not there.
+        CountdownError: the Hub cannot be reached, or the weights cannot be loaded here.
+    """
+    folder, revision = _fetch(source)
+    if artifacts.peek(folder) != "release":
+        raise ArtifactError(f"{source} is no release of countdown-rl; give a directory that publish made, or its copy.")
+    manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
+    report = Verification(source, revision, manifest.digest)
+    report.reasons += _files(folder, manifest, report)
+    if report.reasons:
+        return report
+    try:
+        release = _release(folder, manifest)
+        if release.evaluation is None:
+            raise ArtifactError(f"{source} holds no evaluation of its weights; evaluate them, then build it again.")
+        report.reasons += [
+            *_manifests(release, manifest, report),
+            *_card(folder, release, manifest, report),
+            *_comparison(release, release.evaluation, report),
+        ]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{folder / MANIFEST} does not describe a release: {first_line(error)}") from error
+    if report.reasons:
+        return report
+    with tempfile.TemporaryDirectory() as work:
+        puzzles = _data(release, data, Path(work), report)
+        for weights in release.weights:
+            if not report.reasons:
+                _evaluation(weights, puzzles, Path(work), limit, on_batch, report)
+    report.not_checked.append("that training with the recorded options and data gives these weights")
+    return report
+
+
+def _fetch(source: str) -> tuple[Path, str | None]:
+    """The folder of *source*, downloaded from the Hub if it is there, and the commit."""
+    name, _, revision = source.partition("@")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path, None
+    if Path(name).parent.is_dir() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
+        raise ArtifactError(f"{source} is no directory; give that of publish, or NAME/MODEL[@REVISION] on the Hub.")
+    folder = reference.download(name, revision or None, allowed=None, ignored=None)
+    return folder, folder.name
+
+
+def _files(folder: Path, manifest: Manifest, report: Verification) -> Iterator[str]:
+    """Compare the files with the manifest's list."""
+    for name, entry in manifest.files.items():
+        if not (folder / name).is_file():
+            yield f"{name} is missing"
+        elif artifacts.entry(folder / name) != entry:
+            yield f"{name} is not the file that the manifest lists"
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    added = sorted(name for name in names - manifest.files.keys() - {MANIFEST} if not name.startswith("."))
+    yield from (f"{name} is not in the manifest" for name in added if name.endswith(_LOADED))
+    if others := [name for name in added if not name.endswith(_LOADED)]:
+        report.not_checked.append(f"files that are not in the manifest ({', '.join(others)})")
+    report.checked["files"] = f"{len(manifest.files)} with the size and sha256 of the manifest"
+
+
+def _release(folder: Path, manifest: Manifest) -> Release:
+    """The release as it was built, from what is in *folder*.
+
+    Raises:
+        ArtifactError: an evaluation is damaged.
+    """
+    facts, weights = manifest.facts, []
+    for location, format in facts["formats"].items():
+        name = location.removeprefix(".").removeprefix("/")
+        entry, key = manifest.inputs[name or "model"], evaluation_key(name)
+        evaluation = read(folder / key) if f"{key}/{SAMPLES}" in manifest.files else None
+        made = Manifest(**entry["manifest"])
+        weights.append(Weights(name, folder / name, made, entry, formats.FORMATS[format], evaluation))
+    card = (folder / CARD).read_text("utf-8")
+    table = card.partition("\n### Accuracy after each step\n")[2].partition("\n## ")[0].strip()
+    return Release(
+        name=facts["name"],
+        weights=weights,
+        chain=artifacts.chain(*(item.entry for item in weights)),
+        inputs=manifest.inputs,
+        comparison=table if "comparison" in manifest.inputs else None,
+        log=folder / CURVES if CURVES in manifest.files else None,
+        base_model=facts["base_model"],
+        base_relation=facts["base_relation"],
+        license=License(facts["license"], facts.get("license_link")),
+        datasets=facts["datasets"],
+        measured_on=facts["measured_on"],
+    )
+
+
+def _manifests(release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
+    """Compare the manifests of the chain with their digests, the files and the evaluations."""
+    for entry in release.inputs.values():
+        if (name := artifacts.altered(entry)) is not None:
+            yield f"the manifest of {name} does not have its recorded digest"
+    known = {CARD, LICENSE, NOTICE, CURVES, *model_card.scores(release)}
+    for weights in release.weights:
+        prefix = f"{weights.folder}/" if weights.folder else ""
+        files = {f"{prefix}{name}": entry for name, entry in weights.manifest.files.items() if Path(name).name != CARD}
+        known |= files.keys()
+        if release.base_model is not None:
+            files.pop(f"{prefix}adapter_config.json", None)  # publish wrote the name of the base into it
+        yield from (
+            f"{name} is not the file of {weights.entry.get('source')}, from which the release was made"
+            for name, entry in files.items()
+            if manifest.files.get(name) != entry
+        )
+        if (evaluation := weights.evaluation) is None:
+            continue
+        key, inputs = evaluation_key(weights.folder), evaluation.manifest.inputs
+        known |= {f"{key}/{name}" for name in (MANIFEST, *evaluation.manifest.files)}
+        if evaluation.manifest.digest != manifest.inputs.get(key, {}).get("digest"):
+            yield f"{key} is not the evaluation in the manifest"
+        if not results.measures(evaluation, weights.manifest):
+            yield f"{key} is an evaluation of other weights"
+        recorded = evaluation.metrics["data"], evaluation.metrics["model"].get("digest")
+        if recorded != (inputs.get("data"), inputs["model"]["digest"]):
+            yield f"{key} has figures of other puzzles or weights than its manifest"
+    yield from (f"{name} is no file of a release" for name in sorted(manifest.files.keys() - known))
+    for key in ("accuracy", "n", "interval"):
+        if release.evaluation and manifest.facts.get(key) != release.evaluation.metrics[key]:
+            yield f"the manifest has another {key} than the evaluation"
+    report.checked["manifests"] = f"{len(release.chain)} in the chain, each with its recorded digest"
+
+
+def _card(folder: Path, release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
+    """Compare the figures of the card with those of a new one."""
+    files = {name: entry for name, entry in manifest.files.items() if name != CARD}
+    for name, page in ({CARD: model_card.render(release, files)} | model_card.scores(release)).items():
+        text = (folder / name).read_text("utf-8") if name in manifest.files else ""
+        pairs = zip_longest(_FIGURE.findall(text), _FIGURE.findall(page), fillvalue="nothing")
+        if pair := next(((written, expected) for written, expected in pairs if written != expected), None):
+            yield f"{name} has {pair[0]} where the manifests and results give {pair[1]}"
+        elif text != page:
+            report.not_checked.append(f"the words of {name}, which are not those that publish writes")
+    if release.log:
+        report.not_checked.append(f"{CURVES}, drawn from a training log that is not in the release")
+    report.checked["card"] = "the figures of the manifests and of the evaluation"
+
+
+def _comparison(release: Release, evaluation: Result, report: Verification) -> Iterator[str]:
+    """Compare the table of compare in the card with its digest, and with the evaluation."""
+    if release.comparison is None:
+        return
+    compared, metrics = release.inputs["comparison"]["manifest"], evaluation.metrics
+    if hashlib.sha256(f"{release.comparison}\n".encode()).hexdigest() != compared["files"]["comparison.md"]["sha256"]:
+        yield f"the comparison in {CARD} is not the one in the manifest"
+    share = f"{percent(metrics['accuracy'])} | {interval(metrics['interval'])}"
+    for name, entry in compared["inputs"].items():
+        if entry["digest"] == evaluation.manifest.digest and f"| {name} | {share} |" not in release.comparison:
+            yield f"the comparison in {CARD} has another accuracy of {name} than the evaluation"
+    report.not_checked.append(f"the other evaluations in the comparison of {CARD}")
+
+
+def _data(release: Release, given: Sequence[Path], work: Path, report: Verification) -> dict[str, Path]:
+    """Find or make the puzzles of the evaluations, by digest, and look for them in the training data.
+
+    Raises:
+        ArtifactError: the puzzles are not there, or one of *given* is not data of the release.
+    """
+    tested = {weights.evaluation.metrics["data"]["digest"] for weights in release.weights if weights.evaluation}
+    trained = {entry["digest"]: entry for link in release.chain if (entry := link.inputs.get("data"))}
+    training = {digest: _train_sha256(entry) for digest, entry in trained.items()}
+    available: dict[str, Path] = {}
+    for path in given:
+        files = {artifacts.file_sha256(path): path} if path.is_file() else _by_sha256(path)
+        if files.keys().isdisjoint({*tested, *training.values()}):
+            raise ArtifactError(f"--data {path} is not data of this release: no file has a digest that it records.")
+        available |= files
+    for digest, entry in trained.items():
+        if training[digest] not in available and (options := _options(entry)) is not None:
+            gen_data.make(options, work / digest)
+            made = _by_sha256(work / digest)
+            if made.keys() != {file["sha256"] for file in entry["manifest"]["files"].values()}:
+                report.reasons.append(f"the data {short(digest)} are not what gen-data makes with their options")
+                return {}
+            available |= made
+    for sha256 in tested - available.keys():
+        raise ArtifactError(f"the manifests do not make the puzzles with sha256 {short(sha256)}; give --data.")
+    puzzles = {_key(row) for sha256 in tested for row in jsonl.read_rows(available[sha256])}
+    checked = []
+    for digest, sha256 in training.items():
+        if sha256 not in available:
+            report.not_checked.append(f"the training data {short(digest)}, which their manifest does not make (--data)")
+            continue
+        keys = [_key(row) for row in jsonl.read_rows(available[sha256])]
+        checked.append(f"no test puzzle among the {len(keys):,} training rows of {short(digest)}")
+        if leaked := puzzles.intersection(keys):
+            report.reasons.append(
+                f"{len(leaked)} of {len(puzzles)} test puzzles are in the training data {short(digest)}"
+            )
+    if (origin := artifacts.origin(release.chain)).kind not in ("model", "shipped"):
+        report.not_checked.append(f"the data that {origin.name} was trained on before")
+    if checked and not report.reasons:
+        report.checked["data"] = "\n".join(checked)
+    return available
+
+
+def _by_sha256(directory: Path) -> dict[str, Path]:
+    """The files of a data artifact."""
+    return {file["sha256"]: directory / name for name, file in artifacts.read(directory, "data").files.items()}
+
+
+def _train_sha256(entry: Mapping[str, Any]) -> str:
+    """The sha256 of the file trained on, of a data artifact or a single file."""
+    files = entry.get("manifest", {}).get("files", {})
+    return str(files["train.jsonl"]["sha256"] if "train.jsonl" in files else entry["digest"])
+
+
+def _options(entry: Mapping[str, Any]) -> DataOptions | None:
+    """The options that make the data *entry*; None where other files or the Hub are needed too."""
+    manifest = entry.get("manifest", {})
+    try:
+        recorded: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in manifest["options"].items()
+        }
+        options = DataOptions(**recorded)
+    except (KeyError, TypeError, UsageError):
+        return None
+    return None if manifest.get("inputs") or options.from_hub else options
+
+
+def _key(row: Mapping[str, Any]) -> Any:
+    return (*sorted(row["nums"]), row["target"]) if "nums" in row else row["question"]
+
+
+def _evaluation(
+    weights: Weights,
+    puzzles: Mapping[str, Path],
+    work: Path,
+    limit: int | None,
+    on_batch: OnBatch | None,
+    report: Verification,
+) -> None:
+    """Check the recorded samples of *weights*, then evaluate them again."""
+    if (recorded := weights.evaluation) is None:
+        report.not_checked.append(f"the weights in {weights.location}, which were not evaluated")
+        return
+    key, file = evaluation_key(weights.folder), puzzles[recorded.metrics["data"]["digest"]]
+    report.reasons += [f"{key}: {fault}" for fault in reproduce.faults(recorded, jsonl.read_rows(file))]
+    if report.reasons:
+        return
+    report.checked[key] = f"{len(recorded.samples):,} samples with the grades and figures of their texts"
+    again = reproduce.repeat(recorded, str(weights.path), file, work / key, limit=limit, on_batch=on_batch)
+    report.evaluations[weights.location] = again
+    report.reasons += [f"{key}: {fault}" for fault in again.faults]
+    if again.n < recorded.metrics["n"]:
+        report.not_checked.append(f"{key}: {recorded.metrics['n'] - again.n:,} puzzles after the first {again.n:,}")
+    if again.differing and not recorded.metrics["decoding"]["greedy"]:
+        report.not_checked.append(f"{key}: that rounding explains each text that differs, as they are sampled")
