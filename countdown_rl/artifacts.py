@@ -42,6 +42,7 @@ MADE_BY = {
     "quantized": "countdown-rl quantize",
     "release": "countdown-rl publish",
     "data-release": "countdown-rl publish-data",
+    "task": "countdown-rl export-task",
 }
 
 #: Directories whose lock this process holds.

@@ -11,6 +11,7 @@ from tests.support.imports import ROOT, imports
 #: From the top down; modules that lie directly in the package come last.
 LAYERS = (
     "cli",
+    "integrations",
     "report",
     "hub",
     "export",

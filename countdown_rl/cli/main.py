@@ -36,6 +36,7 @@ COMMANDS = {
         "sft": "Fine-tune a model on search traces of a solver.",
         "solve": "Count the solutions of a puzzle exactly, and print a short one.",
         "grade": "Grade completions exactly, one line of output per line of input.",
+        "export-task": "Write a task for another evaluator.",
     },
 }
 

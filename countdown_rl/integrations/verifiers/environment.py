@@ -1,0 +1,50 @@
+"""Prompt and grading of countdown-rl as an environment of verifiers 0.4.0 (its ``verifiers.v1`` API)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import verifiers.v1 as vf
+
+from countdown_rl.integrations import chat
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Grade
+
+__all__ = ["ExactTaskset"]
+
+
+class ExactData(vf.TaskData):
+    """Prompt of a row, and the row."""
+
+    row: dict[str, Any]
+
+
+class ExactTask(vf.Task[ExactData]):
+    """Exact grading of the last reply: 1.0 where it is correct."""
+
+    @vf.reward
+    async def correct(self, trace: vf.Trace) -> float:
+        return float(self.grade(trace).correct)
+
+    @vf.metric
+    async def format(self, trace: vf.Trace) -> dict[str, float]:
+        grade = self.grade(trace)
+        return {"format": float(grade.format), "strict_format": float(grade.strict_format)}
+
+    def grade(self, trace: vf.Trace) -> Grade:
+        """The grade of the last reply, which is unstripped here, unlike ``trace.last_reply``."""
+        row = parse_row(self.data.row)
+        for message in trace.assistant_messages[-1:]:
+            return row.grade(chat.completion(row, message.content, message.reasoning_content))
+        return row.grade("")
+
+
+class ExactTaskset(vf.Taskset[ExactTask, vf.TasksetConfig]):
+    """The rows of ``test.jsonl`` in this package."""
+
+    def load(self) -> Iterator[ExactTask]:
+        for line in Path(__file__).with_name("test.jsonl").read_bytes().splitlines():
+            row = chat.without_begun_turn(parse_row(json.loads(line)))
+            system, user = (turn["content"] for turn in row.messages())
+            yield ExactTask(ExactData(system_prompt=system, prompt=user, row=dict(row)), self.config.task)

@@ -1,0 +1,119 @@
+"""Tasks for Inspect, run by Inspect itself."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from countdown_rl.data import jsonl
+from countdown_rl.tasks.registry import parse_row
+from tests.support.graded import PUZZLES, graded
+
+ROOT = Path(__file__).parents[2]
+ROWS = [
+    {"id": "a", "nums": [3, 4], "target": 7},
+    {"id": "b", "nums": [2, 3, 4], "target": 14},
+    {"id": "c", "nums": [5, 6], "target": 5},
+]
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Evaluate a task of this package on the given outputs, in the order of its rows."""
+    inspect_ai = pytest.importorskip("inspect_ai")
+    from inspect_ai.model import ModelOutput, _model, get_model
+
+    monkeypatch.setattr(_model, "count_text_tokens", len)  # it downloads a tokenizer
+    # Inspect takes a package for an installed one by its dist-info; an egg-info in the root is found before that.
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != ROOT])
+    monkeypatch.chdir(tmp_path)
+
+    def run(task, contents, **arguments):
+        (log,) = inspect_ai.eval(
+            f"countdown_rl/{task}",
+            model=get_model(
+                "mockllm/model",
+                custom_outputs=[ModelOutput.from_content("mockllm", content) for content in contents],
+                memoize=False,
+            ),
+            task_args=arguments,
+            max_samples=1,  # in order
+            display="none",
+            log_realtime=False,
+        )
+        assert log.status == "success", log.error
+        return log
+
+    return run
+
+
+@pytest.fixture
+def data(tmp_path):
+    jsonl.write_rows(tmp_path / "rows.jsonl", ROWS)
+    return str(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["countdown", "gsm8k"])
+def test_verdicts_of_inspect_are_those_of_the_command_grade(task, run, tmp_path):
+    rows, grades, data = graded(task, tmp_path)
+    log = run(task, [row["completion"] for row in rows], data=str(data), prefill=True)
+    scores = {sample.id: sample.scores["exact"] for sample in log.samples}
+    assert len(scores) == len(rows) > (PUZZLES if task == "countdown" else 1)
+    for row, grade in zip(rows, grades, strict=True):
+        score = scores[row["id"]]
+        assert {"id": row["id"], **score.metadata} == grade
+        assert (score.value, score.answer) == ("C" if grade["correct"] else "I", grade["answer"])
+    accuracy = log.results.scores[0].metrics["accuracy"].value
+    assert accuracy == pytest.approx(sum(grade["correct"] for grade in grades) / len(grades))
+
+
+@pytest.mark.slow  # the import of Inspect
+def test_the_prompt_is_the_tasks_own_and_ends_in_its_begun_turn_on_request(run, data):
+    for prefill in (True, False):
+        log = run("countdown", [""] * 3, data=data, prefill=prefill)
+        for row, sample in zip(ROWS, log.samples, strict=True):
+            turns = parse_row(row).messages()
+            assert [{"role": turn.role, "content": turn.content} for turn in sample.input] == (
+                turns if prefill else turns[:-1]
+            )
+
+
+@pytest.mark.slow
+def test_arguments_choose_the_puzzles_and_their_rule(run, data):
+    log = run("countdown", ["<answer>5</answer>"] * 2, data=data, rule="at-most-once", size=2)
+    assert [(sample.id, sample.scores["exact"].value) for sample in log.samples] == [("a", "I"), ("c", "C")]
+    assert [sample.id for sample in run("countdown", [""] * 2, data=data, n=2).samples] == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_the_verdict_explains_the_score_and_reasoning_kept_apart_counts_as_thinking(run, data):
+    from inspect_ai.model import ContentReasoning, ContentText
+
+    contents = [
+        [ContentReasoning(reasoning="so"), ContentText(text="<answer>3 + 4</answer>")],
+        [ContentReasoning(reasoning="<answer>2 * 3 + 4</answer>"), ContentText(text="That is it.")],
+        "<answer>5 + 6</answer>",
+    ]
+    scores = [sample.scores["exact"] for sample in run("countdown", contents, data=data).samples]
+    assert [score.explanation for score in scores] == [
+        "3 + 4 = 7",
+        "no complete <answer> after the thinking",
+        "5 + 6 = 11, not 5",
+    ]
+    assert [score.metadata["strict_format"] for score in scores] == [True, False, False]
+
+
+def test_the_grader_and_the_tasks_are_defined_without_torch(data):
+    pytest.importorskip("inspect_ai")
+    code = f"""
+import sys
+from countdown_rl.cli.grade import grade
+from countdown_rl.integrations import inspect_tasks
+assert len(inspect_tasks.countdown(data={data!r}).dataset) == 3
+print(sorted({{"torch", "transformers", "numba"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [], done.stderr
