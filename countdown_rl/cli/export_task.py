@@ -1,17 +1,25 @@
 """``countdown-rl export-task``: a task for another evaluator."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Out
-from countdown_rl.integrations.export import Evaluator
 from countdown_rl.options import option
+
+#: Names of the exported tasks; lm-evaluation-harness has a gsm8k of its own.
+NAMES = {"countdown": "countdown", "gsm8k": "gsm8k_exact"}
+TEMPLATES = Path(__file__).parents[1] / "integrations"
+#: By evaluator, the files written and their templates; the data goes beside the last one.
+_FILES = {
+    "lm-eval": {"{name}.yaml": "lm_eval/task.yaml", "utils.py": "lm_eval/utils.py"},
+    "verifiers": {"pyproject.toml": "verifiers/pyproject.toml", "{name}/__init__.py": "verifiers/environment.py"},
+}
 
 
 def export_task(
     *,
-    to: Annotated[Evaluator, option("Evaluator.")],
+    to: Annotated[Literal["lm-eval", "verifiers"], option("Evaluator.")],
     data: Data = Path("artifacts/data/test.jsonl"),
     out: Out,
     as_json: AsJson = False,
@@ -34,17 +42,23 @@ def export_task(
         pip install artifacts/environment
         vf-eval countdown --model NAME --env.agent.harness.id null
     """
+    import shutil
+
     from countdown_rl import artifacts
     from countdown_rl.data import jsonl
-    from countdown_rl.integrations import export
 
     if data.is_dir():
         artifacts.read(data, "data")
         data = data / "test.jsonl"
     rows = jsonl.read_rows(data)
+    name = NAMES[rows[0].task]
     inputs = {"data": artifacts.file_input(data)}
     with artifacts.writing(out, "task", options={"to": to}, inputs=inputs) as draft:
-        name = export.write(to, rows[0].task, data, draft.path)
+        for target, template in _FILES[to].items():
+            file = draft.path / target.format(name=name)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text((TEMPLATES / template).read_text("utf-8").replace("NAME", name), "utf-8")
+        shutil.copyfile(data, file.with_name("test.jsonl"))
     console.result({"out": str(out), "task": name, "rows": len(rows)}, as_json=as_json)
     if not as_json:
         console.note(f"{out}: {name} for {to}, {len(rows):,} rows.")

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import artifacts
-from countdown_rl.cli.export_task import export_task
+from countdown_rl.cli.export_task import NAMES, TEMPLATES, export_task
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
-from countdown_rl.integrations import export
 from countdown_rl.tasks.registry import parse_row
 from tests.support.graded import PUZZLES, graded
 
@@ -71,7 +70,7 @@ def test_prompts_and_verdicts_of_lm_eval_are_those_of_this_package(task, tmp_pat
                 assert settings["until"] == []
             return [rows[request.doc_id]["completion"] for request in requests]
 
-    name = export.NAMES[task]
+    name = NAMES[task]
     results = lm_eval.simple_evaluate(
         model=Recorded(),
         tasks=[name],
@@ -97,7 +96,7 @@ def verifiers(tmp_path_factory):
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "parent.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    (pin,) = [line for line in (export.TEMPLATES / "verifiers/pyproject.toml").read_text().split('"') if "==" in line]
+    (pin,) = [line for line in (TEMPLATES / "verifiers/pyproject.toml").read_text().split('"') if "==" in line]
     done = subprocess.run([python, "-m", "pip", "install", "-q", pin, "setuptools>=77"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"{pin} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
@@ -112,7 +111,7 @@ def test_prompts_and_rewards_of_verifiers_are_those_of_this_package(task, tmp_pa
     pip = [verifiers, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", tmp_path / "environment"]
     subprocess.run(pip, check=True)
     done = subprocess.run(
-        [verifiers, "-c", SCORE, export.NAMES[task], tmp_path / "samples.jsonl"],
+        [verifiers, "-c", SCORE, NAMES[task], tmp_path / "samples.jsonl"],
         cwd=ROOT,
         capture_output=True,
         text=True,
