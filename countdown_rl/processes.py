@@ -103,7 +103,7 @@ def uses_fsdp() -> bool:
 
 
 def shards_weights() -> bool:
-    """Return whether the launch configuration shares out the weights, with FSDP or DeepSpeed ZeRO-3."""
+    """Return whether the launch configuration shards the weights, with FSDP or DeepSpeed ZeRO-3."""
     return uses_fsdp() or (launched() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
 
 

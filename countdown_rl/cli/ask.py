@@ -12,6 +12,7 @@ from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models.chat_template import OPEN_THINK
 from countdown_rl.options import option
+from countdown_rl.tasks import explain
 
 if TYPE_CHECKING:
     from countdown_rl.inference.ask import Reply
@@ -72,7 +73,7 @@ def ask(
 
 
 def _view(reply: "Reply") -> Text:
-    grade = reply.verdict()
+    grade = explain.verdict(reply.sample())
     count = reply.solved.solutions
     solution = "there is no solution; every expression was tried"
     if count:

@@ -8,7 +8,8 @@ from countdown_rl.cli import console
 from countdown_rl.hub.config import UploadOptions
 
 if TYPE_CHECKING:
-    from countdown_rl.hub.upload import Manifest, Upload
+    from countdown_rl.artifacts import Manifest
+    from countdown_rl.hub.upload import Upload
 
 
 def finish(

@@ -182,9 +182,8 @@ def _connect(engine: str, device: str) -> None:
         raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
     from accelerate import PartialState
 
-    PartialState(
-        cpu=models.device_name(device) == "cpu", timeout=timedelta(days=1)
-    )  # one may finish long before another
+    one_day = timedelta(days=1)  # a process may finish long before another
+    PartialState(cpu=models.device_name(device) == "cpu", timeout=one_day)
 
 
 def _gathered(samples: Mapping[int, Sample]) -> dict[int, Sample]:

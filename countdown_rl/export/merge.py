@@ -83,8 +83,7 @@ def merge(
             f"{ref.source} is not an adapter; give --adapter the directory that `countdown-rl train` made."
         )
     artifacts.check_writable(out, "merged")
-    made = ref.manifest
-    trained_over = str(made.facts.get("precision") or made.options.get("precision", "unknown")) if made else "unknown"
+    trained_over = ref.trained_precision or "unknown"
     if options.base == "dequantized" and trained_over != "nf4":
         raise UsageError(f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize.")
     adapter = Adapter(reference.files(ref))

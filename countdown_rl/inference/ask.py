@@ -12,7 +12,6 @@ from countdown_rl.models import chat_template, load
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import Puzzle
 from countdown_rl.puzzle.solver import Solved
-from countdown_rl.tasks import explain
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.task import Grade
 
@@ -36,10 +35,6 @@ class Reply:
             | length
             | self.completion.details
         )
-
-    def verdict(self) -> str:
-        """The grade as a phrase, not made safe to print."""
-        return explain.verdict(self.sample())
 
 
 def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> CountdownRow:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from countdown_rl.inference.stop import Stop
+from countdown_rl.models import lora
 from countdown_rl.models.shape import ModelShape
 
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
@@ -63,7 +64,7 @@ class _Layer:
 
 
 def supports(model: Any) -> bool:
-    """Return True if :class:`Decoder` supports *model*: plain, or under a LoRA adapter of its blocks."""
+    """Return True if :class:`Decoder` supports *model*: plain, or under an ordinary LoRA adapter of its blocks."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config
     if getattr(config, "model_type", "") != "llama" or base.device.type != "cpu" or config.hidden_act != "silu":
@@ -74,20 +75,10 @@ def supports(model: Any) -> bool:
     if type(base.get_input_embeddings()) is not torch.nn.Embedding:
         return False
     return type(base.get_output_embeddings()) is torch.nn.Linear and all(
-        _is_plain(module)
+        type(getattr(module, "base_layer", module)) is torch.nn.Linear and not lora.is_special(module)
         for block in base.model.layers
         for module in (*block.self_attn.children(), *block.mlp.children())
         if isinstance(getattr(module, "weight", None), torch.Tensor)
-    )
-
-
-def _is_plain(linear: Any) -> bool:
-    """Return True if *linear* has ordinary weights and, of adapters, at most LoRA without variants and biases."""
-    has_bias = any(getattr(linear, "lora_bias", {}).values())
-    return (
-        type(getattr(linear, "base_layer", linear)) is torch.nn.Linear
-        and not getattr(linear, "lora_variant", None)
-        and not has_bias
     )
 
 

@@ -63,7 +63,7 @@ class Vllm:
         path = files(self._ref.base or self._ref)
         model_files.check(path)
         try:
-            with stdout_to_stderr():
+            with output_to_stderr():
                 from vllm import LLM
 
                 self._llm = LLM(
@@ -104,7 +104,7 @@ class Vllm:
             for index in range(len(prompts))
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with stdout_to_stderr():
+        with output_to_stderr():
             results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=self._lora_request)
         outputs = [result.outputs[0] for result in results]
         return [
@@ -121,7 +121,7 @@ class Vllm:
 
 
 @contextmanager
-def stdout_to_stderr() -> Iterator[None]:
+def output_to_stderr() -> Iterator[None]:
     """Redirect to stderr what this process and those that it starts write to stdout, and log errors only.
 
     vLLM and its worker processes log to stdout, which is for data.

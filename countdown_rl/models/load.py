@@ -129,11 +129,8 @@ def load(
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
-    """*precision*, or for "auto" the one in which the adapter *ref* was trained, where *ref* is one with a manifest."""
-    if precision != "auto" or ref.base is None or ref.manifest is None:
-        return precision
-    trained: str = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision", "auto")
-    return trained
+    """*precision*, or for "auto" the one in which the adapter *ref* was trained, where that is known."""
+    return (ref.trained_precision or precision) if precision == "auto" else precision
 
 
 def device_name(name: str) -> str:

@@ -62,6 +62,11 @@ def save(
     (directory / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n")
 
 
+def is_special(module: Any) -> bool:
+    """Return True if *module* has LoRA with a bias, or a variant of LoRA such as DoRA."""
+    return bool(getattr(module, "lora_variant", None)) or any(getattr(module, "lora_bias", {}).values())
+
+
 def loading_code(directory: Path, base: ModelRef) -> str:
     """Return the Python expression that loads the adapter in *directory* with PEFT, from the working directory."""
     if base.kind in ("hub", "directory"):

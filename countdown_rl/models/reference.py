@@ -64,6 +64,13 @@ class ModelRef:
         location = Path(self.location)
         return location.resolve().name if ".." in location.parts else self.location
 
+    @property
+    def trained_precision(self) -> str | None:
+        """The precision in which this adapter was trained, where its manifest has it."""
+        if self.base is None or self.manifest is None:
+            return None
+        return self.manifest.facts.get("precision") or self.manifest.options.get("precision")
+
     @cached_property
     def digest(self) -> str:
         """Identifies the model's contents: its manifest's digest, Hub commit, or a sha256 over its weights."""

@@ -13,8 +13,8 @@ from countdown_rl.errors import CountdownError
 PROJECT = "countdown-rl"
 
 
-def stdout_to_stderr(names: Sequence[str]) -> contextlib.AbstractContextManager[object]:
-    """Redirect to stderr what the trackers *names* print; stdout is for data."""
+def prints_to_stderr(names: Sequence[str]) -> contextlib.AbstractContextManager[object]:
+    """Redirect to stderr what the trackers *names* print from Python; stdout is for data."""
     return contextlib.redirect_stdout(sys.stderr) if names else contextlib.nullcontext()
 
 
@@ -30,7 +30,7 @@ def prepare(names: Sequence[str], directory: Path) -> None:
     if not names:
         return
     # While it is imported, transformers prints on stdout that W&B is offline if that is set already.
-    with stdout_to_stderr(names):
+    with prints_to_stderr(names):
         import transformers.integrations.integration_utils  # noqa: F401
     directory = directory.absolute()
     for key, value in {

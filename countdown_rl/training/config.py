@@ -9,7 +9,7 @@ from countdown_rl.options import Options, Precision, option
 BATCH, LOSS, COMPLETIONS, OPTIMISER = "Batch", "Loss", "Completions", "Optimiser"
 MODEL, RUN = "Weights and precision", "Run"
 
-#: Of a run that gives none.
+#: Largest ``micro_batch`` that is chosen where the option is 0.
 MAX_MICRO_BATCH = 16
 
 

@@ -145,9 +145,7 @@ def check_model(ref: reference.ModelRef, options: TrainOptions) -> None:
     if processes.shards_weights():
         stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
         if options.precision == "nf4" or stored:
-            raise UsageError(
-                "FSDP and ZeRO-3 cannot share out 4-bit weights; add --precision bf16, or use --launch ddp."
-            )
+            raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
 
 
 def read_validation(data: Path, options: TrainOptions) -> list[Row]:

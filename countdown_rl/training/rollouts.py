@@ -14,9 +14,8 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from countdown_rl.errors import ModelError, UsageError
-from countdown_rl.inference.stop import Stop
-from countdown_rl.inference.vllm import stdout_to_stderr
-from countdown_rl.models import files, load, reference
+from countdown_rl.inference.vllm import output_to_stderr
+from countdown_rl.models import files, load, lora, reference
 from countdown_rl.training.config import TrainOptions
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def resolve(options: TrainOptions, loaded: load.Loaded) -> str:
     return options.rollouts
 
 
-def engine(trainer: "Trainer", rollouts: str, loaded: load.Loaded, stop: Stop, length: int) -> "Engine":
+def engine(trainer: "Trainer", rollouts: str, loaded: load.Loaded, length: int) -> "Engine":
     """The vLLM engine of *trainer* for prompts and completions of *length* tokens together.
 
     Raises:
@@ -60,9 +59,7 @@ def engine(trainer: "Trainer", rollouts: str, loaded: load.Loaded, stop: Stop, l
     """
     if trainer.shards_weights:
         raise UsageError(f"--rollouts {rollouts} needs all weights in each process; use --launch ddp or zero2.")
-    special = (getattr(module, "lora_variant", None) for module in trainer.model.modules())
-    biased = (any(getattr(module, "lora_bias", {}).values()) for module in trainer.model.modules())
-    if any(special) or any(biased):
+    if any(map(lora.is_special, trainer.model.modules())):
         raise UsageError(
             f"--rollouts {rollouts} supports LoRA without variants and biases; use --rollouts transformers."
         )
@@ -84,9 +81,9 @@ def engine(trainer: "Trainer", rollouts: str, loaded: load.Loaded, stop: Stop, l
         max_num_seqs=rows * config.vllm_tensor_parallel_size,
         trust_remote_code=config.trust_remote_code,
         generation_kwargs={
-            "stop": [stop.text],
+            "stop": [trainer.stop.text],
             "include_stop_str_in_output": True,
-            "stop_token_ids": sorted(stop.ids),
+            "stop_token_ids": trainer.eos_token_ids,
         }
         | (config.generation_kwargs or {}),
         **server,
@@ -115,7 +112,7 @@ class Engine(VLLMGeneration):
         # Of the model TRL takes the path, and 4-bit layers as a reason to load the engine in 4 bits too.
         model, self.model = self.model, SimpleNamespace(name_or_path=self._path, named_modules=list)
         try:
-            with stdout_to_stderr():
+            with output_to_stderr():
                 super()._init_vllm()
         finally:
             self.model = model
@@ -126,11 +123,11 @@ class Engine(VLLMGeneration):
         return bool(mode == "processed_logprobs")
 
     def sync_weights(self) -> None:
-        with stdout_to_stderr():
+        with output_to_stderr():
             super().sync_weights()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        with stdout_to_stderr():
+        with output_to_stderr():
             return super().generate(*args, **kwargs)
 
     @torch.no_grad()

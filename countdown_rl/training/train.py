@@ -1,4 +1,7 @@
-"""Training stage: GRPO on a LoRA adapter, from artifacts to an ``adapter`` artifact, resumed where it was killed."""
+"""Training stage: GRPO on a LoRA adapter or on all weights, from artifacts to an ``adapter`` or ``model`` artifact.
+
+A run that was killed resumes from its last checkpoint.
+"""
 
 import copy
 import shutil
@@ -135,7 +138,7 @@ def train(
         store.begin()
     trainer.accelerator.wait_for_everyone()
     journal.write()
-    with trackers.stdout_to_stderr(options.report_to), processes.deferred_signals():
+    with trackers.prints_to_stderr(options.report_to), processes.deferred_signals():
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         if (number := processes.pending_signal()) and trainer.state.global_step < options.max_steps:
             raise processes.Terminated(number)
@@ -270,13 +273,11 @@ def _choose_engine(
     trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
 ) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions, where it is to."""
-    from countdown_rl.inference.stop import Stop
     from countdown_rl.training import rollouts
 
     name = rollouts.resolve(options, loaded)
     if name != "transformers":
-        stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        engine = rollouts.engine(trainer, name, loaded, stop, length)
+        engine = rollouts.engine(trainer, name, loaded, length)
         trainer.use_engine(engine)
         if name == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():
             on_warning(

@@ -75,7 +75,7 @@ class Trainer(GRPOTrainer):
         self.generation_kwargs["eos_token_id"] = self.eos_token_ids
         self._seconds = dict.fromkeys(("generation", "reward", "loss"), 0.0)
         self._buffered_inputs: list[Batch] | None = None
-        self._stop = stop
+        self.stop = stop
         self._mask_truncated = mask_truncated
         self._discount = discount
         self._rewards, self._equal = torch.empty(0), torch.empty(0, dtype=torch.bool)
@@ -119,7 +119,7 @@ class Trainer(GRPOTrainer):
         begin = time.perf_counter()
         completion_ids, logps = self._complete(prompt_ids, *args, **kwargs)
         self._seconds["generation"] += time.perf_counter() - begin
-        self._ended = torch.tensor([self._stop(ids) for ids in completion_ids], device=self.accelerator.device)
+        self._ended = torch.tensor([self.stop(ids) for ids in completion_ids], device=self.accelerator.device)
         truncated = 1.0 - self.accelerator.gather(self._ended.float()).mean().item()
         self.log_metric("truncated", truncated)
         return completion_ids, logps
@@ -136,16 +136,16 @@ class Trainer(GRPOTrainer):
             completion_ids = decoder.decode(
                 prompt_ids,
                 max_new_tokens=self.max_completion_length,
-                stop=self._stop,
+                stop=self.stop,
                 temperature=self.temperature,
                 top_p=self.top_p,
             )
         else:
             if self.use_vllm:
                 self.vllm_generation.temperature = self.temperature
-            with stopping(policy, self._stop):
+            with stopping(policy, self.stop):
                 completion_ids, logps = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-            completion_ids = [self._stop.cut(ids) for ids in completion_ids]
+            completion_ids = [self.stop.cut(ids) for ids in completion_ids]
             if logps is not None:  # vLLM's, for its importance sampling
                 logps = [values[: len(ids)] for values, ids in zip(logps, completion_ids, strict=True)]
         self.model.train()

@@ -35,7 +35,7 @@ _FLAGS = {
     "vllm_max_model_length": "--max-completion-length",
 }
 #: Fields that are fixed or have no effect here: the model is loaded and the prompt rendered before TRL sees them,
-#: nothing is evaluated during training, and only `publish` uploads.
+#: --eval-every evaluates without TRL's own loop, and only `publish` uploads.
 _FIXED = {
     "auto_find_batch_size",
     "batch_eval_metrics",
@@ -100,10 +100,11 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
 
 
 def _computes_in_bf16(loaded: Loaded) -> bool:
-    """Return True if matrix products are computed in bf16 (autocast): unless fp32 was asked for, where it is native."""
-    if loaded.device == "cpu":
-        return loaded.precision != "fp32" and cpu_decoder_bf16.supported()
-    return loaded.device.startswith("cuda") and loaded.precision != "fp32"
+    """Return True if autocast computes matrix products in bf16: on CUDA GPUs, and on CPUs that have such products,
+    unless the precision is fp32."""
+    return loaded.precision != "fp32" and (
+        cpu_decoder_bf16.supported() if loaded.device == "cpu" else loaded.device.startswith("cuda")
+    )
 
 
 def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:

@@ -12,7 +12,6 @@ from trl.generation import vllm_generation
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError
-from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
@@ -203,12 +202,11 @@ def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypat
     loaded = load.load(reference.resolve(str(place / "model")), precision="nf4")
     assert rollouts.resolve(replace(SMALL, rollouts="auto"), loaded) == "transformers"  # without a GPU
     assert rollouts.resolve(replace(SMALL, rollouts="vllm-server"), loaded) == "vllm-server"
-    stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
     with pytest.raises(UsageError, match="ddp or zero2"):
-        rollouts.engine(SimpleNamespace(shards_weights=True), "vllm", loaded, stop, 10)
+        rollouts.engine(SimpleNamespace(shards_weights=True), "vllm", loaded, 10)
     dora = peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules=["q_proj"], use_dora=True))
     with pytest.raises(UsageError, match="variants"):
-        rollouts.engine(SimpleNamespace(shards_weights=False, model=dora), "vllm", loaded, stop, 10)
+        rollouts.engine(SimpleNamespace(shards_weights=False, model=dora), "vllm", loaded, 10)
     monkeypatch.setattr(rollouts, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install"):
         rollouts.resolve(SMALL, loaded)

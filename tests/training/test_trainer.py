@@ -29,8 +29,8 @@ def test_rollouts_of_generate_end_at_the_answer(monkeypatch):
     trainer.model, trainer._plain_sampling, trainer._seconds = model, True, {"generation": 0.0}
     trainer.use_vllm, trainer._metrics = False, {"train": {"truncated": []}}
     trainer.accelerator = SimpleNamespace(unwrap_model=lambda model: model, gather=lambda value: value, device="cpu")
-    trainer._stop = Third(tiny_llama.tokenizer(), model, "</answer>")
-    trainer._stop.may_end[:] = True
+    trainer.stop = Third(tiny_llama.tokenizer(), model, "</answer>")
+    trainer.stop.may_end[:] = True
     widths = []
 
     def plain(self, prompt_ids):
