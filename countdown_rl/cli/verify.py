@@ -63,7 +63,7 @@ def _view(report: "Verification") -> Table:
         )
         table.add_row(f"weights in {location}", text)
     for reason in report.reasons:
-        table.add_row("against it", reason, style="red")
+        table.add_row("reason", reason, style="red")
     for subject in report.not_checked:
         table.add_row("not checked", subject, style="dim")
     table.add_row(end_section=True)

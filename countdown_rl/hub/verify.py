@@ -11,14 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
-from countdown_rl.data import build as gen_data
-from countdown_rl.data import jsonl
-from countdown_rl.data.config import DataOptions
-from countdown_rl.errors import ArtifactError, UsageError, first_line
+from countdown_rl.data import jsonl, provenance
+from countdown_rl.errors import ArtifactError, first_line
 from countdown_rl.evaluation import reproduce
 from countdown_rl.evaluation.evaluate import OnBatch
 from countdown_rl.evaluation.reproduce import Reproduction
@@ -85,17 +82,18 @@ def verify(
         return report
     try:
         release = _release(folder, manifest)
-        if release.evaluation is None:
-            raise ArtifactError(f"{source} holds no evaluation of its weights; evaluate them, then build it again.")
-        report.reasons += [
-            *_manifests(release, manifest, report),
-            *_card(folder, release, manifest, report),
-            *_comparison(release, release.evaluation, report),
-        ]
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{folder / MANIFEST} does not describe a release: {first_line(error)}") from error
+        if release.evaluation:
+            report.reasons += [
+                *_manifests(release, manifest, report),
+                *_card(folder, release, manifest, report),
+                *_comparison(release, release.evaluation, report),
+            ]
+    except (ArtifactError, AttributeError, LookupError, TypeError, ValueError) as error:
+        report.reasons.append(f"the manifest does not describe the release ({first_line(error)})")
     if report.reasons:
         return report
+    if release.evaluation is None:
+        raise ArtifactError(f"{source} holds no evaluation of its weights; evaluate them, then build it again.")
     with tempfile.TemporaryDirectory() as work:
         puzzles = _data(release, data, Path(work), report)
         for weights in release.weights:
@@ -198,18 +196,22 @@ def _manifests(release: Release, manifest: Manifest, report: Verification) -> It
 
 
 def _card(folder: Path, release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
-    """Compare the figures of the card with those of a new one."""
+    """Compare the figures and the metadata of the card with those of a new one."""
+    from huggingface_hub import ModelCard
+
     files = {name: entry for name, entry in manifest.files.items() if name != CARD}
     for name, page in ({CARD: model_card.render(release, files)} | model_card.scores(release)).items():
         text = (folder / name).read_text("utf-8") if name in manifest.files else ""
         pairs = zip_longest(_FIGURE.findall(text), _FIGURE.findall(page), fillvalue="nothing")
         if pair := next(((written, expected) for written, expected in pairs if written != expected), None):
             yield f"{name} has {pair[0]} where the manifests and results give {pair[1]}"
+        elif name == CARD and ModelCard(text).data.to_dict() != ModelCard(page).data.to_dict():
+            yield f"{name} has other metadata than the manifests give"
         elif text != page:
             report.not_checked.append(f"the words of {name}, which are not those that publish writes")
     if release.log:
         report.not_checked.append(f"{CURVES}, drawn from a training log that is not in the release")
-    report.checked["card"] = "the figures of the manifests and of the evaluation"
+    report.checked["card"] = "metadata and all figures as the manifests and the evaluation give them"
 
 
 def _comparison(release: Release, evaluation: Result, report: Verification) -> Iterator[str]:
@@ -234,68 +236,27 @@ def _data(release: Release, given: Sequence[Path], work: Path, report: Verificat
     """
     tested = {weights.evaluation.metrics["data"]["digest"] for weights in release.weights if weights.evaluation}
     trained = {entry["digest"]: entry for link in release.chain if (entry := link.inputs.get("data"))}
-    training = {digest: _train_sha256(entry) for digest, entry in trained.items()}
-    available: dict[str, Path] = {}
-    for path in given:
-        files = {artifacts.file_sha256(path): path} if path.is_file() else _by_sha256(path)
-        if files.keys().isdisjoint({*tested, *training.values()}):
-            raise ArtifactError(f"--data {path} is not data of this release: no file has a digest that it records.")
-        available |= files
-    for digest, entry in trained.items():
-        if training[digest] not in available and (options := _options(entry)) is not None:
-            gen_data.make(options, work / digest)
-            made = _by_sha256(work / digest)
-            if made.keys() != {file["sha256"] for file in entry["manifest"]["files"].values()}:
-                report.reasons.append(f"the data {short(digest)} are not what gen-data makes with their options")
-                return {}
-            available |= made
-    for sha256 in tested - available.keys():
+    files, unmade = provenance.files(trained.values(), tested, given, work)
+    if unmade:
+        report.reasons.append(f"the data {short(unmade)} are not what gen-data makes with their options")
+        return files
+    for sha256 in tested - files.keys():
         raise ArtifactError(f"the manifests do not make the puzzles with sha256 {short(sha256)}; give --data.")
-    puzzles = {_key(row) for sha256 in tested for row in jsonl.read_rows(available[sha256])}
+    puzzles = {key for sha256 in tested for key in provenance.puzzles(files[sha256])}
     checked = []
-    for digest, sha256 in training.items():
-        if sha256 not in available:
+    for digest, entry in trained.items():
+        if (file := files.get(provenance.train_sha256(entry))) is None:
             report.not_checked.append(f"the training data {short(digest)}, which their manifest does not make (--data)")
             continue
-        keys = [_key(row) for row in jsonl.read_rows(available[sha256])]
-        checked.append(f"no test puzzle among the {len(keys):,} training rows of {short(digest)}")
-        if leaked := puzzles.intersection(keys):
-            report.reasons.append(
-                f"{len(leaked)} of {len(puzzles)} test puzzles are in the training data {short(digest)}"
-            )
+        training = provenance.puzzles(file)
+        checked.append(f"no test puzzle among the {len(training):,} training rows of {short(digest)}")
+        if count := len(puzzles.intersection(training)):
+            report.reasons.append(f"{count} of {len(puzzles)} test puzzles are in the training data {short(digest)}")
     if (origin := artifacts.origin(release.chain)).kind not in ("model", "shipped"):
         report.not_checked.append(f"the data that {origin.name} was trained on before")
     if checked and not report.reasons:
         report.checked["data"] = "\n".join(checked)
-    return available
-
-
-def _by_sha256(directory: Path) -> dict[str, Path]:
-    """The files of a data artifact."""
-    return {file["sha256"]: directory / name for name, file in artifacts.read(directory, "data").files.items()}
-
-
-def _train_sha256(entry: Mapping[str, Any]) -> str:
-    """The sha256 of the file trained on, of a data artifact or a single file."""
-    files = entry.get("manifest", {}).get("files", {})
-    return str(files["train.jsonl"]["sha256"] if "train.jsonl" in files else entry["digest"])
-
-
-def _options(entry: Mapping[str, Any]) -> DataOptions | None:
-    """The options that make the data *entry*; None where other files or the Hub are needed too."""
-    manifest = entry.get("manifest", {})
-    try:
-        recorded: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in manifest["options"].items()
-        }
-        options = DataOptions(**recorded)
-    except (KeyError, TypeError, UsageError):
-        return None
-    return None if manifest.get("inputs") or options.from_hub else options
-
-
-def _key(row: Mapping[str, Any]) -> Any:
-    return (*sorted(row["nums"]), row["target"]) if "nums" in row else row["question"]
+    return files
 
 
 def _evaluation(
@@ -315,10 +276,12 @@ def _evaluation(
     if report.reasons:
         return
     report.checked[key] = f"{len(recorded.samples):,} samples with the grades and figures of their texts"
-    again = reproduce.repeat(recorded, str(weights.path), file, work / key, limit=limit, on_batch=on_batch)
+    digest, files = recorded.manifest.inputs["model"]["digest"], weights.manifest.files
+    model = next((weights.path / name for name in files if files[name]["sha256"] == digest), weights.path)  # a GGUF
+    again = reproduce.repeat(recorded, str(model), file, work / key, limit=limit, on_batch=on_batch)
     report.evaluations[weights.location] = again
     report.reasons += [f"{key}: {fault}" for fault in again.faults]
     if again.n < recorded.metrics["n"]:
         report.not_checked.append(f"{key}: {recorded.metrics['n'] - again.n:,} puzzles after the first {again.n:,}")
-    if again.differing and not recorded.metrics["decoding"]["greedy"]:
+    if again.differing and not recorded.metrics["decoding"].get("greedy"):
         report.not_checked.append(f"{key}: that rounding explains each text that differs, as they are sampled")

@@ -149,6 +149,11 @@ def another_accuracy_in_the_metadata(root: Path) -> None:
     seal(root / "release")
 
 
+def another_licence_in_the_metadata(root: Path) -> None:
+    edit(root / "release" / "README.md", "license: apache-2.0", "license: apache-2.0-modified")
+    seal(root / "release")
+
+
 def a_sentence_with_a_figure(root: Path) -> None:
     edit(root / "release" / "README.md", "## Results\n", "## Results\n\nOn harder puzzles it solves 95%.\n")
     seal(root / "release")
@@ -161,6 +166,11 @@ def another_accuracy_in_the_comparison(root: Path) -> None:
 
 def another_accuracy_in_the_manifest(root: Path) -> None:
     seal(root / "release", lambda manifest: manifest["facts"].update(accuracy=0.99))
+
+
+def a_verdict_listed(root: Path) -> None:
+    edit(root / "release" / "eval" / "samples.jsonl", '"correct": false', '"correct": true')
+    seal(root / "release")
 
 
 def a_verdict(root: Path) -> None:
@@ -250,9 +260,11 @@ DOCTORED: dict[Callable[[Path], None], str] = {
     another_accuracy_on_the_card: r"README\.md is not the file that the manifest lists",
     another_accuracy_on_the_card_listed: r"README\.md has 99\.0% where",
     another_accuracy_in_the_metadata: r"README\.md has 0\.99 where",
+    another_licence_in_the_metadata: "other metadata",
     a_sentence_with_a_figure: r"README\.md has 95% where",
     another_accuracy_in_the_comparison: "the comparison in README",
     another_accuracy_in_the_manifest: "another accuracy",
+    a_verdict_listed: r"samples\.jsonl is damaged",
     a_verdict: "1 samples are not what .*correct, reason",
     a_text: "none that these weights write",
     the_figures: r"details\.json has other figures than its samples \(accuracy, correct\)",
