@@ -1,0 +1,150 @@
+"""DVC as its users use it: experiments, metrics, plots and a remote, on the first stages of the real dvc.yaml.
+
+A script takes the place of ``countdown-rl``: it writes the files of each stage, and as accuracy the learning rate.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+RATE = "stages/train.yaml:train.learning-rate=1e-4"
+
+STAND_IN = """#!/bin/sh
+stage=$1
+while [ $# -gt 0 ]; do
+  case $1 in --out) out=$2;; --model) model=$2;; --log) log=$2;; --learning-rate) rate=$2;; esac
+  shift
+done
+echo $stage >> "$STAGES"
+mkdir -p $(dirname $out)
+case $stage in
+  gen-data) mkdir $out; echo puzzle > $out/test.jsonl;;
+  train)
+    mkdir -p $out artifacts/train
+    echo $rate > $out/rate
+    echo sample > artifacts/train/samples.jsonl
+    echo step,reward,correct,correct_3,correct_4,correct_add_sub,correct_mul_div,mean_length,entropy,\
+frac_reward_zero_std,truncated > $log
+    echo 1,$rate,0,0,0,0,0,0,0,0,0 >> $log;;
+  eval)
+    mkdir -p $out
+    rate=$(cat $model/rate 2>/dev/null || echo 0)
+    echo '{"n": 1000, "accuracy": '$rate'}' > $out/metrics.json
+    for name in details.json manifest.json samples.jsonl; do echo '{"of": "'$out $rate'"}' > $out/$name; done;;
+esac
+"""
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", *words], check=True, capture_output=True)
+
+
+def dvc(*words: str) -> str:
+    """Run ``dvc`` and return its stdout."""
+    command = [sys.executable, "-m", "dvc", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A directory for everything that Git and DVC write, with the stand-in on the path."""
+    root = tmp_path_factory.mktemp("dvc")
+    (root / "bin").mkdir()
+    (root / "bin" / "countdown-rl").write_text(STAND_IN)
+    (root / "bin" / "countdown-rl").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        # The queue's worker starts `dvc` by its name.
+        patch.setenv("PATH", f"{root / 'bin'}:{Path(sys.executable).parent}", prepend=":")
+        patch.setenv("STAGES", str(root / "stages"))
+        patch.setenv("DVC_GLOBAL_CONFIG_DIR", str(root / "config"))
+        patch.setenv("DVC_SITE_CACHE_DIR", str(root / "site"))
+        for role in ("AUTHOR", "COMMITTER"):
+            patch.setenv(f"GIT_{role}_NAME", "me")
+            patch.setenv(f"GIT_{role}_EMAIL", "me@example.org")
+        yield root
+
+
+@pytest.fixture(scope="module")
+def pipeline(root):
+    """A repository with the stages up to eval, run and committed."""
+    project = root / "project"
+    shutil.copytree(ROOT / "stages", project / "stages")
+    for name in (".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
+        (project / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, project / name)
+    pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    stages = {name: pipeline["stages"][name] for name in ("gen-data", "train", "eval")}
+    stages["eval"]["foreach"] = {
+        name: stages["eval"]["foreach"][name] for name in ("base", "adapter", "adapter-sampled")
+    }
+    (project / "dvc.yaml").write_text(yaml.safe_dump(pipeline | {"stages": stages}, sort_keys=False))
+    for stage in stages.values():
+        for dep in stage.get("do", stage)["deps"]:
+            if dep.startswith("countdown_rl/"):
+                path = project / dep if Path(dep).suffix else project / dep / "module.py"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+    with chdir(project):
+        git("init", "-b", "main")
+        dvc("repro", "--quiet")
+        git("add", "--all")
+        git("commit", "-m", "first")
+    return project
+
+
+@pytest.fixture
+def project(pipeline, tmp_path, monkeypatch):
+    """A copy of the repository, as the working directory."""
+    shutil.copytree(pipeline, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def test_a_queued_experiment_runs_with_its_option_and_is_compared(project):
+    dvc("exp", "run", "--set-param", RATE, "--queue", "--name", "slower")
+    dvc("exp", "run", "--run-all")
+    table = dvc("exp", "show", "--only-changed", "--drop", "artifacts", "--md")
+    heads, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()]
+    assert heads == ["Experiment", "Created", "State", "Executor", "accuracy", "train.learning-rate"]
+    assert [row[4:] for row in rows] == [["0.001", "0.001"], ["0.001", "0.001"], ["0.0001", "0.0001"]]
+    dvc("exp", "apply", "slower")
+    old, new = ((ROOT / "stages/train.yaml").read_text(), Path("stages/train.yaml").read_text())
+    assert new == old.replace("learning-rate: 0.001", "learning-rate: 0.0001")
+
+
+def test_metrics_and_plots_of_two_runs_are_compared(project):
+    Path("artifacts/eval/adapter/metrics.json").write_text('{"n": 1000, "accuracy": 0.5}')
+    Path("artifacts/eval/base/metrics.json").write_text('{"n": 1000, "accuracy": 0.4}')
+    adapter, base = (f"artifacts/eval/{name}/metrics.json" for name in ("adapter", "base"))
+    change = {"accuracy": {"old": 0.001, "new": 0.5, "diff": 0.499}}
+    assert json.loads(dvc("metrics", "diff", "--json")) == {adapter: change}
+    assert set(json.loads(dvc("metrics", "diff", "--json", "--targets", adapter, base))) == {adapter, base}
+    plots = json.loads(dvc("plots", "diff", "--json"))["data"]
+    assert list(plots) == ["learning", "numbers", "operators", "length", "entropy", "signal"]
+    for (plot,) in plots.values():
+        assert plot["revisions"] == ["workspace", "HEAD"]
+        assert plot["content"]["title"]["text"]
+        assert len(plot["content"]["title"]["text"]) < 40
+
+
+def test_a_clone_with_the_remote_has_everything_and_runs_nothing(project, root, tmp_path, monkeypatch):
+    dvc("remote", "add", "--local", "--default", "disk", str(tmp_path / "disk"))
+    dvc("push", "--quiet")
+    git("clone", str(project), str(tmp_path / "clone"))
+    monkeypatch.chdir(tmp_path / "clone")
+    dvc("remote", "add", "--local", "--default", "disk", str(tmp_path / "disk"))
+    dvc("pull", "--quiet")
+    assert Path("artifacts/adapter/rate").read_text() == "0.001\n"
+    (root / "stages").unlink()
+    dvc("repro", "--quiet")
+    assert not (root / "stages").exists()
+    assert subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True).stdout == ""
