@@ -21,9 +21,9 @@ def publish(
 ) -> None:
     """Build the release folder of a model, and upload it with --push.
 
-    The folder holds weights, tokenizer, licence, a model card with results, training curves and checksums, and the
-    chain of manifests from the data to the weights. With --also it holds the same model in other formats, each in
-    its own subfolder. The same artifacts give the same bytes.
+    The folder holds weights, tokenizer, licence, a model card with results, training curves and checksums, the
+    evaluation with every completion, and the chain of manifests from the data to the weights. With --also it holds
+    the same model in other formats, each in its own subfolder. The same artifacts give the same bytes.
 
     With --push the folder goes to the Hub as one commit, private unless --public; then every file there is compared
     by size and hash. A release that is up to date is uploaded as it was built, and only changed files are sent. The

@@ -22,6 +22,7 @@ from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.verify import CONFIRMED, REFUTED, verify
 from countdown_rl.inference.generate import Completion
+from countdown_rl.models import load as models
 from countdown_rl.models import reference
 from countdown_rl.models.reference import SHIPPED
 from tests.support import tiny_llama
@@ -194,6 +195,15 @@ def a_text(root: Path) -> None:
     record(root, change)
 
 
+def a_figure_left_out(root: Path) -> None:
+    edit(root / "release" / "eval" / "details.json", r'  "format": [\d.]+,\n', "")
+    manifest = json.loads((root / "release" / "eval" / MANIFEST).read_bytes())
+    manifest["files"]["details.json"] = artifacts.entry(root / "release" / "eval" / "details.json")
+    evaluation = Manifest(**manifest)
+    (root / "release" / "eval" / MANIFEST).write_bytes(evaluation.to_bytes())
+    seal(root / "release", lambda manifest: manifest["inputs"].update(eval=evaluation.as_input()))
+
+
 def the_figures(root: Path) -> None:
     record(root, lambda samples, figures: figures.update(accuracy=0.99, correct=N))
 
@@ -267,6 +277,7 @@ DOCTORED: dict[Callable[[Path], None], str] = {
     a_verdict_listed: r"samples\.jsonl is damaged",
     a_verdict: "1 samples are not what .*correct, reason",
     a_text: "none that these weights write",
+    a_figure_left_out: "does not describe the release",
     the_figures: r"details\.json has other figures than its samples \(accuracy, correct\)",
     a_length: "another length",
     the_puzzle_of_a_sample: "samples are not what .*nums",
@@ -292,6 +303,17 @@ def test_a_doctored_release_is_refuted(root, doctor):
     report = verify(str(root / "release"))
     assert report.conclusion == REFUTED
     assert re.search(DOCTORED[doctor], report.reasons[0])
+
+
+def test_recorded_texts_are_as_likely_as_any_also_in_another_precision(released):
+    samples = results.read(released / "eval" / "model").samples
+    for precision, bound in (("fp32", 1e-3), ("bf16", reproduce.ROUNDING)):
+        loaded = models.load(reference.resolve(str(released / "model")), precision=precision)
+        gaps = [
+            reproduce._gap(loaded, sample, row, OPTIONS.max_new_tokens)
+            for sample, row in zip(samples, rows(released), strict=True)
+        ]
+        assert max(gaps) < bound
 
 
 def test_texts_that_rounding_explains_are_those_of_another_machine(root, monkeypatch):
