@@ -152,29 +152,35 @@ RUN = (
 )
 
 
-def run(place, name, *launcher, extra=(), env=()):
-    """Train in *place* into directories called *name*; *launcher* is what Python runs."""
-    words = [*launcher, *RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv", "--checkpoints", f"{name}/kept"]
+def run(place, name, *extra, env=()):
+    """Train in *place* into directories called *name*."""
+    words = [
+        "-m",
+        "countdown_rl",
+        *RUN,
+        "--out",
+        f"{name}/adapter",
+        "--log",
+        f"{name}/log.csv",
+        "--checkpoints",
+        f"{name}/kept",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
     return subprocess.run(
         [sys.executable, *words, *extra], capture_output=True, text=True, cwd=place, env=environment, timeout=300
     )
 
 
-def both(place, name):
-    return run(place, name, "-m", "countdown_rl", extra=("--processes", "2", "--json"))
-
-
 @pytest.fixture(scope="module")
 def two(place):
-    done = both(place, "two")
+    done = run(place, "two", "--processes", "2", "--json")
     assert done.returncode == 0, done.stderr
     return done
 
 
 @pytest.mark.slow
 def test_two_processes_write_the_files_of_one_and_print_once(place, two):
-    alone = run(place, "one", "-m", "countdown_rl", extra=("--json",))
+    alone = run(place, "one", "--json")
     assert alone.returncode == 0, alone.stderr
 
     def files(name):
@@ -187,18 +193,6 @@ def test_two_processes_write_the_files_of_one_and_print_once(place, two):
     assert two.stderr.count("Wrote two/adapter") == 1
     one_log, two_log = ((place / name / "log.csv").read_text().splitlines() for name in ("one", "two"))
     assert len(one_log) == len(two_log) == 1 + 4
-
-
-@pytest.mark.slow
-def test_accelerate_launch_gives_the_same_weights(place, two):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    launcher = ("-m", "accelerate.commands.launch", "--config_file", str(path_of("ddp")), "--num_processes", "2")
-    done = run(place, "launched", *launcher, "--main_process_port", port, "-m", "countdown_rl")
-    assert done.returncode == 0, done.stderr
-    weights = [(place / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("two", "launched")]
-    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow
@@ -215,10 +209,9 @@ def test_two_processes_resume_after_a_kill(place, two):
     )
     reward = ("--reward", "dying:reward=1")
     env = (("PYTHONPATH", f"{ROOT}:{place}"),)
-    launcher = ("-m", "countdown_rl")
     extra = ("--processes", "2", "--json", *reward)
-    assert run(place, "killed", *launcher, extra=extra, env=env).returncode != 0
-    done = run(place, "killed", *launcher, extra=extra, env=env)
+    assert run(place, "killed", *extra, env=env).returncode != 0
+    done = run(place, "killed", *extra, env=env)
     assert done.returncode == 0, done.stderr
     assert "Continuing after step 2." in done.stderr
     assert json.loads(done.stdout)["resumed"] == 2
@@ -265,14 +258,14 @@ def test_two_processes_train_all_weights_under_fsdp(place):
 def test_two_processes_train_an_adapter_under_zero2(place):
     pytest.importorskip("deepspeed")
     extra = ("--processes", "2", "--launch", "zero2", "--precision", "fp32", "--json")
-    done = run(place, "zero2", "-m", "countdown_rl", extra=extra, env=(("DS_ACCELERATOR", "cpu"),))
+    done = run(place, "zero2", *extra, env=(("DS_ACCELERATOR", "cpu"),))
     assert done.returncode == 0, done.stderr
     artifacts.read(place / "zero2" / "adapter", "adapter")
 
 
 @pytest.mark.slow
 def test_two_processes_refuse_with_one_sentence(place):
-    done = run(place, "refused", "-m", "countdown_rl", extra=("--processes", "2", "--max-prompt-length", "5"))
+    done = run(place, "refused", "--processes", "2", "--max-prompt-length", "5")
     assert done.returncode == 1
     assert done.stderr.count("error:") == 1
     assert "Traceback" not in done.stderr

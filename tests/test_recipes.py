@@ -113,27 +113,27 @@ def world(tmp_path_factory) -> Path:
     return root
 
 
-def call(name: str, world: Path, out: Path, command: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the recipe *name* with its stand-ins; *command* is the shell script that replaces countdown-rl."""
+def printed(name: str, world: Path, out: Path, *words: str) -> list[list[str]]:
+    """The commands that the recipe *name* gives, with its stand-ins; none is run."""
     family, data = FIELD.get(name, ("", None))
     answering = out.parent / "bin" / "countdown-rl"
     answering.parent.mkdir()
-    answering.write_text(f"#!/bin/sh\n{command}\n")
+    answering.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" && printf '\\n'\n")
     answering.chmod(0o755)
     environment = os.environ | {"PATH": f"{answering.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment |= {"MODEL": str(world / family)} | ({"FROM": str(world / f"{data}.jsonl")} if data else {})
     script = ROOT / "stages" / "recipes" / f"{name}.sh"
-    return subprocess.run([script, *words, out], capture_output=True, text=True, env=environment)
-
-
-REAL = f'exec {shlex.quote(sys.executable)} -m countdown_rl "$@"'
-
-
-def printed(name: str, world: Path, out: Path, *words: str) -> list[list[str]]:
-    """Return the commands of a recipe, without running them."""
-    done = call(name, world, out, "printf '%s\\0' \"$@\" && printf '\\n'", *words)
+    done = subprocess.run([script, *words, out], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
+
+
+def run_here(words, monkeypatch, capsys):
+    """Run a command in this process, which saves its imports."""
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert not left.value.code, capsys.readouterr().err
 
 
 def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
@@ -148,7 +148,6 @@ def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
 
 @pytest.mark.parametrize("name", FIELD)
 def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch, capsys):
-    # The recipe only prints its commands; running them in this process saves the imports.
     commands = printed(name, world, tmp_path / "out", "--check")
     assert [command[0] for command in commands] == ["gen-data", "train"]
     assert "--check" in commands[1]
@@ -157,10 +156,7 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path / "out")
     for words in commands:
         capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
-        with pytest.raises(SystemExit) as left:
-            main.main()
-        assert not left.value.code, capsys.readouterr().err
+        run_here(words, monkeypatch, capsys)
     checked = json.loads(capsys.readouterr().out)
     assert checked["architecture"].lower().startswith(FIELD[name][0][:5])
     assert checked["longest_prompt"] > 50
@@ -169,11 +165,12 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIELD)
-def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path):
+def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    done = call(name, world, out, REAL, "--quick")
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    commands = printed(name, world, out, "--quick")
+    monkeypatch.chdir(out)
+    for words in commands:
+        run_here(words + (["--threads", "1"] if words[0] in ("eval", "train") else []), monkeypatch, capsys)
     for command, _ in calls(ROOT / "stages" / "recipes" / f"{name}.sh"):
         made = {"gen-data": "data", "train": "adapter", "eval": "eval/adapter", "merge": "merged"}
         made |= {"quantize": "quantized", "compare": "eval/comparison", "publish": "release"}
@@ -242,7 +239,7 @@ def run(gguf, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("recipe") / "out"
     command = out.parent / "bin" / "countdown-rl"
     command.parent.mkdir()
-    command.write_text(f"#!/bin/sh\n{REAL}\n")
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m countdown_rl "$@"\n')
     command.chmod(0o755)
     environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([SMOLLM2, gguf, out, "--quick"], capture_output=True, text=True, env=environment)
