@@ -226,12 +226,13 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def fsync(path: Path) -> None:
-    """Flush the file or directory at *path* from the operating system's cache to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Flush the file or directory at *path*, with all that is in it, from the operating system's cache to the disk."""
+    for part in [*path.rglob("*"), path]:
+        handle = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
@@ -253,21 +254,7 @@ def writing(
     """
     out = Path(out)
     check_writable(out, kind)
-    with locked(out):
-        yield from _writing(out, kind, options, inputs, libraries)
-
-
-def _writing(
-    out: Path, kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any] | None, libraries: Iterable[str]
-) -> Iterator[Draft]:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for stale in out.parent.glob(f".{out.name}.partial-*"):  # left by a killed run; nothing else makes these
-            shutil.rmtree(stale, ignore_errors=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    except (FileNotFoundError, PermissionError) as error:  # under /proc, for example, despite the permission bits
-        raise _refused(out.parent) from error
-    try:
+    with locked(out), _partial(out) as partial:
         draft = Draft(partial, {}, dict(inputs or {}))
         yield draft
         manifest = Manifest(
@@ -281,8 +268,22 @@ def _writing(
         (partial / MANIFEST).write_bytes(manifest.to_bytes())
         for path in [*partial.rglob("*"), partial]:
             path.chmod(0o755 if path.is_dir() else 0o644)  # safetensors makes files that only their owner can read
-            fsync(path)
+        fsync(partial)
         _replace(partial, out)
+
+
+@contextmanager
+def _partial(out: Path) -> Iterator[Path]:
+    """An empty directory beside *out*, removed at the end."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for stale in out.parent.glob(f".{out.name}.partial-*"):  # left by a killed run; nothing else makes these
+            shutil.rmtree(stale, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    except (FileNotFoundError, PermissionError) as error:  # under /proc, for example, despite the permission bits
+        raise _refused(out.parent) from error
+    try:
+        yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

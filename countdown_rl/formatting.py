@@ -12,11 +12,9 @@ def printable(text: str) -> str:
 
     A terminal or a page obeys such characters, and a model may write any. New lines and tabs stay.
     """
-    return _UNUSUAL.sub(lambda match: match[0] if match[0].isprintable() else _escape(match[0]), text)
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode()
+    return _UNUSUAL.sub(
+        lambda match: match[0] if match[0].isprintable() else match[0].encode("unicode_escape").decode(), text
+    )
 
 
 def percent(share: float) -> str:

@@ -265,7 +265,7 @@ def test_two_processes_train_an_adapter_under_zero2(place):
 
 @pytest.mark.slow
 def test_two_processes_refuse_with_one_sentence(place):
-    done = run(place, "refused", "--processes", "2", "--max-prompt-length", "5")
+    done = run(place, "refused", "--processes", "2", "--data", "nowhere.jsonl")
     assert done.returncode == 1
     assert done.stderr.count("error:") == 1
     assert "Traceback" not in done.stderr

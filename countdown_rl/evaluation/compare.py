@@ -95,8 +95,8 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several: the normal interval
     and test of the mean difference, also of pass@k under ``pass_at`` (k: powers of two).
     """
-    per_puzzle = len(first.samples) // first.metrics["n"]
-    counts = _correct(first), _correct(second)
+    per_puzzle = len(first.by_puzzle[0])
+    counts = [[sum(sample["correct"] for sample in samples) for samples in side.by_puzzle] for side in (first, second)]
     pairs = list(zip(*counts, strict=True))
     passes = {}
     if per_puzzle == 1:
@@ -151,7 +151,7 @@ def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
 
 
 def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
-    for before, after in zip(_by_puzzle(results[first]), _by_puzzle(results[second]), strict=True):
+    for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
         was, now = (sum(sample["correct"] for sample in samples) for samples in (before, after))
         if was == now:
             continue
@@ -166,16 +166,6 @@ def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator
             | ({"right_before": was, "right_after": now, "completions": len(before)} if len(before) > 1 else {})
             | {when: {key: sample.get(key) for key in _COMPLETION} for when, sample in shown.items()}
         )
-
-
-def _by_puzzle(result: Result) -> list[list[dict[str, Any]]]:
-    per_puzzle = len(result.samples) // result.metrics["n"]
-    return [result.samples[start : start + per_puzzle] for start in range(0, len(result.samples), per_puzzle)]
-
-
-def _correct(result: Result) -> list[int]:
-    """The number of each puzzle's completions that are correct."""
-    return [sum(sample["correct"] for sample in samples) for samples in _by_puzzle(result)]
 
 
 def table(values: Mapping[str, Any]) -> str:

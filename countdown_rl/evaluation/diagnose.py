@@ -99,8 +99,8 @@ def shapes(result: Result) -> list[dict[str, Any]]:
     """Accuracy by the shape of the expression needed (that of one solution), the largest loss of points first."""
     groups: dict[str, list[bool]] = {}
     for sample in result.samples:
-        if solution := _solution(sample):
-            groups.setdefault(shape(parse(solution).tree), []).append(sample["correct"])
+        if expression := solution(sample):
+            groups.setdefault(shape(parse(expression).tree), []).append(sample["correct"])
     n = len(result.samples)
     rows = [
         {
@@ -127,7 +127,7 @@ def solved_by_line(result: Result, plan: traces.Plan) -> dict[str, dict[str, lis
             continue
         trace = execution.read(sample["completion"], sample, plan)
         lines = len(trace.lines) if trace and sample["correct"] else max(LINES) + 1
-        expression = _solution(sample)
+        expression = solution(sample)
         for group in ("all", *(operators(parse(expression).tree) if expression else ())):
             by_name = curves.setdefault(group, {name: [] for name in ("model", *teachers)})
             by_name["model"].append([float(lines <= count) for count in LINES])
@@ -159,7 +159,8 @@ def _key(row: Mapping[str, Any]) -> str:
     return f"{row['nums']} {row['target']}"
 
 
-def _solution(sample: Mapping[str, Any]) -> str | None:
+def solution(sample: Mapping[str, Any]) -> str | None:
+    """A solution of the puzzle of *sample*; None where there is none, or no puzzle that the solver takes."""
     if not 0 < len(sample.get("nums", ())) <= MAX_NUMBERS:
         return None
     return _solve(CountdownRow(sample).puzzle)

@@ -109,6 +109,12 @@ class Result:
     manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
     path: Path = field(default=Path(), compare=False)
 
+    @property
+    def by_puzzle(self) -> list[list[Sample]]:
+        """The samples of each puzzle."""
+        count = len(self.samples) // self.metrics["n"]
+        return [self.samples[start : start + count] for start in range(0, len(self.samples), count)]
+
 
 def read(path: Path) -> Result:
     """The evaluation at *path*. Raises ArtifactError if it is missing or damaged."""

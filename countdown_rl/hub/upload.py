@@ -13,8 +13,8 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -86,6 +86,7 @@ def push(
         UsageError: *repo_id* is not NAME/MODEL.
     """
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError
     from huggingface_hub.utils import disable_progress_bars
 
     check_hub_id("--repo-id", repo_id)
@@ -97,17 +98,19 @@ def push(
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         disable_progress_bars()
-    with _errors_as_sentences(repo_id), warnings.catch_warnings(action="ignore"):
-        for pause in PAUSES:
+    pauses = iter(PAUSES)
+    with warnings.catch_warnings(action="ignore"):
+        while True:
             try:
                 return repository.update(public=public, force=force, tag=tag)
-            except Exception as error:
-                reason = _temporary(error)
-                if reason is None:
+            except (RuntimeError, OSError, ValueError, HTTPError) as error:
+                sentence, passing = _explained(error, repo_id)
+                if sentence is None:
                     raise
-                log(f"{reason}; trying again in {pause:.0f} s")
+                if passing is None or (pause := next(pauses, None)) is None:
+                    raise HubError(sentence) from error
+                log(f"{passing}; trying again in {pause:.0f} s")
                 time.sleep(pause)
-        return repository.update(public=public, force=force, tag=tag)
 
 
 def _token() -> str:
@@ -267,52 +270,29 @@ class Repository:
         return manifest if manifest.kind == self.manifest.kind else None
 
 
-def _cause(error: BaseException) -> BaseException:
-    # huggingface_hub wraps an error of an upload thread in a RuntimeError.
-    while isinstance(error, RuntimeError) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _temporary(error: BaseException) -> str | None:
-    """Return what went wrong if a new attempt may succeed, else None."""
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError
-
-    error = _cause(error)
-    if isinstance(error, HfHubHTTPError):
-        status = error.response.status_code
-        return f"the Hub answered {status}" if status in (408, 429) or status >= 500 else None
-    # A JSON error is the HTML page of a gateway, or half of a response.
-    return "the connection broke" if isinstance(error, HTTPError | json.JSONDecodeError) else None
-
-
-@contextmanager
-def _errors_as_sentences(repo_id: str) -> Iterator[None]:
-    """Turn errors of huggingface_hub into a :class:`HubError`."""
+def _explained(error: BaseException, repo_id: str) -> tuple[str | None, str | None]:
+    """Return the sentence for an error, None if it is not of huggingface_hub, and if it may pass what went wrong."""
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
-    try:
-        yield
-    except (RuntimeError, OSError, ValueError, HTTPError) as wrapped:
-        error = _cause(wrapped)
-        if isinstance(error, OfflineModeIsEnabled):
-            sentence = "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it."
-        elif isinstance(error, HfHubHTTPError):
-            status, seconds = error.response.status_code, error.response.headers.get("Retry-After", "")
-            if status in _REFUSALS:
-                wait = f" {seconds} s" if seconds.isdigit() else ""
-                sentence = _REFUSALS[status].format(repo_id=repo_id, wait=wait)
-            elif status >= 500:
-                sentence = f"the Hub answered {status} repeatedly; later {_AGAIN}"
-            else:
-                sentence = f"the Hub refused ({status}): {_one_line(error.server_message or 'no reason given')}"
-        elif isinstance(error, HTTPError | json.JSONDecodeError):
-            sentence = f"the Hub cannot be reached, or the connection broke; check the network, then {_AGAIN}"
-        elif isinstance(error, ValueError):
-            sentence = f"the Hub does not accept {repo_id}: {_one_line(str(error))}"
-        else:
-            raise
-        raise HubError(sentence) from error
+    while isinstance(error, RuntimeError) and error.__cause__ is not None:  # around an error of an upload thread
+        error = error.__cause__
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it.", None
+    if isinstance(error, HfHubHTTPError):
+        status, seconds = error.response.status_code, error.response.headers.get("Retry-After", "")
+        passing = f"the Hub answered {status}" if status in (408, 429) or status >= 500 else None
+        if status in _REFUSALS:
+            wait = f" {seconds} s" if seconds.isdigit() else ""
+            return _REFUSALS[status].format(repo_id=repo_id, wait=wait), passing
+        if status >= 500:
+            return f"the Hub answered {status} repeatedly; later {_AGAIN}", passing
+        return f"the Hub refused ({status}): {_one_line(error.server_message or 'no reason given')}", passing
+    if isinstance(error, HTTPError | json.JSONDecodeError):  # the latter: a gateway's HTML page, or half of a response
+        sentence = f"the Hub cannot be reached, or the connection broke; check the network, then {_AGAIN}"
+        return sentence, "the connection broke"
+    if isinstance(error, ValueError):
+        return f"the Hub does not accept {repo_id}: {_one_line(str(error))}", None
+    return None, None
 
 
 def _one_line(text: str) -> str:

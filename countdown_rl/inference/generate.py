@@ -91,16 +91,16 @@ def _batch_memory(loaded: Loaded) -> int:
     if str(loaded.device).startswith("cuda"):
         weights = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
         return int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) // 2)
-    return min(MAX_BATCH_BYTES, _main_memory() // 4)
+    return min(MAX_BATCH_BYTES, (main_memory() or 4 * MAX_BATCH_BYTES) // 4)
 
 
-def _main_memory() -> int:
-    """Bytes of main memory that this process may use, by the machine and by its control group."""
+def main_memory() -> int | None:
+    """Bytes of main memory that this process may use, by the machine and by its control group; None if unknown."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # there is no such file, or it reads "max"
             limits.append(int(Path(file).read_text()))
-    return min(limits, default=4 * MAX_BATCH_BYTES)
+    return min(limits, default=None)
 
 
 def row_seed(seed: int, number: int, index: int) -> int:

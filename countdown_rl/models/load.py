@@ -158,15 +158,13 @@ def stored_format(ref: ModelRef) -> str:
     Raises:
         ModelError: they are quantized in an unsupported way.
     """
-    from countdown_rl.models import w4a16
-
     path = files(ref)
     if path.is_file():
         return "gguf"
     config = shape.quantization_config(path)
     if config is None:
         return "plain"
-    if w4a16.is_w4a16(config):
+    if (config.get("quant_method"), config.get("format")) == ("compressed-tensors", "pack-quantized"):
         return "w4a16"
     if config.get("load_in_4bit"):
         return "bitsandbytes-4bit"

@@ -4,7 +4,7 @@ The layout is ``pack-quantized`` of compressed-tensors, which vLLM reads directl
 rounds to nearest and packs; quantization is symmetric, without zero points.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from importlib.util import find_spec
 from math import ceil
 from typing import Any
@@ -30,14 +30,6 @@ def group_size(widths: Collection[int]) -> int:
             f"no layer has rows of a multiple of {GROUP_SIZES[-1]} weights, as W4A16 requires; give --format nf4."
         )
     return next(size for size in GROUP_SIZES if all(width % size == 0 for width in widths))
-
-
-def is_w4a16(quantization_config: Mapping[str, Any]) -> bool:
-    """Return True if a checkpoint with this ``quantization_config`` is in the ``pack-quantized`` format."""
-    return (
-        quantization_config.get("quant_method") == "compressed-tensors"
-        and quantization_config.get("format") == "pack-quantized"
-    )
 
 
 def check_installed() -> None:

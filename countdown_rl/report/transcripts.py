@@ -2,21 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from countdown_rl.evaluation import diagnose
 from countdown_rl.evaluation.results import Result
-from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
-from countdown_rl.puzzle.rules import MAX_NUMBERS
-from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.explain import verdict
 
 #: The number of puzzles won, and of puzzles lost, that are shown.
 CHANGED = 4
-
-_solve = lru_cache(maxsize=4_096)(solver.solve)
 
 
 @dataclass(frozen=True)
@@ -60,15 +55,13 @@ def transcript(sample: Mapping[str, Any]) -> Transcript:
         if number in foreign:
             foreign.remove(number)
     completion = pieces(sample["completion"].strip("\n"))
-    known = sample["correct"] or not 0 < len(nums) <= MAX_NUMBERS
-    solution = None if known else _solve(CountdownRow(sample).puzzle).solution
+    solution = None if sample["correct"] else diagnose.solution(sample)
     return Transcript(sample, completion, worked, numbers, foreign, verdict(sample), solution)
 
 
 def leading(result: Result, puzzles: int) -> list[Transcript]:
     """The first completion of each of the first so many *puzzles*."""
-    per_puzzle = len(result.samples) // result.metrics["n"]
-    return [transcript(sample) for sample in result.samples[: puzzles * per_puzzle : per_puzzle]]
+    return [transcript(samples[0]) for samples in result.by_puzzle[:puzzles]]
 
 
 def changed(first: Result, last: Result) -> dict[str, Any] | None:
@@ -76,7 +69,7 @@ def changed(first: Result, last: Result) -> dict[str, Any] | None:
 
     None where a puzzle has several completions, which may differ.
     """
-    if len(first.samples) > first.metrics["n"]:
+    if len(first.by_puzzle[0]) > 1:
         return None
     pairs = list(zip(first.samples, last.samples, strict=True))
     won = [pair for pair in pairs if not pair[0]["correct"] and pair[1]["correct"]]

@@ -187,14 +187,6 @@ def _steps(free: list[int], next_value: int, last: tuple[int, int] = (-1, -1)) -
                     yield (step, *others)
 
 
-def _results(a: int, b: int) -> Iterator[tuple[str, int]]:
-    """The operators between the larger and the smaller of two numbers, with their results."""
-    for operator in "+-*/":
-        result = combine(max(a, b), operator, min(a, b))
-        if result is not None and not (operator == "/" and min(a, b) == 1):
-            yield operator, result
-
-
 def combine(high: int, operator: str, low: int) -> int | None:
     """Return the result of one step, None where it is not a whole number from 1 to :data:`LIMIT`."""
     if operator == "/":
@@ -203,8 +195,14 @@ def combine(high: int, operator: str, low: int) -> int | None:
     return result if 0 < result <= LIMIT else None
 
 
-def _nearest(a: int, b: int, target: int) -> tuple[str, int]:
-    return min(_results(a, b), key=lambda outcome: abs(outcome[1] - target))
+def _nearest(high: int, low: int, target: int) -> str:
+    """The operator between two numbers whose result is nearest to *target*; not a division by 1."""
+    distances = {
+        operator: abs(result - target)
+        for operator in ("+-*" if low == 1 else "+-*/")
+        if (result := combine(high, operator, low)) is not None
+    }
+    return min(distances, key=distances.__getitem__)
 
 
 def execute(numbers: Sequence[int], way: Way, target: int) -> Line:
@@ -215,7 +213,7 @@ def execute(numbers: Sequence[int], way: Way, target: int) -> Line:
     for step in [*way.split(), None]:
         if step is None:
             i, j = sorted(free)
-            operator = _nearest(values[i], values[j], target)[0]
+            operator = _nearest(max(values[i], values[j]), min(values[i], values[j]), target)
         else:
             i, operator, j = _NAMES.index(step[0]), step[1], _NAMES.index(step[2])
         if values[i] < values[j]:

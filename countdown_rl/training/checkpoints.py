@@ -92,11 +92,9 @@ class Checkpoints:
         Args:
             best: the step with the best evaluation, whose weights are kept as well.
         """
-        for path in [*checkpoint.rglob("*"), checkpoint]:
-            artifacts.fsync(path)
+        artifacts.fsync(checkpoint)
         digests = {path.relative_to(checkpoint).as_posix(): artifacts.file_sha256(path) for path in _files(checkpoint)}
         (checkpoint / MARK).write_text(json.dumps(digests))
-        artifacts.fsync(checkpoint / MARK)
         artifacts.fsync(checkpoint)
         for other in self._directories():
             if other not in (checkpoint, self.best(best or 0)):
@@ -127,21 +125,22 @@ class Schedule:
         """Return True if a checkpoint is due after *step*; the same in every process."""
         if step % self._round_steps or step >= self._max_steps:
             return False
-        if not (self._every and step % self._every == 0) and not (self._seconds and self._time_is_up()):
+        late = time.monotonic() - self._last >= self._seconds
+        if not (self._every and step % self._every == 0) and not (self._seconds and _of_rank_0(late)):
             return False
         self._last = time.monotonic()
         return True
 
     def stop(self, step: int) -> bool:
         """Return True if training ends after *step* because of a signal; the same in every process."""
-        from accelerate.utils import broadcast_object_list
+        return step % self._round_steps == 0 and _of_rank_0(processes.pending_signal() is not None)
 
-        return step % self._round_steps == 0 and bool(broadcast_object_list([processes.pending_signal()])[0])
 
-    def _time_is_up(self) -> bool:
-        from accelerate.utils import broadcast_object_list
+def _of_rank_0(value: bool) -> bool:
+    """The *value* that the first process has."""
+    from accelerate.utils import broadcast_object_list
 
-        return bool(broadcast_object_list([time.monotonic() - self._last >= self._seconds])[0])
+    return bool(broadcast_object_list([value])[0])
 
 
 def _files(checkpoint: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 """Checks before a training run: options, model, data, prompts and memory, without loading weights."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,6 +9,7 @@ from typing import Any
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
+from countdown_rl.inference import generate
 from countdown_rl.models import chat_template, files, load, reference, shape
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, trl_config
@@ -244,6 +244,4 @@ def _device_memory(device: str) -> int | None:
 
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[1])
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+    return generate.main_memory()

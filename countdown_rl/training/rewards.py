@@ -25,12 +25,8 @@ from countdown_rl.tasks.task import Grade, Row
 
 Reward = Callable[[Grade, Row, int], float]
 
-_BOOLEAN: dict[str, Callable[[Grade], bool]] = {
-    "correct": lambda grade: grade.correct,
-    "format": lambda grade: grade.format,
-    "strict-format": lambda grade: grade.strict_format,
-    "well-formed": lambda grade: grade.well_formed,
-}
+#: Rewards that are fields of a grade.
+_BOOLEAN = ("correct", "format", "strict-format", "well-formed")
 #: Default of ``length``, in tokens.
 LENGTH_BUDGET = 100
 
@@ -56,17 +52,11 @@ def _integer(grade: Grade, row: Row, n_tokens: int) -> float:
 
 
 def _length(budget: int) -> Reward:
-    def reward(grade: Grade, row: Row, n_tokens: int) -> float:
-        return 0.0 if n_tokens < budget else -0.5
-
-    return reward
+    return lambda grade, row, n_tokens: 0.0 if n_tokens < budget else -0.5
 
 
-def _boolean(holds: Callable[[Grade], bool], no: float) -> Reward:
-    def reward(grade: Grade, row: Row, n_tokens: int) -> float:
-        return 1.0 if holds(grade) else no
-
-    return reward
+def _boolean(name: str, no: float) -> Reward:
+    return lambda grade, row, n_tokens: 1.0 if getattr(grade, name) else no
 
 
 _PLAIN: dict[str, Reward] = {"closeness": _closeness, "no-trailing": _no_trailing, "integer": _integer}
@@ -107,7 +97,7 @@ def reward(name: str) -> Callable[..., Any]:
         return _imported(name)
     boolean, slash, no = name.partition("/")
     if boolean in _BOOLEAN:
-        return _boolean(_BOOLEAN[boolean], _number(no, name) if slash else 0.0)
+        return _boolean(boolean.replace("-", "_"), _number(no, name) if slash else 0.0)
     raise UsageError(f"There is no reward {name!r}; take {', '.join(NAMES)} or module:function.")
 
 

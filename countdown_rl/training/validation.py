@@ -55,5 +55,4 @@ class Validation(TrainerCallback):
                 directory = self._store.best(step)
                 directory.mkdir(parents=True, exist_ok=True)
                 self._save(directory, state)
-                for path in [*directory.rglob("*"), directory]:
-                    artifacts.fsync(path)
+                artifacts.fsync(directory)

@@ -427,7 +427,7 @@ def test_batches_grow_with_the_memory_up_to_a_limit(monkeypatch):
     loaded = load.Loaded(tiny_llama.model(), tokenizer, ModelRef("x", "directory", None), "fp32", "cpu", "plain")
     rows = []
     for size in (64 << 20, 512 << 20, 4 << 30, 16 << 30, 256 << 30):
-        monkeypatch.setattr(generation, "_main_memory", lambda size=size: size)
+        monkeypatch.setattr(generation, "main_memory", lambda size=size: size)
         rows.append(generation.max_rows(loaded, 4_096, 4_096))
     assert rows == sorted(rows)
     assert 1 <= rows[0] < rows[2] <= rows[3] == rows[4]
@@ -455,5 +455,5 @@ def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(m
     assert rows * cache < (80 << 30) - 2 * weights.numel()
 
 
-def test_the_main_memory_of_this_process_is_plausible():
-    assert 64 << 20 < generation._main_memory() < 1 << 50
+def test_themain_memory_of_this_process_is_plausible():
+    assert 64 << 20 < generation.main_memory() < 1 << 50

@@ -676,7 +676,7 @@ def test_invalid_options_are_usage_errors():
 
 
 def command(place, out, *more):
-    flags = "--max-steps 40 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
+    flags = "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
     paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
     paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
     return subprocess.Popen(
