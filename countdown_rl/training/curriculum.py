@@ -2,8 +2,9 @@
 
 A group whose completions are all correct or all wrong has no advantage and gives no gradient. The curriculum counts
 the recent groups with both outcomes for every kind of puzzle (count of numbers, operators needed, number of
-solutions), and draws a kind in proportion to its rows times that share. The draws of a round depend on the seed, the
-number of the round and these counts alone, so a resumed run draws the same puzzles.
+solutions), and draws a kind in proportion to its rows times that share. Half of a round is drawn from all rows alike:
+without puzzles that it solves at once, a model unlearns how it solves them. The draws of a round depend on the seed,
+the number of the round and these counts alone, so a resumed run draws the same puzzles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ Row = Mapping[str, Any]
 #: By kind: [groups, groups with both outcomes], discounted over time.
 Evidence = dict[str, list[float]]
 
+#: Share of a round that is drawn from all rows alike.
+_UNIFORM = 0.5
 #: Discount of the counts per round.
 _DECAY = 0.95
 #: Rounds that may be drawn before the rewards of the first of them are known: data loaders prefetch.
@@ -88,12 +91,16 @@ class Curriculum:
     def probabilities(self, number: int) -> dict[str, float]:
         """The probability of each kind in round *number*, from 0. One not yet seen counts as mixed."""
         evidence = self._evidence[max(0, number + 1 - _AHEAD)]
-        shares = {}
-        for name, members in self._members.items():
+        weights = {}
+        for name in self._members:
             seen, mixed = evidence.get(name, (0.0, 0.0))
-            shares[name] = len(members) * (mixed + 1) / (seen + 1)
-        total = sum(shares.values())
-        return {name: share / total for name, share in shares.items()}
+            weights[name] = (mixed + 1) / (seen + 1)
+        rows = sum(map(len, self._members.values()))
+        mean = sum(weights[name] * len(members) for name, members in self._members.items()) / rows
+        return {
+            name: len(members) / rows * (_UNIFORM + (1 - _UNIFORM) * weights[name] / mean)
+            for name, members in self._members.items()
+        }
 
     def draw(self, number: int) -> list[int]:
         """The row indices of round *number*, without repeats where a kind has enough rows."""

@@ -43,10 +43,10 @@ def test_kinds_solved_sometimes_are_drawn_more_and_others_still():
     for number in range(12):
         course.observe(outcomes(course.draw(number), KINDS[:1]), num_generations=2)
     chances = course.probabilities(12)
-    assert chances[KINDS[0]] > 0.7
-    assert all(0.005 < chances[name] < 0.15 for name in KINDS[1:])
+    assert chances[KINDS[0]] > 0.45
+    assert all(0.125 < chances[name] < 0.2 for name in KINDS[1:])  # half of their share of the rows and more
     drawn = Counter(kind(ROWS[index]) for index in made(course.evidence, size=400).draw(12))
-    assert drawn[KINDS[0]] > 250
+    assert drawn[KINDS[0]] > 180
 
 
 def test_the_probability_of_an_unseen_kind_recovers():
@@ -57,7 +57,7 @@ def test_the_probability_of_an_unseen_kind_recovers():
     seen = [index for index in range(100) if kind(ROWS[index]) == KINDS[0]]
     for _ in range(100):
         course.observe(outcomes(seen[:20], KINDS[:1]), num_generations=2)
-    assert course.probabilities(112)[KINDS[1]] > 2 * low
+    assert course.probabilities(112)[KINDS[1]] > 1.2 * low
 
 
 def test_prefetching_and_resuming_do_not_change_the_draws():
