@@ -51,6 +51,7 @@ def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
 
 def _progress(values: dict[str, dict[str, Any]]) -> RenderableType:
     from countdown_rl.evaluation.diagnose import LINES
+    from countdown_rl.puzzle.rules import OPERATORS
 
     table = console.table("operator needed", "solved within so many lines", *map(str, LINES))
     curves = {
@@ -59,6 +60,7 @@ def _progress(values: dict[str, dict[str, Any]]) -> RenderableType:
         for group, by_name in value.get("solved_by_line", {}).items()
         for key, curve in by_name.items()
     }
-    for (group, name), curve in sorted(curves.items(), key=lambda item: "a+-*/".index(item[0][0][0])):
+    groups = ["all", *OPERATORS]
+    for (group, name), curve in sorted(curves.items(), key=lambda item: groups.index(item[0][0])):
         table.add_row(group, name, *map(percent, curve))
     return table if curves else ""
