@@ -96,6 +96,22 @@ def status(text: str) -> AbstractContextManager[object]:
     return people.status(Text(text, "dim")) if people.is_terminal else nullcontext()
 
 
+def meter(done: int | None = None) -> Callable[[int], str]:
+    """Return a function of the number of items done that gives their rate as ``12/s``, "" while there is none.
+
+    It counts from now and *done*, or from its first call.
+    """
+    start = None if done is None else (time.monotonic(), done)
+
+    def rate(done: int) -> str:
+        nonlocal start
+        now = time.monotonic()
+        start = start or (now, done)
+        return f"{(done - start[1]) / (now - start[0]):,.0f}/s" if done > start[1] else ""
+
+    return rate
+
+
 @contextmanager
 def progress(description: str) -> Iterator[Callable[[int, int, str], None]]:
     """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute."""

@@ -1,6 +1,5 @@
 """``countdown-rl eval``: accuracy of a model on held-out puzzles."""
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -87,16 +86,11 @@ def with_rate(update: Callable[[int, int, str], None]) -> Callable[[int, int, in
 
     Puzzles done at the first call come from an interrupted run and do not count for the rate.
     """
-    start: tuple[float, int] | None = None
+    rate = console.meter()
 
     def advance(done: int, total: int, solved: int) -> None:
-        nonlocal start
-        now = time.monotonic()
-        start = start or (now, done)
-        detail = f"{solved / done:.1%} solved" if done else ""
-        if done > start[1]:
-            detail += f", {(done - start[1]) / (now - start[0]):.0f}/s"
-        update(done, total, detail)
+        share = f"{solved / done:.1%} solved" if done else ""
+        update(done, total, ", ".join(filter(None, (share, rate(done)))))
 
     return advance
 

@@ -31,11 +31,12 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
     from countdown_rl.data import build
 
     start = time.monotonic()
+    rate = console.meter(0)
     with console.progress("puzzles") as update:
 
         def on_row(count: int, total: int) -> None:
             if count % EVERY == 0:
-                update(count, total, f"{count / (time.monotonic() - start):,.0f}/s")
+                update(count, total, rate(count))
 
         facts = build.make(options, out, on_row)
     for reason, text in facts.get("reasons", {}).items():

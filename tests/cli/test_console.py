@@ -3,7 +3,7 @@
 import pytest
 from rich.table import Table
 
-from countdown_rl.cli import console, eval
+from countdown_rl.cli import console, diagnose, eval
 
 
 @pytest.mark.parametrize("show", [console.note, console.warn, console.failure])
@@ -47,6 +47,12 @@ def test_the_rate_counts_what_this_run_has_solved(monkeypatch, capsys):
     assert resumed == "solving: 100 of 200, 25.0% solved"
     assert last.startswith("solving: 150 of 200, 50.0% solved, ")
     assert int(last.split()[-1].removesuffix("/s")) <= 50
+
+
+def test_a_diagnosis_lists_all_puzzles_before_the_operators_in_their_order():
+    curves = {group: {"model": [0.5]} for group in ("/", "-", "all", "*", "+")}
+    (groups, *_) = diagnose._progress({"adapter": {"solved_by_line": curves}}).columns
+    assert list(groups.cells) == ["all", "+", "-", "*", "/"]
 
 
 @pytest.mark.parametrize(
