@@ -212,7 +212,7 @@ def test_dropped_rows_are_told_in_words_with_an_example_and_where_the_data_is(co
     _as_jsonl(tmp_path / "rows.jsonl")
     _, _, err = command("gen-data", "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "data")
     err = " ".join(err.split())
-    assert 'dropped 1 rows: equal to an earlier row (such as row 2, {"nums": [50, 3, 7], "target": 46})' in err
+    assert 'dropped 1 row: equal to an earlier row (such as row 2, {"nums": [50, 3, 7], "target": 46})' in err
     assert "proved to have no solution" in err
     assert f"Wrote {tmp_path / 'data'}" in err
 

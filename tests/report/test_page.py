@@ -404,6 +404,11 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
     assert "given twice" in capsys.readouterr().err
 
 
+def test_the_time_of_the_training_is_told(run):
+    trainlog.write(Path("artifacts/train/log.csv"), steps(3, seconds=70.0))
+    assert "<b>3</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
+
+
 def test_training_seconds_count_every_step():
     log = trainlog.thinned(steps(10, seconds=2.0), 4)
     assert seconds(log) == 20
