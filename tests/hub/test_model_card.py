@@ -49,8 +49,8 @@ def test_the_card_shows_results_options_checksums_and_the_comparison(root):
         assert name == "README.md" or entry["sha256"] in page
     for link in artifacts.chain(manifest.inputs["model"]):
         assert link.digest[:12] in page
-    assert re.search(r"countdown-rl gen-data --out data .*--n 10 .*--seed 42", page)
-    assert "countdown-rl eval --model . --data data/test.jsonl --limit 100 --temperature 0.0" in page
+    assert re.search(r"countdown-rl gen-data --out \.\./data .*--n 10 .*--seed 42", page)
+    assert "countdown-rl eval --model . --data ../data/test.jsonl --out ../eval --limit 100 --temperature 0.0" in page
     assert str(root) not in page
 
 
