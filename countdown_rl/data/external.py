@@ -167,6 +167,13 @@ def _read_errors(source: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError
+
+        if isinstance(error, ConnectionError | HTTPError) and not isinstance(error, HfHubHTTPError):
+            raise InputError(
+                f"{source} cannot be read, as the Hub cannot be reached; check the network, or give a downloaded file "
+                "with --from."
+            ) from error
         text = " ".join(str(error.__cause__ or error).split())[:160] or type(error).__name__
         raise InputError(f"{source} cannot be read: {text}.") from error
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
 from countdown_rl import artifacts
 from countdown_rl.data import external, jsonl
@@ -50,6 +51,16 @@ def parquet(path, rows):
 
 def problems(first, last):
     return [{"question": f"What are {k} and {k}?", "answer": f"{k} + {k}\n#### {2 * k:,}"} for k in range(first, last)]
+
+
+@pytest.mark.parametrize("error", [OfflineModeIsEnabled("offline"), HTTPError("[Errno -2] no name")])
+def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch, error):
+    def refuse(*arguments, **more):
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    with pytest.raises(InputError, match=r"^a/b cannot be read, as the Hub cannot be reached; [^\[]*--from\.$"):
+        external.from_hub("a/b", None)
 
 
 @pytest.mark.slow
