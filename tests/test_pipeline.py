@@ -60,19 +60,6 @@ def test_every_kind_of_artifact_names_a_command_that_exists():
         assert made_by.split()[1] in COMMANDS
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_help_of_every_command_teaches_without_torch(name):
-    code = (
-        "import sys; from typer.testing import CliRunner; from countdown_rl.cli.main import app;"
-        f"result = CliRunner().invoke(app, [{name!r}, '--help']);"
-        "print(result.output); sys.exit(result.exit_code or 3 * ('torch' in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "Example" in done.stdout
-    assert len(COMMANDS[name].help.split(".")[0]) < 80
-
-
 def test_an_unknown_option_is_a_usage_error():
     done = subprocess.run(
         [sys.executable, "-m", "countdown_rl", "train", "--learnig-rate", "1"], capture_output=True, text=True, cwd=ROOT

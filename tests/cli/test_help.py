@@ -54,6 +54,7 @@ def test_help_takes_a_quarter_of_a_second_at_most():
 @pytest.mark.parametrize("name", HELP)
 def test_a_command_is_listed_by_the_first_line_of_its_help(name):
     assert main.command(name).help.splitlines()[0] == HELP[name]
+    assert len(HELP[name]) < 80
 
 
 @pytest.mark.parametrize("name", HELP)

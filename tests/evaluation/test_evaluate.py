@@ -169,28 +169,14 @@ def test_gsm8k_rows_are_evaluated(place, tmp_path, saying):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", ["5", "6"])
-def test_larger_puzzles_of_gen_data_are_measured_by_size(place, tmp_path, monkeypatch, size):
+def test_larger_puzzles_of_gen_data_are_measured_by_size(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = (
-        "gen-data",
-        "--n",
-        "12",
-        "--test",
-        "6",
-        "--valid",
-        "2",
-        "--size",
-        size,
-        "--workers",
-        "1",
-        "--out",
-        "data",
-    )
-    assert command(monkeypatch, *made) == 0
+    made = "gen-data --n 15 --test 12 --valid 2 --size 5 --size 6 --workers 1 --out data"
+    assert command(monkeypatch, *made.split()) == 0
     result = run(place, Path("eval"), data=Path("data"))
-    assert {name: share["n"] for name, share in result.metrics["by_size"].items()} == {size: 6}
-    assert sum(share["n"] for share in result.metrics["by_solutions"].values()) == 6
+    assert result.metrics["by_size"].keys() == {"5", "6"}
+    for breakdown in ("by_size", "by_solutions"):
+        assert sum(share["n"] for share in result.metrics[breakdown].values()) == 12
     assert result.metrics["data"]["file"] == "test.jsonl"
 
 
@@ -353,9 +339,9 @@ def test_two_launched_processes_write_the_bytes_of_one(place, unbroken, tmp_path
 
 
 @pytest.mark.slow
-def test_a_run_killed_ten_times_at_random_moments_resumes_to_the_same_bytes(place, tmp_path):
+def test_a_run_killed_three_times_at_random_moments_resumes_to_the_same_bytes(place, tmp_path):
     # Enough puzzles that a run takes longer than it takes to start, one batch after another.
-    rows = [row | {"id": f"{row['id']}-{turn}", "target": row["target"] + turn} for turn in range(40) for row in ROWS]
+    rows = [row | {"id": f"{row['id']}-{turn}", "target": row["target"] + turn} for turn in range(12) for row in ROWS]
     data = write(tmp_path / "rows.jsonl", rows)
     options = EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0)
     run(place, tmp_path / "whole", options, data=data)
@@ -371,15 +357,15 @@ def test_a_run_killed_ten_times_at_random_moments_resumes_to_the_same_bytes(plac
     while not (tmp_path / "again" / "eval").exists():
         child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         begun.add(int(child.stdout.readline()))
-        if kills < 10:
+        if kills < 3:
             for _ in range(chance.randint(1, 2)):  # so that every run gets somewhere, however busy the machine
                 child.stdout.readline()
             time.sleep(chance.uniform(0, 0.03))
             child.send_signal(signal.SIGKILL)
             kills += 1
         child.communicate()
-    assert kills == 10
-    assert len(begun) == 11  # it went on from where it was, not from the start
+    assert kills == 3
+    assert len(begun) == 4  # it went on from where it was, not from the start
     assert files(tmp_path / "again" / "eval") == files(tmp_path / "whole")
     assert [path.name for path in (tmp_path / "again").iterdir()] == ["eval"]
 

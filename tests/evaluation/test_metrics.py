@@ -58,18 +58,16 @@ def test_the_interval_of_a_mean_over_puzzles_covers_95_percent_of_5000_draws(a, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("a", "b", "n", "k"), [(0.5, 0.5, 200, 4), (6, 2, 200, 2), (0.2, 0.8, 200, 2), (2, 3, 60, 1), (0.3, 1.5, 500, 8)]
-)
-def test_the_bootstrap_of_pass_at_k_covers_95_percent_of_10000_draws(a, b, n, k):
+@pytest.mark.parametrize(("a", "b", "n", "k"), [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8)])
+def test_the_bootstrap_of_pass_at_k_covers_95_percent_of_2000_draws(a, b, n, k):
     draw, each = np.random.default_rng(0), 8
     true = 1 - np.prod([(b + i) / (a + b + i) for i in range(k)])  # E[1 - (1 - p)^k], p of a beta distribution
     values = np.array([pass_at(k, right, each) for right in range(each + 1)])
     covered = 0
-    for _ in range(10_000):
+    for _ in range(2_000):
         low, high = bootstrap(values[draw.binomial(each, draw.beta(a, b, size=n))])
         covered += low <= true <= high
-    assert covered / 10_000 == pytest.approx(0.95, abs=0.01)
+    assert covered / 2_000 == pytest.approx(0.95, abs=0.01)
 
 
 def test_the_bootstrap_is_deterministic_and_wilsons_interval_for_few_values():

@@ -116,7 +116,6 @@ def test_only_changed_files_are_sent_and_named(hub, options, folder, tmp_path):
     "fault",
     [
         {"match": "POST .*/datasets/.*/commit/", "cut": "after"},
-        {"match": "POST .*/preupload/", "status": 429, "headers": {"Retry-After": "1"}},
         {"match": "GET .*/datasets/.*/tree/", "cut": "body"},
         {"match": "POST .*/tag/", "status": 503},
     ],
