@@ -40,7 +40,8 @@ def export_task(
           --apply_chat_template --model hf --model_args pretrained=artifacts/merged
         countdown-rl export-task --to verifiers --out artifacts/environment
         pip install artifacts/environment
-        vf-eval countdown --model NAME --env.agent.harness.id null
+        vf-eval countdown --model NAME --env.agent.harness.id null \\
+          --env.agent.runtime.type subprocess
     """
     import shutil
 
