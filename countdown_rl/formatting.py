@@ -35,11 +35,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}h {minutes % 60:02d}m"
 
 
-def plural(count: int, noun: str) -> str:
-    """Return ``1 row`` or ``2,000 rows``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def short(digest: Any) -> str:
     """Return the first twelve characters of a digest."""
     return str(digest or "unknown")[:12]

@@ -71,6 +71,11 @@ def problem(row: Mapping[str, Any]) -> str:
     return f"{' '.join(map(str, row['nums']))} → {row['target']}" if "nums" in row else str(row["question"])
 
 
+def plural(count: int, noun: str) -> str:
+    """Return ``1 row`` or ``2,000 rows``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def stream(text: str) -> None:
     """Print a piece of a completion to stdout at once."""
     _out.print(Text(text, "dim"), end="")

@@ -9,7 +9,6 @@ from rich.table import Table
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, with_options
 from countdown_rl.data.config import DataOptions
-from countdown_rl.formatting import plural
 
 #: Rows between two updates of the progress.
 EVERY = 64
@@ -41,7 +40,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
 
         facts = build.make(options, out, on_row)
     for reason, text in facts.get("reasons", {}).items():
-        console.note(f"dropped {plural(facts['dropped'][reason], 'row')}: {text}")
+        console.note(f"dropped {console.plural(facts['dropped'][reason], 'row')}: {text}")
     for split, counts in facts["splits"].items():
         if not counts["rows"]:
             console.warn(f"the split {split} is empty.")

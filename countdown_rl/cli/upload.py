@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.cli import console
-from countdown_rl.formatting import plural
 from countdown_rl.hub.config import UploadOptions
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def finish(
 
 
 def _view(upload: "Upload") -> str:
-    sent = f"{plural(len(upload.uploaded), 'file')} sent" if upload.uploaded else "nothing to send"
+    sent = f"{console.plural(len(upload.uploaded), 'file')} sent" if upload.uploaded else "nothing to send"
     removed = f", {len(upload.removed)} removed" if upload.removed else ""
     return (
         f"{upload.url} ({'private' if upload.private else 'public'}, {upload.tag}): {sent}, {upload.unchanged} "
