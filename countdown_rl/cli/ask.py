@@ -36,7 +36,8 @@ def ask(
     Examples:
         countdown-rl ask 3 7 50 --target 46
         countdown-rl ask 3 7 50 --target 46 --model artifacts/merged --temperature 1
-        countdown-rl ask 3 7 50 --target 46 --engine openai --base-url http://127.0.0.1:8000/v1 --model NAME
+        countdown-rl ask 3 7 50 --target 46 --model NAME \\
+          --engine openai --base-url http://127.0.0.1:8000/v1
     """
     from countdown_rl.inference import ask as asking
     from countdown_rl.inference.openai import OpenAI

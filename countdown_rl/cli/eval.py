@@ -46,7 +46,8 @@ def eval(
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
         countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled
-        countdown-rl eval --engine openai --base-url http://127.0.0.1:8000/v1 --model NAME
+        countdown-rl eval --model NAME --engine openai \\
+          --base-url http://127.0.0.1:8000/v1
         countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
         countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
