@@ -18,15 +18,24 @@ def prints_to_stderr(names: Sequence[str]) -> contextlib.AbstractContextManager[
     return contextlib.redirect_stdout(sys.stderr) if names else contextlib.nullcontext()
 
 
+def check(names: Sequence[str]) -> None:
+    """Check that the trackers *names* are installed.
+
+    Raises:
+        CountdownError: one is not.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise CountdownError(f"--report-to {name} needs a package: pip install 'countdown-rl[{name}]'.")
+
+
 def prepare(names: Sequence[str], directory: Path) -> None:
     """Set up the trackers *names*: files in *directory*, offline unless the environment says otherwise.
 
     Raises:
         CountdownError: a tracker is not installed.
     """
-    for name in names:
-        if find_spec(name) is None:
-            raise CountdownError(f"--report-to {name} needs a package: pip install 'countdown-rl[{name}]'.")
+    check(names)
     if not names:
         return
     # While it is imported, transformers prints on stdout that W&B is offline if that is set already.

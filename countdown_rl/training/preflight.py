@@ -11,6 +11,7 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.inference import generate
 from countdown_rl.models import chat_template, files, load, reference, shape
+from countdown_rl.runlog import trackers
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, trl_config
 from countdown_rl.training.config import TrainOptions
@@ -70,6 +71,8 @@ def check(
     Raises:
         CountdownError: the run cannot start.
     """
+    from countdown_rl.training import rollouts
+
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, options.kind)
     rows, _ = read_rows(data)
@@ -78,6 +81,8 @@ def check(
     load.silence_libraries()
     ref = reference.without_weights(reference.resolve(model, revision=revision))
     check_model(ref, options)
+    trackers.check(options.report_to)
+    rollouts.check(options, ref)
     base = ref.base or ref
     config = shape.read_config(reference.files(base), trust_remote_code=trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=trust_remote_code)

@@ -25,29 +25,32 @@ if TYPE_CHECKING:
 _AUTO_SHARE = 0.2
 
 
-def resolve(options: TrainOptions, loaded: load.Loaded) -> str:
-    """The engine of a run: "transformers", "vllm" or "vllm-server".
+def check(options: TrainOptions, ref: reference.ModelRef) -> None:
+    """Check that the vLLM that *options* ask for is there and can hold the weights of *ref*.
 
     Raises:
         UsageError: vLLM cannot hold the weights.
         ModelError: it is not installed.
     """
-    if options.rollouts == "transformers":
-        return "transformers"
-    stored = load.stored_format(loaded.ref.base or loaded.ref)
+    if options.rollouts in ("auto", "transformers"):
+        return
+    if load.stored_format(ref.base or ref) != "plain":
+        raise UsageError(f"--rollouts {options.rollouts} needs unquantized safetensors, and {ref.source} has none.")
+    if find_spec("vllm") is None:
+        raise ModelError(f"--rollouts {options.rollouts} needs vLLM: `pip install 'countdown-rl[vllm]'`.")
+
+
+def resolve(options: TrainOptions, loaded: load.Loaded) -> str:
+    """The engine of a run: "transformers", "vllm" or "vllm-server"; see :func:`check` for what it raises."""
     if options.rollouts == "auto":
         from peft import PeftModel
 
-        if stored != "plain" or not loaded.device.startswith("cuda") or find_spec("vllm") is None:
+        plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
+        if not plain or not loaded.device.startswith("cuda") or find_spec("vllm") is None:
             return "transformers"
         weights = 2 * PeftModel.get_nb_trainable_parameters(loaded.model)[1]  # it counts packed ones, of any model
         return "vllm" if weights <= _AUTO_SHARE * torch.cuda.mem_get_info()[1] else "transformers"
-    if stored != "plain":
-        raise UsageError(
-            f"--rollouts {options.rollouts} needs unquantized safetensors, and {loaded.ref.source} has none."
-        )
-    if find_spec("vllm") is None:
-        raise ModelError(f"--rollouts {options.rollouts} needs vLLM: `pip install 'countdown-rl[vllm]'`.")
+    check(options, loaded.ref)
     return options.rollouts
 
 

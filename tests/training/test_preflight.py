@@ -8,7 +8,8 @@ import pytest
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
 from countdown_rl.models import shape
-from countdown_rl.training import memory, preflight
+from countdown_rl.runlog import trackers
+from countdown_rl.training import memory, preflight, rollouts
 from countdown_rl.training.config import TrainOptions
 from tests.support import standins
 
@@ -152,6 +153,18 @@ def test_all_weights_are_counted_with_fp32_states_and_the_inputs_of_layers(name,
     found = memory.estimate(tiny_llama.model(), options, device="cpu", nf4=False, width=4, prompt=10, rank=1)
     count = tiny_llama.model().num_parameters()
     assert (found.weights, found.adapter, found.gradients, found.optimiser) == (4 * count, 0, 4 * count, 8 * count)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "extra"), [("--rollouts", "vllm-server", "vllm"), ("--report-to", "wandb", "wandb")]
+)
+def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monkeypatch, option, value, extra):
+    for module in (rollouts, trackers):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    status, out, err = check("--model", llama, "--data", rows, option, value)
+    assert (status, out) == (1, "")
+    assert f"{option} {value} needs" in err
+    assert f"pip install 'countdown-rl[{extra}]'" in err
 
 
 def test_a_run_fits_with_a_margin_of_a_tenth_and_a_gibibyte():
