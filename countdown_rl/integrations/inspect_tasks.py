@@ -36,13 +36,14 @@ def countdown(
         size: only puzzles of this many numbers.
         prefill: send the begun assistant turn of the prompt, for endpoints that continue it (vLLM, SGLang).
     """
-    return _task(data, n, prefill, {"rule": rule} if rule else {}, lambda row: size in (None, len(row["nums"])))
+    fields = {"task": "countdown", **({"rule": rule} if rule else {})}
+    return _task(data, n, prefill, fields, lambda row: size in (None, len(row["nums"])))
 
 
 @task
 def gsm8k(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task:
     """GSM8K problems, imported by ``countdown-rl gen-data --task gsm8k``; the arguments are those of countdown."""
-    return _task(data, n, prefill, {}, lambda row: True)
+    return _task(data, n, prefill, {"task": "gsm8k"}, lambda row: True)
 
 
 def _task(data: str, n: int | None, prefill: bool, fields: dict[str, Any], wanted: Callable[[Row], bool]) -> Task:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.data import jsonl
+from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import parse_row
 from tests.support.graded import PUZZLES, graded
 
@@ -86,6 +87,8 @@ def test_arguments_choose_the_puzzles_and_their_rule(run, data):
     log = run("countdown", ["<answer>5</answer>"] * 2, data=data, rule="at-most-once", size=2)
     assert [(sample.id, sample.scores["exact"].value) for sample in log.samples] == [("a", "I"), ("c", "C")]
     assert [sample.id for sample in run("countdown", [""] * 2, data=data, n=2).samples] == ["a", "b"]
+    with pytest.raises(InputError, match="question"):
+        run("gsm8k", [], data=data)
 
 
 @pytest.mark.slow

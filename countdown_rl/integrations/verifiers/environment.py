@@ -44,7 +44,7 @@ class ExactTaskset(vf.Taskset[ExactTask, vf.TasksetConfig]):
     """The rows of ``test.jsonl`` in this package."""
 
     def load(self) -> Iterator[ExactTask]:
-        for line in Path(__file__).with_name("test.jsonl").read_bytes().splitlines():
+        for line in filter(bytes.strip, Path(__file__).with_name("test.jsonl").read_bytes().splitlines()):
             row = chat.without_begun_turn(parse_row(json.loads(line)))
             system, user = (turn["content"] for turn in row.messages())
             yield ExactTask(ExactData(system_prompt=system, prompt=user, row=dict(row)), self.config.task)
