@@ -24,6 +24,7 @@ class Journal:
         log: the CSV to write, with the samples in a file beside it; None writes neither.
         every: steps per row of the CSV.
         max_steps: after this step the CSV is written whatever *every* is.
+        start: share of the validation puzzles solved before the first step, if that was evaluated.
         rows: one per step.
         warnings: sentences that were printed, by a short name.
         samples: completions, oldest first.
@@ -33,15 +34,23 @@ class Journal:
     log: Path | None
     every: int
     max_steps: int
+    start: float | None = None
     rows: list[StepRow] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     evidence: list[dict[str, Any]] = field(default_factory=list)
 
+    def best(self) -> tuple[int, float] | None:
+        """The first step with the highest ``eval_correct``, 0 for the start, and that share; None without any."""
+        scored = [(0, self.start), *((row.step, row.eval_correct) for row in self.rows)]
+        return max(
+            ((step, share) for step, share in scored if share is not None), key=lambda pair: pair[1], default=None
+        )
+
     def save(self, checkpoint: Path) -> None:
         """Write the journal into the directory *checkpoint*."""
         trainlog.write(checkpoint / _ROWS, self.rows)
-        rest = {"warnings": self.warnings, "samples": self.samples, "evidence": self.evidence}
+        rest = {"start": self.start, "warnings": self.warnings, "samples": self.samples, "evidence": self.evidence}
         (checkpoint / _REST).write_text(json.dumps(rest))
 
     def load(self, checkpoint: Path) -> None:

@@ -68,12 +68,6 @@ def mean(rows: Sequence[StepRow]) -> StepRow:
     return StepRow(step=rows[-1].step, kinds=shares, **values)  # type: ignore[arg-type]
 
 
-def best(rows: Iterable[StepRow]) -> StepRow | None:
-    """The first row with the highest ``eval_correct``; None without evaluations."""
-    scored = [row for row in rows if row.eval_correct is not None]
-    return max(scored, key=lambda row: row.eval_correct or 0.0, default=None)
-
-
 def _mean(values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return rounded(sum(present) / len(present)) if present else None

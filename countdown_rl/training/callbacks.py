@@ -18,7 +18,6 @@ from countdown_rl.errors import CountdownError
 from countdown_rl.runlog import diagnostics
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import KIND, StepRow, rounded
-from countdown_rl.runlog.log import best as best_of
 from countdown_rl.tasks.explain import REASONS
 from countdown_rl.tasks.task import SHOWN
 from countdown_rl.training.checkpoints import Checkpoints, Schedule
@@ -116,8 +115,8 @@ class Recorder(TrainerCallback):
             if self._curriculum:
                 self._journal.evidence = self._curriculum.evidence
             self._journal.save(checkpoint)
-            best = best_of(self._journal.rows) if self._options.keep == "best" else None
-            self._store.keep(checkpoint, best.step if best else None)
+            best = self._journal.best() if self._options.keep == "best" else None
+            self._store.keep(checkpoint, best[0] if best else None)
 
 
 def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:

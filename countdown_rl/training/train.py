@@ -145,18 +145,18 @@ def train(
     if journal.rows[-1].step < options.max_steps:  # stopped on a collapse
         journal.write()
 
-    facts = _facts(trainer, options, loaded, journal.rows)
+    facts = _facts(trainer, options, loaded, journal)
     memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": estimate.peak} if estimate else None
     if memory:
         peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
         on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
-    best = trainlog.best(journal.rows) if options.keep == "best" else None
+    best = journal.best() if options.keep == "best" else None
     state = None if best else trainer.gathered()
     if processes.is_main():
         described = asdict(options) | {"model": ref.reference, "revision": ref.revision}
         with artifacts.writing(out, options.kind, options=described, inputs=inputs, libraries=LIBRARIES) as draft:
             if best:
-                shutil.copytree(store.best(best.step), draft.path, dirs_exist_ok=True)
+                shutil.copytree(store.best(best[0]), draft.path, dirs_exist_ok=True)
             else:
                 save(draft.path, state)
             chat_template.complete_user_turn(loaded.tokenizer, rows[0].messages())
@@ -320,11 +320,12 @@ def _save(
     config.save_pretrained(directory)
 
 
-def _facts(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, rows: Sequence[StepRow]) -> dict[str, Any]:
+def _facts(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, journal: Journal) -> dict[str, Any]:
     import peft
 
     # Counts packed and sharded weights too; it reads nothing but named_parameters.
     trainable, total = peft.PeftModel.get_nb_trainable_parameters(trainer.model)
+    rows = journal.rows
     last = trainlog.mean(rows[-max(1, len(rows) // 10) :])
     return {
         "steps": rows[-1].step,
@@ -336,12 +337,11 @@ def _facts(trainer: "Trainer", options: TrainOptions, loaded: load.Loaded, rows:
         "reward_last_tenth": last.reward,
         "correct_last_tenth": last.correct,
         "reward_best": max(row.reward for row in rows),
-    } | _evaluated(options, rows)
+    } | _evaluated(options, journal)
 
 
-def _evaluated(options: TrainOptions, rows: Sequence[StepRow]) -> dict[str, Any]:
+def _evaluated(options: TrainOptions, journal: Journal) -> dict[str, Any]:
     """The step of the weights that are kept, and their evaluation; nothing without evaluations."""
-    kept = trainlog.best(rows) if options.keep == "best" else rows[-1]
-    return (
-        {} if kept is None or kept.eval_correct is None else {"kept_step": kept.step, "eval_correct": kept.eval_correct}
-    )
+    last = journal.rows[-1]
+    step, correct = (options.keep == "best" and journal.best()) or (last.step, last.eval_correct)
+    return {} if correct is None else {"kept_step": step, "eval_correct": correct}

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file
 
 from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
@@ -453,15 +454,15 @@ def greedy_shares(monkeypatch, shares):
 
 
 def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place, tmp_path, monkeypatch):
-    greedy_shares(monkeypatch, {2: 0.4, 4: 0.8, 6: 0.6})
+    greedy_shares(monkeypatch, {0: 0.2, 2: 0.4, 4: 0.8, 6: 0.6})
     options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=5)
     result = run(place, tmp_path, options)
     assert (result.facts["kept_step"], result.facts["eval_correct"]) == (4, 0.8)
     weights = "adapter_model.safetensors"
-    greedy_shares(monkeypatch, {4: 0.0, 6: 1.0})
+    greedy_shares(monkeypatch, {0: 0.0, 4: 0.0, 6: 1.0})
     last = run(place, tmp_path / "last", replace(options, eval_every=4))
     assert files(last.out)[weights] != files(result.out)[weights]
-    greedy_shares(monkeypatch, {2: 0.4, 4: 0.8, 6: 0.6})
+    greedy_shares(monkeypatch, {0: 0.2, 2: 0.4, 4: 0.8, 6: 0.6})
     with pytest.raises(Killed):
         run(place, tmp_path / "killed", options, on_step=killing(6))
     assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("*-*")) == ["best-4", "checkpoint-5"]
@@ -471,8 +472,20 @@ def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place
     assert not (tmp_path / "killed" / "checkpoints").exists()
 
 
+def test_the_start_is_kept_where_no_evaluation_is_better_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+    greedy_shares(monkeypatch, {0: 0.6, 2: 0.6, 4: 0.2, 6: 0.4})
+    options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=3)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, on_step=killing(4))
+    result = run(place, tmp_path, options)
+    assert result.resumed == 3
+    assert (result.facts["kept_step"], result.facts["eval_correct"]) == (0, 0.6)
+    adapter = load_file(result.out / "adapter_model.safetensors")
+    assert all(not weight.any() for name, weight in adapter.items() if "lora_B" in name)  # as LoRA begins
+
+
 def test_a_run_that_collapses_stops_and_keeps_the_best_weights(place, tmp_path, monkeypatch):
-    greedy_shares(monkeypatch, {2: 0.8, 4: 0.0})
+    greedy_shares(monkeypatch, {0: 0.4, 2: 0.8, 4: 0.0})
     collapse = {"collapse of 3": "puzzles of 3 numbers are being unlearned"}
     monkeypatch.setattr(diagnostics, "warnings", lambda rows, *_: collapse if rows[-1].step == 5 else {})
     options = replace(SMALL, eval_every=2, eval_size=5, keep="best", stop_on_collapse=True, logging_steps=4)
