@@ -156,7 +156,6 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> i
     """
     path = launch_configuration(configuration)
     import logging
-    import socket
 
     import torch
     from accelerate.commands.launch import launch_command, launch_command_parser
@@ -167,10 +166,7 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> i
         raise UsageError(f"--processes {processes}: this machine has {gpus} GPUs, and each process needs its own.")
     # A process reports its failure itself; the launcher would repeat it with a traceback.
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", port]
+    words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", "0"]  # a free one
     try:
         launch_command(launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments]))
     except ChildFailedError as error:

@@ -6,7 +6,6 @@ upload as a whole is repeated: stored content is not sent again, and a commit wh
 The token is read by huggingface_hub; no message contains it.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -243,13 +242,15 @@ class Repository:
         return [name for name in self.files if not self._matches(name, entries.get(name))]
 
     def _matches(self, name: str, entry: Any) -> bool:
+        from huggingface_hub.utils.sha import git_hash
+
         file = self.files[name]
         if entry is None or entry.size != file["size"]:
             return False
         if entry.lfs:
             return bool(entry.lfs.sha256 == file["sha256"])
-        data = (self.folder / name).read_bytes()  # only small files are outside of large file storage
-        return bool(entry.blob_id == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest())
+        # Only small files are outside of large file storage.
+        return bool(entry.blob_id == git_hash((self.folder / name).read_bytes()))
 
     def _entries(self, revision: str) -> dict[str, Any]:
         listing = self.api.list_repo_tree(self.id, recursive=True, revision=revision, repo_type=self.type)

@@ -221,7 +221,8 @@ def _load_base(
             nf4.quantize_layers(model, device)
     else:
         if stored == "bitsandbytes-4bit":
-            nf4.dequantize_layers(model, dtype)
+            model = model.dequantize(dtype)
+            model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
         elif precision == "nf4":
             nf4.fake_quantize_layers(model)
         if stored == "bitsandbytes-4bit" or precision == "nf4":

@@ -118,29 +118,6 @@ def quantize_layers(model: Any, device: torch.device) -> None:
     model.is_loaded_in_4bit = True
 
 
-def dequantize_layers(model: Any, dtype: torch.dtype) -> None:
-    """Replace the 4-bit layers of a loaded checkpoint by plain ones that hold the same values in *dtype*."""
-    from bitsandbytes.functional import dequantize_4bit
-    from bitsandbytes.nn import Linear4bit
-
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, Linear4bit)]
-    for name, module in layers:
-        module.support_avx512bf16_for_cpu = False
-        with torch.device("meta"):
-            plain = torch.nn.Linear(module.in_features, module.out_features, bias=module.bias is not None)
-        value = dequantize_4bit(module.weight.data, module.weight.quant_state)
-        plain.weight = torch.nn.Parameter(value.to(dtype), requires_grad=False)
-        if module.bias is not None:
-            plain.bias = torch.nn.Parameter(module.bias.data.to(dtype), requires_grad=False)
-        model.set_submodule(name, plain)
-    # PEFT, the trainer and save_pretrained must take it for an unquantized model from here on.
-    model.is_loaded_in_4bit = model.is_quantized = False
-    for owner, name in ((model, "hf_quantizer"), (model, "quantization_method"), (model.config, "quantization_config")):
-        if hasattr(owner, name):
-            delattr(owner, name)
-    cast(model, dtype)
-
-
 def cast(model: Any, dtype: torch.dtype) -> None:
     """Convert the parameters of *model* to *dtype*, but not its buffers: rotary frequencies must stay fp32."""
     for parameter in model.parameters():
