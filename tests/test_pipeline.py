@@ -48,7 +48,8 @@ def test_every_dependency_of_a_stage_is_there_or_made_by_another():
         for kind in ("outs", "metrics", "plots")
         for out in stage.get("do", stage).get(kind, [])
     }
-    made |= {out.replace("${key}", name) for out in made for name in PIPELINE["stages"]["eval"]["foreach"]}
+    keys = {key for stage in PIPELINE["stages"].values() for key in stage.get("foreach", ())}
+    made |= {out.replace("${key}", key) for out in made for key in keys}
     for stage in PIPELINE["stages"].values():
         for dep in stage.get("do", stage)["deps"]:
             inside = any(out.startswith(dep) or dep.startswith(out) for out in made)

@@ -21,9 +21,10 @@ def publish(
 ) -> None:
     """Build the release folder of a model, and upload it with --push.
 
-    The folder holds weights, tokenizer, licence, a model card with results, training curves and checksums, the
-    evaluation with every completion, and the chain of manifests from the data to the weights. With --also it holds
-    the same model in other formats, each in its own subfolder. The same artifacts give the same bytes.
+    The folder holds weights, tokenizer, licence, a model card with results, training curves and checksums, and the
+    chain of manifests from the data to the weights. With --also it holds the same model in other formats, each in
+    its own subfolder; with --with-demo also index.html, a page that runs the GGUF weights in a browser, as a static
+    Space shows it. The same artifacts give the same bytes.
 
     With --push the folder goes to the Hub as one commit, private unless --public; then every file there is compared
     by size and hash. A release that is up to date is uploaded as it was built, and only changed files are sent. The
@@ -32,7 +33,7 @@ def publish(
     Examples:
         countdown-rl publish --eval artifacts/eval/quantized
         countdown-rl publish --push --repo-id me/countdown-tiny-nf4
-        countdown-rl publish --model artifacts/merged --also artifacts/gguf \\
+        countdown-rl publish --model artifacts/merged --also artifacts/gguf --with-demo \\
           --push --repo-id me/countdown
     """
     if unmeasured and not upload.push:

@@ -18,6 +18,9 @@ def report(
         list[Path] | None, option("Directory of eval; repeatable.", show_default="all in RUN/eval")
     ] = None,
     log: Annotated[Path | None, option("Log of train.", show_default="RUN/train/log.csv if present")] = None,
+    demo: Annotated[
+        Path | None, option("GGUF of the model, for demo.html beside the report.", show_default="RUN/gguf if present")
+    ] = None,
     out: Annotated[Path, option("File to write.")] = Path("artifacts/report.html"),
     transcripts: Annotated[int, option("Puzzles whose completions are shown.", min=0)] = 24,
     as_json: AsJson = False,
@@ -27,9 +30,13 @@ def report(
     It shows results with intervals and paired differences, training curves, completions with every sum checked, and
     the chain of manifests. It opens from disk and needs no network.
 
+    Given the model as GGUF, it also writes demo.html, a page on which the model solves puzzles that you type, in the
+    browser and without a network.
+
     Examples:
         countdown-rl report
         countdown-rl report --result artifacts/eval/adapter --out adapter.html
+        countdown-rl report --demo artifacts/gguf
     """
     from countdown_rl.report import page
 
@@ -37,13 +44,29 @@ def report(
         sources = page.find(run, results=result or (), log=log)
     except InputError as error:
         raise UsageError(str(error)) from None
-    size = page.write(sources, out, transcripts=transcripts)
+    default = run / "gguf"
+    model = demo or (default if default.is_dir() else None)
+    beside = out.with_name("demo.html") if model else None
+    page.check(out)
+    if beside:
+        page.check(beside, "demo")
+    text = page.text(sources, transcripts=transcripts, demo=beside.name if beside else None)
+    if model and beside:
+        from countdown_rl.hub.demo import of_model
+        from countdown_rl.models.load import silence_libraries
+
+        silence_libraries()
+        page.save(of_model(model), beside)
+    size = page.save(text, out)
     values = {
         "out": str(out),
         "bytes": size,
         "results": [path.as_posix() for path in sources.results.values()],
         "log": None if sources.log is None else sources.log.as_posix(),
+        "demo": str(beside) if beside else None,
     }
     names = ", ".join(sources.results) + ("" if sources.log else "; no training log")
     view = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
+    if beside:
+        view.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")
     console.result(values, as_json=as_json, view=view)

@@ -55,6 +55,9 @@ class PublishOptions(Options):
         tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
     ] = ()
     measured_on: Annotated[str | None, option("Hub data set of the evaluation.", CARD, metavar="NAME")] = None
+    with_demo: Annotated[
+        bool, option("Add index.html, which runs the GGUF weights in a browser.", name="--with-demo")
+    ] = False
     min_accuracy: Annotated[float, option("Refuse weights of a lower accuracy.", min=0, max=1)] = 0.0
 
     def __post_init__(self) -> None:

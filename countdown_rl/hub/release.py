@@ -14,7 +14,7 @@ from countdown_rl.artifacts import MANIFEST, Draft, Link, Manifest
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation.results import Result, read
 from countdown_rl.formatting import below
-from countdown_rl.hub import charts, formats, licenses, model_card, results, secret_scan
+from countdown_rl.hub import charts, demo, formats, licenses, model_card, results, secret_scan
 from countdown_rl.hub.config import PublishDataOptions, PublishOptions
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.model_card import CARD, CURVES, Release
@@ -45,6 +45,8 @@ def build(options: PublishOptions, out: Path) -> Manifest:
         licenses.write(release.license, draft.path)
         if release.log:
             (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
+        if options.with_demo:
+            (draft.path / demo.INDEX).write_text(demo.of_release(release), "utf-8")
         model_card.write(draft, release)
         secret_scan.check(draft.path, manifest=json.dumps(release.inputs))
         draft.facts.update(_facts(release))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from countdown_rl import artifacts
+from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
 from countdown_rl.data import jsonl, provenance
 from countdown_rl.errors import ArtifactError, first_line
@@ -21,7 +21,7 @@ from countdown_rl.evaluation.evaluate import OnBatch
 from countdown_rl.evaluation.reproduce import Reproduction
 from countdown_rl.evaluation.results import SAMPLES, Result, read
 from countdown_rl.formatting import interval, percent, short
-from countdown_rl.hub import formats, model_card, results
+from countdown_rl.hub import demo, formats, model_card, results
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import LICENSE, NOTICE, License
 from countdown_rl.hub.model_card import CARD, CURVES, Release
@@ -87,6 +87,7 @@ def verify(
                 *_manifests(release, manifest, report),
                 *_card(folder, release, manifest, report),
                 *_comparison(release, release.evaluation, report),
+                *_demo(folder, release, manifest, report),
             ]
     except Exception as error:  # what a doctored manifest, card or evaluation lacks can fail anywhere
         report.reasons.append(f"the manifest does not describe the release ({first_line(error)})")
@@ -165,7 +166,7 @@ def _manifests(release: Release, manifest: Manifest, report: Verification) -> It
     for entry in release.inputs.values():
         if (name := artifacts.altered(entry)) is not None:
             yield f"the manifest of {name} does not have its recorded digest"
-    known = {CARD, LICENSE, NOTICE, CURVES, *model_card.scores(release)}
+    known = {CARD, LICENSE, NOTICE, CURVES, demo.INDEX, *model_card.scores(release)}
     for weights in release.weights:
         prefix = f"{weights.folder}/" if weights.folder else ""
         files = {f"{prefix}{name}": entry for name, entry in weights.manifest.files.items() if Path(name).name != CARD}
@@ -226,6 +227,15 @@ def _comparison(release: Release, evaluation: Result, report: Verification) -> I
         if entry["digest"] == evaluation.manifest.digest and f"| {name} | {share} |" not in release.comparison:
             yield f"the comparison in {CARD} has another accuracy of {name} than the evaluation"
     report.not_checked.append(f"the other evaluations in the comparison of {CARD}")
+
+
+def _demo(folder: Path, release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
+    """Compare the demo with the one that this version makes of the weights."""
+    if demo.INDEX in manifest.files and (folder / demo.INDEX).read_text("utf-8") != demo.of_release(release):
+        if manifest.versions.get("countdown-rl") == __version__:
+            yield f"{demo.INDEX} is not the demo of these weights"
+        else:
+            report.not_checked.append(f"{demo.INDEX}, made by another version of countdown-rl")
 
 
 def _data(release: Release, given: Sequence[Path], work: Path, report: Verification) -> dict[str, Path]:

@@ -17,7 +17,7 @@ from countdown_rl.evaluation import compare, results
 from countdown_rl.report.view import view
 
 #: The beginning of every page; a file that begins otherwise is not overwritten.
-MARK = "<!doctype html>\n<!-- a report of countdown-rl -->\n"
+MARK = "<!doctype html>\n<!-- a {} of countdown-rl -->\n"
 
 
 @dataclass(frozen=True)
@@ -44,44 +44,50 @@ def find(root: Path, *, results: Sequence[Path] = (), log: Path | None = None) -
     return Sources(compare.by_name(paths), log or (default_log if default_log.is_file() else None))
 
 
-def write(sources: Sources, out: Path, *, transcripts: int) -> int:
-    """Write the page about *sources* at *out*, atomically.
-
-    Args:
-        transcripts: the number of puzzles, from the first, whose completions are shown.
-
-    Returns:
-        Its size in bytes.
+def check(out: Path, kind: str = "report") -> None:
+    """Check that *out* can be written: it is not there yet, or is such a page already, a report or a demo.
 
     Raises:
-        ArtifactError: an input is missing or damaged, or *out* is something other than such a page.
-        InputError: the log cannot be read, or no evaluation is of a model.
+        ArtifactError: it is something else.
     """
-    out = Path(out)
     if out.is_dir():
         raise ArtifactError(f"{out} is a directory; give --out a file.")
     if out.exists():
+        mark = MARK.format(kind).encode()
         with out.open("rb") as stream:
-            if stream.read(len(MARK)) != MARK.encode():
-                raise ArtifactError(f"{out} is not a report of countdown-rl; give --out another file, or remove it.")
-    page = text(sources, transcripts=transcripts).encode()
+            if stream.read(len(mark)) != mark:
+                raise ArtifactError(f"{out} is not a {kind} of countdown-rl; give --out another file, or remove it.")
+
+
+def save(page: str, out: Path) -> int:
+    """Write *page* at *out*, atomically, and return its size in bytes."""
+    content = page.encode()
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
     try:
-        partial.write_bytes(page)
+        partial.write_bytes(content)
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-    return len(page)
+    return len(content)
 
 
-def text(sources: Sources, *, transcripts: int) -> str:
-    """The HTML of the page."""
+def text(sources: Sources, *, transcripts: int, demo: str | None = None) -> str:
+    """The HTML of the report about *sources*.
+
+    Args:
+        transcripts: the number of puzzles, from the first, whose completions are shown.
+        demo: name of the file of the demo beside it.
+
+    Raises:
+        ArtifactError: an input is missing or damaged.
+        InputError: the log cannot be read, or no evaluation is of a model.
+    """
     import jinja2
 
     scored = {name: results.read(path) for name, path in sources.results.items()}
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("countdown_rl.report", "."),
+        loader=jinja2.PackageLoader("countdown_rl", "."),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -97,8 +103,8 @@ def text(sources: Sources, *, transcripts: int) -> str:
         "size": _size,
         "duration": formatting.duration,
     }
-    html = environment.get_template("page.html.jinja").render(view(scored, sources.log, transcripts))
-    return MARK + formatting.printable(html)
+    html = environment.get_template("report/page.html.jinja").render(view(scored, sources.log, transcripts), demo=demo)
+    return MARK.format("report") + formatting.printable(html)
 
 
 def _value(value: Any) -> str:

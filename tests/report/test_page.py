@@ -349,7 +349,8 @@ def test_a_log_of_another_run_and_an_altered_manifest_are_reported(run):
 
 def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritten(run, tmp_path):
     def write(out, **sources):
-        return report.write(report.find(run, **sources), Path(out), transcripts=2)
+        report.check(Path(out))
+        return report.save(report.text(report.find(run, **sources), transcripts=2), Path(out))
 
     with pytest.raises(ArtifactError, match="nothing/eval holds no evaluation; `countdown-rl eval` makes one"):
         report.find(Path("nothing"))
@@ -396,12 +397,27 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
         "bytes": (run / "report.html").stat().st_size,
         "results": [f"artifacts/eval/{name}" for name in ("adapter", "base", "merged")],
         "log": "artifacts/train/log.csv",
+        "demo": None,
     }
     assert command(monkeypatch, "--result", "artifacts/eval/base", "--out", "page.html") == 0
     assert capsys.readouterr().out.startswith("page.html ")
     assert command(monkeypatch, "nowhere") == 1
     assert command(monkeypatch, "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
     assert "given twice" in capsys.readouterr().err
+
+
+def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeypatch, capsys):
+    from countdown_rl.hub import demo
+
+    (run / "gguf").mkdir()
+    monkeypatch.setattr(demo, "of_model", lambda model: f"{report.MARK.format('demo')}{model}")
+    assert command(monkeypatch, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["demo"] == "artifacts/demo.html"
+    assert (run / "demo.html").read_text().endswith("artifacts/gguf")
+    assert '<a href="demo.html">' in (run / "report.html").read_text()
+    (run / "demo.html").write_text("mine")
+    assert command(monkeypatch) == 1
+    assert "not a demo" in capsys.readouterr().err
 
 
 def test_the_time_of_the_training_is_told(run):

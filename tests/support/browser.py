@@ -1,0 +1,74 @@
+"""A headless Chromium, driven over a pipe in the DevTools protocol, without any network."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find() -> str | None:
+    """The path of a Chromium, or None."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """One page. Browsers take time to start: share it between tests."""
+
+    def __init__(self, profile: Path) -> None:
+        program = find()
+        assert program is not None
+        to_browser, self._write = os.pipe()
+        self._read, from_browser = os.pipe()
+        # The browser reads its commands from descriptor 3 and writes to 4.
+        command = [
+            *("bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash"),
+            *(program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
+            *(f"--user-data-dir={profile}", "about:blank"),
+        ]
+        pipes = (to_browser, from_browser)
+        self._process = subprocess.Popen(command, pass_fds=pipes, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        for descriptor in pipes:
+            os.close(descriptor)
+        self._count, self._buffer, self._session = 0, b"", ""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.call("Network.enable")
+        self.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of a command; events are dropped."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": params}
+        message |= {"sessionId": self._session} if self._session else {}
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self._buffer:
+                received = os.read(self._read, 1 << 20)
+                assert received, "the browser has ended"
+                self._buffer += received
+            text, _, self._buffer = self._buffer.partition(b"\0")
+            reply = json.loads(text)
+            if reply.get("id") == self._count:
+                assert "result" in reply, reply
+                return reply["result"]
+
+    def open(self, file: Path) -> None:
+        self.call("Page.enable")
+        self.call("Page.navigate", url=file.as_uri())
+        self.run(
+            "new Promise(done => document.readyState === 'complete' ? done() : addEventListener('load', () => done()))"
+        )
+
+    def run(self, script: str) -> Any:
+        """The value of an expression of JavaScript, awaited."""
+        reply = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
+
+    def close(self) -> None:
+        self.call("Browser.close")
+        self._process.wait(20)
