@@ -231,11 +231,14 @@ def _comparison(release: Release, evaluation: Result, report: Verification) -> I
 
 def _demo(folder: Path, release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
     """Compare the demo with the one that this version makes of the weights."""
-    if demo.INDEX in manifest.files and (folder / demo.INDEX).read_text("utf-8") != demo.of_release(release):
-        if manifest.versions.get("countdown-rl") == __version__:
-            yield f"{demo.INDEX} is not the demo of these weights"
-        else:
-            report.not_checked.append(f"{demo.INDEX}, made by another version of countdown-rl")
+    if demo.INDEX not in manifest.files:
+        return
+    if (folder / demo.INDEX).read_text("utf-8") == demo.of_release(release):
+        report.checked["demo"] = f"{demo.INDEX} runs these weights"
+    elif manifest.versions.get("countdown-rl") == __version__:
+        yield f"{demo.INDEX} is not the demo of these weights"
+    else:
+        report.not_checked.append(f"{demo.INDEX}, made by another version of countdown-rl")
 
 
 def _data(release: Release, given: Sequence[Path], work: Path, report: Verification) -> dict[str, Path]:

@@ -36,6 +36,10 @@ ANSWERS = [
 ]  # fmt: skip
 
 
+#: Resolved when no search is running.
+IDLE = "new Promise(done => { const wait = () => running ? setTimeout(wait, 50) : done(); wait(); })"
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF of a random model. Do not write to it."""
@@ -165,9 +169,18 @@ def test_the_page_answers_within_three_seconds_of_the_button_without_a_network(s
     offline.open(shipped)  # once more, for a machine that is busy
     times.append(offline.run(clicked))
     assert min(times) < 3000
-    offline.run("new Promise(done => { const wait = () => running ? setTimeout(wait, 50) : done(); wait(); })")
+    offline.run(IDLE)
     assert offline.run("$('verdict').textContent")[0] in "✓✗"
     assert offline.run("navigator.onLine") is False
+
+
+@pytest.mark.slow
+def test_the_button_stops_a_search(shipped, offline):
+    offline.run("($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())")  # has no solution
+    offline.run("new Promise(done => new MutationObserver(() => done()).observe($('text'), {childList: true}))")
+    assert offline.run("$('search').textContent") == "Stop"
+    offline.run(f"($('search').click(), {IDLE})")
+    assert offline.run("[$('verdict').textContent, $('search').textContent]") == ["Stopped.", "Search"]
 
 
 @pytest.mark.slow
