@@ -33,8 +33,8 @@ def publish(
     Examples:
         countdown-rl publish --eval artifacts/eval/quantized
         countdown-rl publish --push --repo-id me/countdown-tiny-nf4
-        countdown-rl publish --model artifacts/merged --also artifacts/gguf --with-demo \\
-          --push --repo-id me/countdown
+        countdown-rl publish --model artifacts/merged --also artifacts/gguf \\
+          --with-demo --push --repo-id me/countdown
     """
     if unmeasured and not upload.push:
         raise UsageError("--unmeasured goes with --push; add it.")
