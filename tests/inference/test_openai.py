@@ -21,6 +21,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, llama_cpp, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
+from tests.support.graded import PUZZLES, graded
 
 KEY = "sk-secret-0123456789"
 RIGHT = " 2 and 3</think>\n<answer>2 + 3</answer>"
@@ -57,6 +58,7 @@ def stub(monkeypatch):
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # it delays each answer by 40 ms
 
         def do_GET(self):
             models = {"object": "list", "data": [{"id": "m", "owned_by": server.owner}]}
@@ -146,6 +148,21 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert result.metrics["model"]["kind"] == "endpoint"
     assert [sample["completion"] for sample in result.samples] == [RIGHT] * 8
     assert results.read(tmp_path / "eval").metrics == result.metrics
+
+
+@pytest.mark.slow
+def test_verdicts_through_a_server_are_those_of_the_command_grade(stub, tmp_path):
+    rows, grades, _ = graded("countdown", tmp_path)
+    stub.reply = lambda number, body, handler: answer(rows[number]["completion"])
+    unanswered = [{key: row[key] for key in row if key != "completion"} for row in rows]
+    samples = run(stub, tmp_path, rows=unanswered, concurrency=1).samples
+    same = [
+        (sample, grade)
+        for sample, row, grade in zip(samples, rows, grades, strict=True)
+        if sample["completion"] == row["completion"]  # others are cut after their first answer
+    ]
+    assert len(same) > PUZZLES
+    assert all(sample.items() >= grade.items() for sample, grade in same)
 
 
 def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_block(stub, tmp_path):
