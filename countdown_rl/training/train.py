@@ -110,8 +110,6 @@ def train(
         )
 
     loaded = _load(ref, options, trust_remote_code)
-    import torch
-
     if loaded.note:
         on_note(loaded.note)
     count = processes.world_size()
@@ -133,23 +131,10 @@ def train(
         from countdown_rl.training.validation import Validation
 
         trainer.add_callback(Validation(options, trainer, validation, journal, store, save))
-    trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
-    if not resume and processes.is_main():
-        store.begin()
-    trainer.accelerator.wait_for_everyone()
-    journal.write()
-    with trackers.prints_to_stderr(options.report_to), processes.deferred_signals():
-        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-        if (number := processes.pending_signal()) and trainer.state.global_step < options.max_steps:
-            raise processes.Terminated(number)
-    if journal.rows[-1].step < options.max_steps:  # stopped on a collapse
-        journal.write()
+    _run(trainer, options, store, journal, resume)
 
     facts = _facts(trainer, options, loaded, journal)
-    memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": estimate.peak} if estimate else None
-    if memory:
-        peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
-        on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
+    memory = _peak_memory(estimate.peak, on_note) if estimate else None
     best = journal.best() if options.keep == "best" else None
     state = None if best else trainer.gathered()
     if processes.is_main():
@@ -284,6 +269,29 @@ def _choose_engine(
                 "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
                 "sampling correction; start it with --logprobs-mode processed_logprobs."
             )
+
+
+def _run(trainer: "Trainer", options: TrainOptions, store: Checkpoints, journal: Journal, resume: Path | None) -> None:
+    trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
+    if not resume and processes.is_main():
+        store.begin()
+    trainer.accelerator.wait_for_everyone()
+    journal.write()
+    with trackers.prints_to_stderr(options.report_to), processes.deferred_signals():
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        if (number := processes.pending_signal()) and trainer.state.global_step < options.max_steps:
+            raise processes.Terminated(number)
+    if journal.rows[-1].step < options.max_steps:  # stopped on a collapse
+        journal.write()
+
+
+def _peak_memory(estimate: int, on_note: Callable[[str], None]) -> dict[str, int]:
+    import torch
+
+    memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": estimate}
+    peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
+    on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
+    return memory
 
 
 def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer: Any) -> Any:
