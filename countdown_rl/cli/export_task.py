@@ -24,7 +24,7 @@ def export_task(
     out: Out,
     as_json: AsJson = False,
 ) -> None:
-    """Write a task for another evaluator.
+    """Write the task for another evaluator (lm-eval, verifiers).
 
     Its prompt and its exact grader are those of this package, which must be installed beside the evaluator.
 

@@ -26,17 +26,17 @@ COMMANDS = {
         "publish": "Build the release folder of a model, and upload it with --push.",
     },
     "Other commands": {
+        "sft": "Fine-tune a model on search traces of a solver.",
         "compare": "Compare evaluations on the same puzzles.",
         "diagnose": "Show what costs an evaluation its points.",
+        "samples": "Show completions with their grades.",
+        "report": "Write one self-contained HTML page about a run.",
         "publish-data": "Build the release folder of a data set, and upload it with --push.",
         "verify": "Check a release, and evaluate it again.",
-        "report": "Write one self-contained HTML page about a run.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",
-        "samples": "Show completions with their grades.",
-        "sft": "Fine-tune a model on search traces of a solver.",
         "solve": "Count the solutions of a puzzle exactly, and print a short one.",
         "grade": "Grade completions exactly, one line of output per line of input.",
-        "export-task": "Write a task for another evaluator.",
+        "export-task": "Write the task for another evaluator (lm-eval, verifiers).",
     },
 }
 

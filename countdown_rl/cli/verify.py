@@ -41,7 +41,7 @@ def verify(
     from countdown_rl.cli.eval import with_rate
     from countdown_rl.hub import verify as verification
 
-    with console.progress("solving") as update:
+    with console.progress("verifying") as update:
         report = verification.verify(release, data=data or (), limit=limit, on_batch=with_rate(update))
     values = asdict(report) | {"conclusion": report.conclusion}
     console.result(values, as_json=as_json, view=_view(report))

@@ -40,5 +40,6 @@ class EvalOptions(Options):
         super().__post_init__()
         if self.samples > 1 and self.temperature == 0:
             raise UsageError("--samples above 1 needs a --temperature above 0; greedy samples are all the same.")
-        if self.engine == "openai":
-            check_server(self, "batch_size", "tensor_parallel", "precision", "device", "threads")
+        check_server(
+            self, self.engine, self.base_url, "batch_size", "tensor_parallel", "precision", "device", "threads"
+        )

@@ -7,7 +7,7 @@ texts. Nothing here trains, so :attr:`Verification.not_checked` says what the co
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -29,6 +29,7 @@ from countdown_rl.hub.release import evaluation_key
 from countdown_rl.models import reference
 
 CONFIRMED, REFUTED = "confirmed", "refuted"
+_REST = "anything else, as these reasons suffice"
 #: Names of files that programs read with the weights, so that none may be there without being in the manifest.
 _LOADED = (".bin", ".gguf", ".jinja", ".json", ".model", ".pkl", ".pt", ".pth", ".py", ".safetensors")
 _FIGURE = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?%?")
@@ -46,6 +47,13 @@ class Verification:
     reasons: list[str] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     evaluations: dict[str, Reproduction] = field(default_factory=dict)
+
+    def record(self, subject: str, text: str, reasons: Iterable[str]) -> None:
+        """Add the *reasons* against *subject*, or where there are none *text* as what was checked."""
+        before = len(self.reasons)
+        self.reasons += reasons
+        if len(self.reasons) == before:
+            self.checked[subject] = text
 
     @property
     def conclusion(self) -> str:
@@ -77,21 +85,24 @@ def verify(
         raise ArtifactError(f"{source} is no release of countdown-rl; give a directory that publish made, or its copy.")
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
     report = Verification(source, revision, manifest.digest)
-    report.reasons += _files(folder, manifest, report)
+    same = f"{len(manifest.files)} with the size and sha256 of the manifest"
+    report.record("files", same, _files(folder, manifest, report))
     if report.reasons:
+        report.not_checked.append(_REST)
         return report
     try:
         release = _release(folder, manifest)
         if release.evaluation:
-            report.reasons += [
-                *_manifests(release, manifest, report),
-                *_card(folder, release, manifest, report),
-                *_comparison(release, release.evaluation, report),
-                *_demo(folder, release, manifest, report),
-            ]
+            chain = f"{len(release.chain)} in the chain, each with its recorded digest"
+            report.record("manifests", chain, _manifests(release, manifest))
+            card = "metadata and all figures as the manifests and the evaluation give them"
+            report.record("card", card, _card(folder, release, manifest, report))
+            report.reasons += _comparison(release, release.evaluation, report)
+            report.reasons += _demo(folder, release, manifest, report)
     except Exception as error:  # what a doctored manifest, card or evaluation lacks can fail anywhere
         report.reasons.append(f"the manifest does not describe the release ({first_line(error)})")
     if report.reasons:
+        report.not_checked.append(_REST)
         return report
     if release.evaluation is None:
         raise ArtifactError(f"{source} holds no evaluation of its weights; evaluate them, then build it again.")
@@ -128,7 +139,6 @@ def _files(folder: Path, manifest: Manifest, report: Verification) -> Iterator[s
     yield from (f"{name} is not in the manifest" for name in added if name.endswith(_LOADED))
     if others := [name for name in added if not name.endswith(_LOADED)]:
         report.not_checked.append(f"files that are not in the manifest ({', '.join(others)})")
-    report.checked["files"] = f"{len(manifest.files)} with the size and sha256 of the manifest"
 
 
 def _release(folder: Path, manifest: Manifest) -> Release:
@@ -161,7 +171,7 @@ def _release(folder: Path, manifest: Manifest) -> Release:
     )
 
 
-def _manifests(release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
+def _manifests(release: Release, manifest: Manifest) -> Iterator[str]:
     """Compare the manifests of the chain with their digests, the files and the evaluations."""
     for entry in release.inputs.values():
         if (name := artifacts.altered(entry)) is not None:
@@ -193,7 +203,6 @@ def _manifests(release: Release, manifest: Manifest, report: Verification) -> It
     for key in ("accuracy", "n", "interval"):
         if release.evaluation and manifest.facts.get(key) != release.evaluation.metrics[key]:
             yield f"the manifest has another {key} than the evaluation"
-    report.checked["manifests"] = f"{len(release.chain)} in the chain, each with its recorded digest"
 
 
 def _card(folder: Path, release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
@@ -212,7 +221,6 @@ def _card(folder: Path, release: Release, manifest: Manifest, report: Verificati
             report.not_checked.append(f"the words of {name}, which are not those that publish writes")
     if release.log:
         report.not_checked.append(f"{CURVES}, drawn from a training log that is not in the release")
-    report.checked["card"] = "metadata and all figures as the manifests and the evaluation give them"
 
 
 def _comparison(release: Release, evaluation: Result, report: Verification) -> Iterator[str]:

@@ -14,8 +14,12 @@ BaseUrl = Annotated[str, option("Server with OpenAI's API; its key is read from 
 Timeout = Annotated[float, option("Seconds to wait for one answer, retries included.", SERVER, min=0.01)]
 
 
-def check_server(options: Options, *local: str) -> None:
-    """Raise UsageError if one of the *local* options is given, which a server decides for itself."""
+def check_server(options: Options, engine: str, base_url: str, *local: str) -> None:
+    """Raise UsageError for --base-url without a server, and with one for the *local* options, which it decides."""
+    if engine != "openai":
+        if base_url != OPENAI:
+            raise UsageError("--base-url is for servers; add --engine openai.")
+        return
     for name in local:
         if getattr(options, name) != getattr(type(options), name):
             raise UsageError(f"{flag(name)} is for models on this machine; leave it out with --engine openai.")
@@ -45,5 +49,4 @@ class AskOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.engine == "openai":
-            check_server(self, "precision", "device")
+        check_server(self, self.engine, self.base_url, "precision", "device")

@@ -45,6 +45,15 @@ CONTINUES: dict[str, dict[str, Any]] = {
 }
 _REFUSALS = ("content_filter", "content_policy_violation")
 
+#: What to do about failures that would repeat.
+_REMEDIES = {
+    "HTTP 400": "change what it refuses",
+    "HTTP 401": "check the key in OPENAI_API_KEY",
+    "HTTP 403": "check the key in OPENAI_API_KEY",
+    "HTTP 404": "check --base-url and --model",
+    "HTTP 422": "change what it refuses",
+}
+
 #: What reading a response raises that is not as the protocol has it.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -216,9 +225,10 @@ class OpenAI:
     def _error(self, failures: Sequence[_FailedError]) -> ModelError:
         kinds = Counter(error.args[0] for error in failures)
         said = " ".join(failures[0].args[1].replace(self._key, "***").split()).rstrip(".")
+        remedy = _REMEDIES.get(failures[0].args[0], "run the same command again (eval has saved the finished answers)")
         return ModelError(
-            f"{self._url} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds.items())}: {said:.300}); run "
-            "the same command again: eval has saved the finished answers."
+            f"{self._url} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds.items())}: {said:.300}); "
+            f"{remedy}."
         )
 
 

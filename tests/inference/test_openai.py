@@ -322,7 +322,8 @@ def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
     stub.reply = reply
     with pytest.raises(ModelError, match=message) as error:
         run(stub, tmp_path, concurrency=4, timeout=0.5 if fault is trickle else 30.0)
-    assert str(error.value).endswith("run the same command again: eval has saved the finished answers.")
+    remedy = "check the key in OPENAI_API_KEY." if "401" in message else "(eval has saved the finished answers)."
+    assert str(error.value).endswith(remedy)
     assert not (tmp_path / "eval").exists()
     stub.requests.clear()
     stub.reply = lambda number, body, handler: answer()
@@ -380,6 +381,8 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(t
         assert "password@" not in str(error.value)
     with pytest.raises(UsageError, match="--precision is for models on this machine"):
         run(stub, tmp_path, precision="bf16")
+    with pytest.raises(UsageError, match="add --engine openai"):
+        AskOptions(base_url=stub.url)
     with pytest.raises(UsageError, match="--device is for models on this machine"):
         AskOptions(engine="openai", device="cpu")
     monkeypatch.setattr(engines, "installed", lambda name: False)
