@@ -248,6 +248,7 @@ def test_two_processes_train_all_weights_under_fsdp(place):
     facts = json.loads(out)
     assert facts["trainable_parameters"] == facts["total_parameters"] == tiny_llama.model().num_parameters()
     assert facts["kept_step"] == 0  # of evaluations that are all 0, the first
+    assert "Its weights are those of the start" in err
     manifest = artifacts.read(place / "fsdp" / "model", "model")
     sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
     assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part

@@ -71,14 +71,14 @@ def check(
     Raises:
         CountdownError: the run cannot start.
     """
-    from countdown_rl.training import rollouts
-
     weights = rewards.parse(options.reward)
     artifacts.check_writable(out, options.kind)
     rows, _ = read_rows(data)
     rewards.check(weights, rows[:2])
     validation = read_validation(data, options) if options.eval_every else []
     load.silence_libraries()
+    from countdown_rl.training import rollouts  # imports TRL, and with it bitsandbytes, which logs
+
     ref = reference.without_weights(reference.resolve(model, revision=revision))
     check_model(ref, options)
     trackers.check(options.report_to)
