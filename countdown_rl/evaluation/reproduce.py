@@ -65,7 +65,8 @@ def faults(recorded: Result, rows: Sequence[Row]) -> Iterator[str]:
     if wrong:
         first = samples[wrong[0]], recorded.samples[wrong[0]]
         keys = [key for key in {**first[0], **first[1]} if first[0].get(key) != first[1].get(key)]
-        yield f"{len(wrong)} samples are not what their puzzles and texts give (line {wrong[0] + 1}: {', '.join(keys)})"
+        count = f"{len(wrong):,} of {len(samples):,} samples"
+        yield f"{count} are not what their puzzles and texts give (line {wrong[0] + 1}: {', '.join(keys)})"
     figures = measure(samples, rows[:n])
     if different := [key for key, figure in figures.items() if recorded.metrics.get(key) != figure]:
         yield f"{results.DETAILS} has other figures than its samples ({', '.join(different)})"

@@ -275,7 +275,7 @@ DOCTORED: dict[Callable[[Path], None], str] = {
     another_accuracy_in_the_comparison: "the comparison in README",
     another_accuracy_in_the_manifest: "another accuracy",
     a_verdict_listed: r"samples\.jsonl is damaged",
-    a_verdict: "1 samples are not what .*correct, reason",
+    a_verdict: r"1 of \d+ samples are not what .*correct, reason",
     a_text: "none that these weights write",
     a_figure_left_out: "does not describe the release",
     the_figures: r"details\.json has other figures than its samples \(accuracy, correct\)",
