@@ -1,6 +1,7 @@
 """Fixtures that more than one file of tests uses."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,11 @@ URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where tests run side by side, each worker keeps to cores of its own: torch crawls where two share them."""
+    """Let tests interrupt their processes: a shell's background jobs ignore SIGINT, and pass that on.
+
+    Where tests run side by side, each worker keeps to cores of its own: torch crawls where two share them.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
     if worker and hasattr(os, "sched_setaffinity"):
         cores, count = sorted(os.sched_getaffinity(0)), worker["workercount"]

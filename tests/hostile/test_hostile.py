@@ -111,12 +111,12 @@ def test_a_signal_leaves_no_partial_directory_and_says_so(number, status, tmp_pa
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(jsonl, "write_rows", stop)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
     try:
         with pytest.raises(SystemExit) as stopped:
             main.main()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     assert stopped.value.code == status
     assert f"ended by {number.name}" in capfd.readouterr().err
     assert not list(tmp_path.iterdir())
