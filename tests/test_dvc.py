@@ -16,7 +16,9 @@ import yaml
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 
-RATE = "stages/train.yaml:train.learning-rate=1e-4"
+#: The learning rate of the pipeline, and another.
+RATE = yaml.safe_load((ROOT / "stages/train.yaml").read_text())["train"]["learning-rate"]
+OTHER = RATE / 4
 
 STAND_IN = """#!/bin/sh
 stage=$1
@@ -110,22 +112,22 @@ def project(pipeline, tmp_path, monkeypatch):
 
 
 def test_a_queued_experiment_runs_with_its_option_and_is_compared(project):
-    dvc("exp", "run", "--set-param", RATE, "--queue", "--name", "slower")
+    dvc("exp", "run", "--set-param", f"stages/train.yaml:train.learning-rate={OTHER}", "--queue", "--name", "slower")
     dvc("exp", "run", "--run-all")
     table = dvc("exp", "show", "--only-changed", "--drop", "artifacts", "--md")
     heads, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()]
     assert heads == ["Experiment", "Created", "State", "Executor", "accuracy", "train.learning-rate"]
-    assert [row[4:] for row in rows] == [["0.001", "0.001"], ["0.001", "0.001"], ["0.0001", "0.0001"]]
+    assert [row[4:] for row in rows] == [[str(rate)] * 2 for rate in (RATE, RATE, OTHER)]
     dvc("exp", "apply", "slower")
     old, new = ((ROOT / "stages/train.yaml").read_text(), Path("stages/train.yaml").read_text())
-    assert new == old.replace("learning-rate: 0.001", "learning-rate: 0.0001")
+    assert new == old.replace(f"learning-rate: {RATE}", f"learning-rate: {OTHER}")
 
 
 def test_metrics_and_plots_of_two_runs_are_compared(project):
     Path("artifacts/eval/adapter/metrics.json").write_text('{"n": 1000, "accuracy": 0.5}')
     Path("artifacts/eval/base/metrics.json").write_text('{"n": 1000, "accuracy": 0.4}')
     adapter, base = (f"artifacts/eval/{name}/metrics.json" for name in ("adapter", "base"))
-    change = {"accuracy": {"old": 0.001, "new": 0.5, "diff": 0.499}}
+    change = {"accuracy": {"old": RATE, "new": 0.5, "diff": pytest.approx(0.5 - RATE)}}
     assert json.loads(dvc("metrics", "diff", "--json")) == {adapter: change}
     assert set(json.loads(dvc("metrics", "diff", "--json", "--targets", adapter, base))) == {adapter, base}
     plots = json.loads(dvc("plots", "diff", "--json"))["data"]
@@ -143,7 +145,7 @@ def test_a_clone_with_the_remote_has_everything_and_runs_nothing(project, root, 
     monkeypatch.chdir(tmp_path / "clone")
     dvc("remote", "add", "--local", "--default", "disk", str(tmp_path / "disk"))
     dvc("pull", "--quiet")
-    assert Path("artifacts/adapter/rate").read_text() == "0.001\n"
+    assert Path("artifacts/adapter/rate").read_text() == f"{RATE}\n"
     (root / "stages").unlink()
     dvc("repro", "--quiet")
     assert not (root / "stages").exists()
