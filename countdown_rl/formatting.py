@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
 
 _UNUSUAL = re.compile(r"[^\n\t -~]")
 
@@ -14,6 +17,19 @@ def printable(text: str) -> str:
     """
     return _UNUSUAL.sub(
         lambda match: match[0] if match[0].isprintable() else match[0].encode("unicode_escape").decode(), text
+    )
+
+
+def html_templates() -> "jinja2.Environment":
+    """Return the environment of the HTML templates, by their paths in this package."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("countdown_rl", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
 
 

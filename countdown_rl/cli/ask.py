@@ -1,6 +1,6 @@
 """``countdown-rl ask``: a model's answer to one puzzle, streamed."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,7 +53,7 @@ def ask(
             if revision is not None:
                 raise UsageError("--engine openai takes no --revision; leave it out.")
             loaded, source, kind = asking.connect(model, options), model, "endpoint"
-            row = row if loaded.continues else asking.puzzle_row(replace(options, style="own"), numbers, target)
+            row = loaded.row(row)
         else:
             ref = reference.resolve(model, revision=revision)
             source, kind = ref.source, ref.kind

@@ -48,9 +48,7 @@ def export_task(
     from countdown_rl import artifacts
     from countdown_rl.data import jsonl
 
-    if data.is_dir():
-        artifacts.read(data, "data")
-        data = data / "test.jsonl"
+    data = jsonl.test_file(data)
     rows = jsonl.read_rows(data)
     name = NAMES[rows[0].task]
     inputs = {"data": artifacts.file_input(data)}

@@ -14,6 +14,18 @@ from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 
 
+def test_file(data: Path) -> Path:
+    """The file *data*, or that of the test split in the data artifact *data*.
+
+    Raises:
+        ArtifactError: it is a directory of another kind, or damaged.
+    """
+    if not data.is_dir():
+        return data
+    artifacts.read(data, "data")
+    return data / "test.jsonl"
+
+
 def read_rows(path: Path) -> list[Row]:
     """The rows of a JSONL file, validated by their task.
 

@@ -86,10 +86,9 @@ def evaluate(
         _connect(name, options.device)
 
     def load(name: str, tensor_parallel: int = 1) -> Engine:
-        decoding = Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
         machine: dict[str, Any] = {key: getattr(options, key) for key in ("precision", "device", "threads")}
         machine |= {"tensor_parallel": tensor_parallel, "trust_remote_code": trust_remote_code}
-        return engines.load(name, ref, decoding, **machine)
+        return engines.load(name, ref, Decoding.of(options), **machine)
 
     engine = load(name, options.tensor_parallel)
     prompts = _prompts(engine, rows, options.max_new_tokens)
@@ -122,8 +121,9 @@ def _evaluate_endpoint(
     on_batch: OnBatch | None,
 ) -> Result:
     """Evaluate the model of a server; each answer is saved as soon as it comes."""
-    decoding = Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
-    engine = OpenAI(options.base_url, model, decoding, concurrency=options.concurrency, timeout=options.timeout)
+    engine = OpenAI(
+        options.base_url, model, Decoding.of(options), concurrency=options.concurrency, timeout=options.timeout
+    )
     inputs["model"] = engine.as_input()
     rows = [engine.row(row) for row in rows]
     prompts = [engine.prompt(row) for row in rows]
@@ -167,9 +167,7 @@ def _evaluate_baseline(
 
 def _read_rows(data: Path, limit: int | None) -> tuple[Path, list[Row]]:
     """The JSONL file that *data* stands for, and its first *limit* rows."""
-    if data.is_dir():
-        artifacts.read(data, "data")
-        data = data / "test.jsonl"
+    data = jsonl.test_file(data)
     rows = jsonl.read_rows(data)
     if limit is not None and limit > len(rows):
         raise InputError(f"{data} has {len(rows)} rows, fewer than --limit {limit}.")
@@ -339,12 +337,5 @@ def _completed(engine: Engine, batches: Sequence[tuple[int, Sequence[Any]]]) -> 
 
 def graded(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
     """A line of ``samples.jsonl``: the row, the completion and its grade."""
-    grade = row.grade(completion.text)
-    return (
-        {key: row[key] for key in SHOWN if key in row}
-        | ({"sample": turn} if per_row > 1 else {})
-        | {"completion": completion.text}
-        | asdict(grade)
-        | {"tokens": completion.tokens, "truncated": not completion.ended}
-        | completion.details
-    )
+    shown = {key: row[key] for key in SHOWN if key in row} | ({"sample": turn} if per_row > 1 else {})
+    return shown | completion.sample(row.grade(completion.text))

@@ -39,11 +39,11 @@ def write(path: Path) -> Path:
     }  # fmt: skip
     root = path / "every-eval-ever"
     (root / folder).mkdir(parents=True, exist_ok=True)
-    per_row = len(result.samples) // result.metrics["n"]
     with (root / companion).open("w") as stream:
-        for index, sample in enumerate(result.samples):
-            record = identity | {"model_id": model} | _sample(sample, index // per_row)
-            stream.write(json.dumps(record) + "\n")
+        for index, samples in enumerate(result.by_puzzle):
+            for sample in samples:
+                record = identity | {"model_id": model} | _sample(sample, index)
+                stream.write(json.dumps(record) + "\n")
     out = root / folder / f"{stem}.json"
     out.write_text(json.dumps(aggregate, indent=2) + "\n")
     return out

@@ -72,25 +72,20 @@ def text(file: Path, chain: Sequence[Link]) -> str:
         UsageError: it is too large, or was not trained on Countdown puzzles.
         ModelError: its tokenizer cannot be read, or its chat template does not show numbers and target once each.
     """
-    import jinja2
-
     if file.stat().st_size > MAX_BYTES:
         raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("countdown_rl", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    html = environment.get_template("hub/demo.html.jinja").render(
-        name=artifacts.origin(chain).name,
-        trained=any(link.by_grpo for link in chain),
-        version=VERSION,
-        max_tokens=MAX_TOKENS,
-        reasons=REASONS,
-        license=(WLLAMA / "LICENSE").read_text("utf-8"),
-        **_puzzles(file, chain),
+    html = (
+        formatting.html_templates()
+        .get_template("hub/demo.html.jinja")
+        .render(
+            name=artifacts.origin(chain).name,
+            trained=any(link.by_grpo for link in chain),
+            version=VERSION,
+            max_tokens=MAX_TOKENS,
+            reasons=REASONS,
+            license=(WLLAMA / "LICENSE").read_text("utf-8"),
+            **_puzzles(file, chain),
+        )
     )
     parts = {"MODEL": file.read_bytes()} | {
         name: (WLLAMA / name).read_bytes() for name in ("wllama.min.js", "wllama.wasm.gz")

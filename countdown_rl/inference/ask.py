@@ -1,7 +1,7 @@
 """Asking a model one puzzle: its text while it is generated, its grade, and the solver's solution."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from countdown_rl.errors import ModelError
@@ -27,14 +27,7 @@ class Reply:
 
     def sample(self) -> dict[str, Any]:
         """The reply in the form of an evaluation's sample."""
-        length = {"tokens": self.completion.tokens, "truncated": not self.completion.ended}
-        return (
-            dict(self.row)
-            | {"completion": self.completion.text}
-            | asdict(self.grade)
-            | length
-            | self.completion.details
-        )
+        return dict(self.row) | self.completion.sample(self.grade)
 
 
 def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> CountdownRow:
@@ -53,8 +46,7 @@ def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> Countdow
 
 def connect(model: str, options: AskOptions) -> OpenAI:
     """The model that the server at ``options.base_url`` calls *model*."""
-    decoding = generate.Decoding(options.max_new_tokens, options.temperature, options.top_p, options.seed)
-    return OpenAI(options.base_url, model, decoding, timeout=options.timeout)
+    return OpenAI(options.base_url, model, generate.Decoding.of(options), timeout=options.timeout)
 
 
 def ask(
@@ -80,9 +72,8 @@ def ask(
         raise ModelError(
             f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
         )
-    decoding = generate.Decoding(
-        min(options.max_new_tokens, context - len(ids)), options.temperature, options.top_p, options.seed
-    )
+    decoding = generate.Decoding.of(options)
+    decoding = replace(decoding, max_new_tokens=min(decoding.max_new_tokens, context - len(ids)))
     stream = _TextStream(loaded.tokenizer, on_text or (lambda piece: None))
     (completion,) = generate.Generator(loaded, decoding).complete([ids], on_token=stream.add)
     stream.write(completion.text)

@@ -4,13 +4,14 @@ transformers' ``generate``."""
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
+from countdown_rl.tasks.task import Grade
 
 if TYPE_CHECKING:
     from countdown_rl.inference.stop import Stop
@@ -29,6 +30,11 @@ class Decoding:
     top_p: float = 1.0
     seed: int = 0
 
+    @classmethod
+    def of(cls, options: Any) -> "Decoding":
+        """The fields of these names in *options*."""
+        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -41,6 +47,11 @@ class Completion:
     tokens: int
     ended: bool
     details: dict[str, Any] = field(default_factory=dict)
+
+    def sample(self, grade: Grade) -> dict[str, Any]:
+        """The fields of an evaluation's sample that follow those of its row."""
+        length = {"tokens": self.tokens, "truncated": not self.ended}
+        return {"completion": self.text} | asdict(grade) | length | self.details
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import chat_template
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row
 
 #: Retries of a request after a rate limit, a server error or a lost connection; the client waits up to 8 seconds
@@ -56,6 +56,9 @@ _REMEDIES = {
 
 #: What reading a response raises that is not as the protocol has it.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class _FailedError(Exception):
@@ -104,13 +107,13 @@ class OpenAI:
         digest = hashlib.sha256(f"{self._url} {self._model}".encode()).hexdigest()
         return {"source": self._model, "kind": "endpoint", "base_url": self._url, "digest": digest}
 
-    def row(self, row: Row) -> Row:
-        """*row*, in the style ``own`` where the server does not continue a begun assistant turn."""
-        return row if self.continues or row.style.own else parse_row({**row, "style": "own"})
+    def row(self, row: AnyRow) -> AnyRow:
+        """*row*, without its begun assistant turn where the server does not continue it."""
+        return row if self.continues else row.without_begun_turn()
 
     def prompt(self, row: Row) -> dict[str, Any]:
         """The prompt for *row*."""
-        return {"messages": row.messages(), "tag": row.style.tag}
+        return {"messages": row.messages(), "style": row.get("style") or row.default_style}
 
     def prepare(self, length: int) -> int | None:
         return None
@@ -234,7 +237,7 @@ class OpenAI:
 
 def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Completion:
     """The completion in *response*: its reasoning as a thinking block, then its text, to the end of the answer."""
-    choice, usage, tag = response["choices"][0], response["usage"], prompt["tag"]
+    choice, usage = response["choices"][0], response["usage"]
     message, finish = choice["message"], choice["finish_reason"]
     if finish in (None, "error", "abort"):
         raise ValueError(f"`finish_reason` is {finish}")
@@ -243,8 +246,7 @@ def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Compl
     text: str = head + end
     # The second name is that of newer versions of vLLM, and of OpenRouter.
     if reasoning := message.get("reasoning_content") or message.get("reasoning"):
-        closed = f"</{tag}>\n{text.lstrip()}" if text or finish != "length" else ""
-        text = f"<{tag}>{reasoning}{closed}"
+        text = STYLES[prompt["style"]].completion(text, reasoning, closed=bool(text) or finish != "length")
     details: dict[str, Any] = {"prompt_tokens": int(usage["prompt_tokens"])}
     if usage.get("cost") is not None:
         details["cost"] = float(usage["cost"])

@@ -14,7 +14,6 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessag
 from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import TaskState
 
-from countdown_rl.integrations import chat
 from countdown_rl.tasks.explain import verdict
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
@@ -49,7 +48,7 @@ def gsm8k(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task
 def _task(data: str, n: int | None, prefill: bool, fields: dict[str, Any], wanted: Callable[[Row], bool]) -> Task:
     def samples(record: dict[str, Any]) -> list[Sample]:
         row = parse_row({**record, **fields})
-        return [_sample(row if prefill else chat.without_begun_turn(row))] if wanted(row) else []
+        return [_sample(row if prefill else row.without_begun_turn())] if wanted(row) else []
 
     path = Path(data, "test.jsonl") if Path(data).is_dir() else Path(data)
     dataset = json_dataset(str(path), samples)
@@ -73,7 +72,7 @@ def exact() -> Scorer:
         row, output = parse_row(state.metadata), state.output
         parts = output.message.content if output.choices else ""
         thoughts = [part.reasoning for part in parts if isinstance(part, ContentReasoning)]
-        grade = row.grade(chat.completion(row, output.completion, "\n".join(thoughts)))
+        grade = row.grade(row.style.completion(output.completion, "\n".join(thoughts)))
         sample = {**row, **asdict(grade), "truncated": output.stop_reason == "max_tokens"}
         return Score(
             value=CORRECT if grade.correct else INCORRECT,

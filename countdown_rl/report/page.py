@@ -83,16 +83,8 @@ def text(sources: Sources, *, transcripts: int, demo: str | None = None) -> str:
         ArtifactError: an input is missing or damaged.
         InputError: the log cannot be read, or no evaluation is of a model.
     """
-    import jinja2
-
     scored = {name: results.read(path) for name, path in sources.results.items()}
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("countdown_rl", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = formatting.html_templates()
     environment.filters |= {
         "percent": formatting.percent,
         "interval": formatting.interval,

@@ -44,6 +44,18 @@ class Style:
         pattern = rf"{begin}{text}</{self.tag}>\n{ANSWER_OPEN}{new}({text}){ANSWER_CLOSE}\n?"
         object.__setattr__(self, "_strict", re.compile(pattern))
 
+    def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
+        """The completion as one text, of *content* and of *reasoning* that an endpoint keeps apart.
+
+        Args:
+            closed: the reasoning has ended.
+        """
+        if not reasoning:
+            return content
+        end = "\n" if self.lines else ""
+        begun = f"<{self.tag}>{end}{reasoning}"
+        return f"{begun}{end}</{self.tag}>\n{content.lstrip()}" if closed else begun
+
     def read(self, completion: str) -> Blocks:
         """The blocks of *completion*, in time linear in its length."""
         match = self._strict.fullmatch(completion)

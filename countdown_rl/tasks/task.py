@@ -6,7 +6,7 @@ A task is a subclass of :class:`Row`, listed in :mod:`countdown_rl.tasks.registr
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.response_format import STYLES, Style
@@ -80,6 +80,10 @@ class Row(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._fields})"
+
+    def without_begun_turn(self) -> Self:
+        """This row, in a style whose prompt ends in the user turn: most endpoints do not continue an assistant turn."""
+        return self if self.style.own else type(self)({**self, "style": "own"})
 
     @abstractmethod
     def messages(self) -> list[dict[str, str]]:

@@ -1,28 +1,20 @@
 """Output and exit status of merge and quantize."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from countdown_rl import artifacts
-from countdown_rl.cli import main
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from tests.support import tiny_llama
+from tests.support.command import status as run
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def run(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
-    with pytest.raises(SystemExit) as done:
-        main.main()
-    return done.value.code or 0
 
 
 def test_an_adapter_is_merged_and_quantized_with_the_default_paths(monkeypatch, capsys):

@@ -1,17 +1,16 @@
 """Comparison: paired differences, one table, and refusal of results that cannot be compared."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from countdown_rl import artifacts
-from countdown_rl.cli import main
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import compare, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference
+from tests.support.command import status
 
 GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
@@ -205,10 +204,7 @@ def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
 
 
 def command(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", "compare", *words])
-    with pytest.raises(SystemExit) as done:
-        main.main()
-    return done.value.code or 0
+    return status(monkeypatch, "compare", *words)
 
 
 def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):

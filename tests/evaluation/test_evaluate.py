@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import artifacts
-from countdown_rl.cli import main
 from countdown_rl.errors import UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation import metrics as measures
@@ -23,6 +22,7 @@ from countdown_rl.evaluation.resume import Progress
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
 from tests.support import tiny_llama
+from tests.support.command import status as command
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
 ROWS = [
@@ -427,13 +427,6 @@ def test_progress_drops_everything_after_a_damaged_line(tmp_path, damage):
 
 
 # Bad input
-
-
-def command(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
-    with pytest.raises(SystemExit) as done:
-        main.main()
-    return done.value.code or 0
 
 
 @pytest.fixture

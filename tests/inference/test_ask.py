@@ -1,13 +1,11 @@
 """``ask``: streaming, agreement with an evaluation, and the printed verdict."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from countdown_rl.cli import main
 from countdown_rl.errors import (
     InputError,
     ModelError,
@@ -29,6 +27,7 @@ from countdown_rl.tasks.explain import (
 )
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
+from tests.support.command import status
 
 SHORT = AskOptions(max_new_tokens=40)
 
@@ -58,11 +57,8 @@ def complete_with(monkeypatch):
     return set_completion
 
 
-def command(monkeypatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", "ask", *arguments])
-    with pytest.raises(SystemExit) as done:
-        main.main()
-    return done.value.code or 0
+def command(monkeypatch, *words: str) -> int:
+    return status(monkeypatch, "ask", *words)
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -1,7 +1,6 @@
 """The client of OpenAI-compatible servers: against llama.cpp's own server, and against one with every fault."""
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from countdown_rl.cli import main
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
@@ -21,6 +19,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, llama_cpp, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
+from tests.support.command import status as command
 from tests.support.graded import PUZZLES, graded
 
 KEY = "sk-secret-0123456789"
@@ -115,13 +114,6 @@ def run(stub, tmp_path, name="eval", rows=ROWS, on_batch=None, **changes):
 
 def written(path: Path) -> dict[str, bytes]:
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
-def command(monkeypatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", *arguments])
-    with pytest.raises(SystemExit) as done:
-        main.main()
-    return done.value.code or 0
 
 
 # Prompts and completions

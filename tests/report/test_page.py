@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
-from countdown_rl.cli import main
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation import results
@@ -20,6 +18,7 @@ from countdown_rl.report.view import seconds
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.tasks.registry import parse_row
+from tests.support.command import status
 
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
@@ -382,10 +381,7 @@ def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritt
 
 
 def command(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", "report", *words])
-    with pytest.raises(SystemExit) as done:
-        main.main()
-    return done.value.code or 0
+    return status(monkeypatch, "report", *words)
 
 
 def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):

@@ -7,7 +7,6 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from countdown_rl.integrations import chat
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade
 
@@ -36,7 +35,7 @@ class ExactTask(vf.Task[ExactData]):
         """The grade of the last reply, which is unstripped here, unlike ``trace.last_reply``."""
         row = parse_row(self.data.row)
         for message in trace.assistant_messages[-1:]:
-            return row.grade(chat.completion(row, message.content, message.reasoning_content))
+            return row.grade(row.style.completion(message.content or "", message.reasoning_content))
         return row.grade("")
 
 
@@ -45,6 +44,6 @@ class ExactTaskset(vf.Taskset[ExactTask, vf.TasksetConfig]):
 
     def load(self) -> Iterator[ExactTask]:
         for line in filter(bytes.strip, Path(__file__).with_name("test.jsonl").read_bytes().splitlines()):
-            row = chat.without_begun_turn(parse_row(json.loads(line)))
+            row = parse_row(json.loads(line)).without_begun_turn()
             system, user = (turn["content"] for turn in row.messages())
             yield ExactTask(ExactData(system_prompt=system, prompt=user, row=dict(row)), self.config.task)

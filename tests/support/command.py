@@ -1,0 +1,15 @@
+"""The command line, run in this process as the installed command runs it."""
+
+import sys
+
+import pytest
+
+from countdown_rl.cli import main
+
+
+def status(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """Run ``countdown-rl`` with *words* as arguments and return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *map(str, words)])
+    with pytest.raises(SystemExit) as done:
+        main.main()
+    return done.value.code or 0
