@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -271,3 +272,23 @@ def test_two_processes_refuse_with_one_sentence(place):
     assert done.stderr.count("error:") == 1
     assert "Traceback" not in done.stderr
     assert not (place / "refused").exists()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_freed_memory_is_used_again():
+    code = """if True:
+        import resource, sys
+        from countdown_rl.processes import keep_freed_memory
+        if sys.argv[1:]:
+            keep_freed_memory()
+        bytearray(2**26)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            bytearray(b"x") * 2**26
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    faults = [
+        int(subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True).stdout)
+        for words in ([], ["keep"])
+    ]
+    assert faults[1] < faults[0] / 5

@@ -110,6 +110,8 @@ def train(
         )
 
     loaded = _load(ref, options, trust_remote_code)
+    if loaded.device == "cpu":
+        processes.keep_freed_memory()
     if loaded.note:
         on_note(loaded.note)
     count = processes.world_size()
