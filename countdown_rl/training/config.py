@@ -57,7 +57,7 @@ class TrainOptions(Options):
     epsilon_high: Annotated[float, option("Upper clipping: 1 + epsilon.", LOSS, min=0)] = 0.28
     mask_truncated_completions: Annotated[bool, option("Leave truncated completions out of the loss.", LOSS)] = False
     discount: Annotated[
-        float, option("Discount per token of the reward; 1: one advantage per completion.", LOSS, min=0.5, max=1)
+        float, option("Discount per line of the reward; 1: one advantage per completion.", LOSS, min=0.5, max=1)
     ] = 1.0
     trl: Annotated[
         tuple[str, ...], option("Other field of TRL's GRPOConfig; repeatable.", LOSS, metavar="KEY=VALUE")

@@ -10,8 +10,10 @@ The loss and its gradient are TRL's. The differences:
 * the rows of an optimiser step are sorted by length unless each micro-batch has a normaliser of its own (``bnpo``),
   and each micro-batch is cut to its longest row;
 * trained weights stay in fp32, where TRL casts an adapter over 4-bit weights to bf16, in which small updates are lost;
-* with a discount below 1 each token has its own advantage: the discounted reward after it, less the mean over its
-  group at the same position, so that of a search that succeeds the last choices are reinforced most;
+* with a discount below 1 each line of a completion has its own advantage: the reward, discounted by the lines after
+  it, less the mean over its group at the same line, so that of a search that succeeds the last lines are reinforced
+  most;
+* tokens without a gradient are left out of the backward pass of the log-probabilities;
 * the seconds of generation, rewards and loss are logged.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from torch import Tensor
 from transformers import GenerationConfig
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
@@ -28,6 +31,7 @@ from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.stop import Stop, stopping
 from countdown_rl.models.checkpoint import check_finite
+from countdown_rl.training import logprobs
 
 #: Losses that sum over tokens and divide by a count of the whole step.
 _BY_TOKEN = ("dapo",)
@@ -56,7 +60,7 @@ class Trainer(GRPOTrainer):
     Args:
         stop: the end of a completion.
         mask_truncated: leave truncated completions out of the loss.
-        discount: factor per token between it and the end of its completion; 1 is GRPO.
+        discount: factor per line between it and the end of its completion; 1 is GRPO.
     """
 
     _name = "GRPO"
@@ -66,6 +70,7 @@ class Trainer(GRPOTrainer):
     ) -> None:
         exact = {parameter: parameter.data for parameter in model.parameters() if parameter.requires_grad}
         super().__init__(model, *args, **kwargs)
+        logprobs.use()
         if not self.is_deepspeed_enabled:  # which keeps fp32 copies of its own
             for parameter in self.model.parameters():
                 if parameter.requires_grad and parameter.dtype != torch.float32:
@@ -80,6 +85,9 @@ class Trainer(GRPOTrainer):
         self._discount = discount
         self._rewards, self._equal = torch.empty(0), torch.empty(0, dtype=torch.bool)
         self._ended = torch.empty(0, dtype=torch.bool)
+        if discount < 1:
+            tokens, count = self.processing_class, self.model.get_input_embeddings().num_embeddings
+            self._ends_line = torch.tensor(["\n" in tokens.decode([index]) for index in range(count)])  # (V,)
         # The CPU decoder implements temperature and top-p only.
         config = self.args
         others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
@@ -173,7 +181,7 @@ class Trainer(GRPOTrainer):
         """Add *value* to the means that are logged after this step."""
         self._metrics["train"][name].append(value)
 
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         begin = time.perf_counter()
         rewards = super()._calculate_rewards(*args, **kwargs)  # (B of all processes, reward functions)
         total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
@@ -190,7 +198,7 @@ class Trainer(GRPOTrainer):
         batch = super()._generate_and_score_completions(inputs)
         return batch | {"advantages": batch["advantages"].masked_fill(self._equal, 0.0)}
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         begin, before = time.perf_counter(), self._seconds["generation"] + self._seconds["reward"]
         loss = super().training_step(*args, **kwargs)
         generation = self._seconds["generation"] + self._seconds["reward"] - before  # within this call
@@ -216,7 +224,8 @@ class Trainer(GRPOTrainer):
             batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
         if self._discount < 1:
             mask = batch["completion_mask"]
-            batch["advantages"] = discounted(self._rewards, mask, self._discount, group=self.num_generations)
+            ends = self._ends_line.to(mask.device)[batch["completion_ids"]]
+            batch["advantages"] = discounted(self._rewards, mask, ends, self._discount, group=self.num_generations)
             if self.skips_zero_advantage and self.loss_type in _BY_TOKEN:  # cut what follows the last advantage
                 after = batch["advantages"].ne(0).flip(1).cumsum(1).flip(1)
                 batch["completion_mask"] = mask * after.gt(0)
@@ -256,7 +265,7 @@ class Trainer(GRPOTrainer):
         others = entropy or self.aux_loss_enabled or args.use_liger_kernel
         return self.beta == 0.0 and not others and self.loss_type in (*_BY_TOKEN, *_BY_ROW)
 
-    def gathered(self) -> dict[str, torch.Tensor] | None:
+    def gathered(self) -> dict[str, Tensor] | None:
         """The weights by name where each process holds a part of them, else None. Call it in all processes."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.shards_weights else None
 
@@ -265,28 +274,35 @@ class Trainer(GRPOTrainer):
         """True if each process holds a part of the weights."""
         return self.is_fsdp_enabled or getattr(self.accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3
 
-    def _compute_loss(self, model: Any, inputs: Batch) -> torch.Tensor:
+    def _compute_loss(self, model: Any, inputs: Batch) -> Tensor:
         if len(inputs["advantages"]) == 0:
             anchor = next(parameter for parameter in model.parameters() if parameter.requires_grad)
             return anchor.sum() * 0.0
         return super()._compute_loss(model, inputs) * inputs["share"]
 
 
-def discounted(rewards: torch.Tensor, mask: torch.Tensor, discount: float, *, group: int) -> torch.Tensor:
-    """Return advantages (B, T): each token's discounted return less its mean over the group's tokens at that position.
+def discounted(rewards: Tensor, mask: Tensor, ends: Tensor, discount: float, *, group: int) -> Tensor:
+    """Return advantages (B, T): the discounted return of each token's line, less its mean over the group.
+
+    The mean is over the completions that have such a line, the first, the second and so on.
 
     Args:
         rewards: (B,); each *group* of rows in turn belongs to one prompt.
         mask: (B, T), 1 where a completion has a token.
+        ends: (B, T), true where a token ends a line.
     """
-    left = mask.flip(1).cumsum(1).flip(1) - 1  # tokens after this one
-    returns = (rewards[:, None] * discount ** left.clamp(min=0) * mask).view(-1, group, mask.size(1))
-    tokens = mask.view_as(returns)
-    baseline = returns.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)  # (groups, 1, T)
-    return ((returns - baseline) * tokens).view_as(mask)
+    ends = ends * mask
+    left = ends.flip(1).cumsum(1).flip(1)  # ends of lines from this token on
+    line = ends.cumsum(1) - ends
+    returns = rewards[:, None] * discount**left * mask  # equal within a line
+    lines = returns.new_zeros(len(mask), int(line.max()) + 1)
+    tokens = lines.scatter_add(1, line, mask.to(lines.dtype)).view(-1, group, lines.size(1))
+    by_line = lines.scatter_add(1, line, returns).view_as(tokens) / tokens.clamp(min=1)
+    baseline = by_line.sum(1, keepdim=True) / tokens.gt(0).sum(1, keepdim=True).clamp(min=1)  # (groups, 1, lines)
+    return (returns - baseline.expand_as(tokens).reshape_as(lines).gather(1, line)) * mask
 
 
-def _cut(batch: Batch, rows: torch.Tensor) -> Batch:
+def _cut(batch: Batch, rows: Tensor) -> Batch:
     """The *rows* of *batch*, without columns in which none of them has a token."""
     out = {key: value[rows] if value.ndim else value for key, value in batch.items()}
     if len(rows):

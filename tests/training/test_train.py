@@ -397,6 +397,9 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
         "advantages": torch.tensor([0.0, 0.0, 1.0, -1.0, 0.5, 0.5, -1.0, 0.0]),
         "num_items_in_batch": mask.sum(),
     }
+    if discount < 1:  # one line each; the two longest rows of the first group have a second
+        batch["completion_ids"][trainer._ends_line[batch["completion_ids"]]] = 5
+        batch["completion_ids"][[1, 3], 4] = trainer._ends_line.nonzero()[0, 0]
     trainer._ended = ended
     trainer._rewards = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 
@@ -412,7 +415,11 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
         plain["num_items_in_batch"] = plain["completion_mask"].sum()
     if discount < 1:
         plain["advantages"] = discounted(
-            trainer._rewards, plain["completion_mask"], discount, group=trainer.num_generations
+            trainer._rewards,
+            plain["completion_mask"],
+            trainer._ends_line[plain["completion_ids"]],
+            discount,
+            group=trainer.num_generations,
         )
     halves = [{k: v[half] if v.ndim else v for k, v in plain.items()} for half in (slice(0, 4), slice(4, 8))]
     expected = gradient(halves, super(Trainer, trainer)._compute_loss)
@@ -422,7 +429,7 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
     kept = sum(len(part["advantages"]) for part in parts)
     if discount < 1:
         assert kept == (8 if loss_type == "bnpo" else 3 if mask_truncated else 4)
-        # Only the row that is solved and those beside it have an advantage, as long as it is.
+        # Only the row that is solved and those beside it have an advantage, in the line that all have.
         longest = max(part["completion_mask"].shape[1] for part in parts if len(part["advantages"]))
         assert longest == (5 if loss_type == "dapo" else 7 if mask_truncated else 9)
     else:

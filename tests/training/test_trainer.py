@@ -1,20 +1,41 @@
 from types import SimpleNamespace
 
+import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
+from trl.kernels import ChunkedLogProbFunction
 
 from countdown_rl.inference.stop import Stop
+from countdown_rl.training import logprobs
 from countdown_rl.training.trainer import GRPOTrainer, Trainer, discounted
 from tests.support import tiny_llama
 
 
-def test_discounted_returns_are_compared_within_a_group_at_the_same_position():
+def test_discounted_returns_are_compared_within_a_group_line_by_line():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
-    advantages = discounted(rewards, mask, 0.5, group=2)
-    torch.testing.assert_close(advantages[0], torch.tensor([0.25 - 0.125, 0, 0, 0]))  # alone at the other positions
-    torch.testing.assert_close(advantages[1], torch.tensor([-0.125, 0, 0, 0]))
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    ends = torch.tensor([[0, 0, 1, 1, 0], [1, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    advantages = discounted(rewards, mask, ends, 0.5, group=2)
+    # Three lines: of three tokens, of one, and the last; the other completion has the first two.
+    expected = torch.tensor([[0.25 - 0.125] * 3 + [0.5 - 0.25, 0], [-0.125, -0.25, 0, 0, 0]])
+    torch.testing.assert_close(advantages[:2], expected)
     assert not advantages[2:].any()  # groups without a success have no gradient
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_tokens_without_a_gradient_are_left_out_of_the_backward_pass_and_change_nothing(entropy):
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(size, 8, generator=generator, requires_grad=True) for size in (30, 50))
+    targets = torch.randint(50, (30,), generator=generator)
+    scale = torch.randn(30, generator=generator) * (torch.arange(30) % 5 == 0)
+    found = []
+    for function in (ChunkedLogProbFunction, logprobs.LogProbFunction):
+        outputs = function.apply(hidden, weight, None, targets, 0.7, 16)
+        loss = (outputs[0] * scale).sum() + (outputs[1].sum() if entropy else 0)
+        found.append(torch.autograd.grad(loss, (hidden, weight)))
+    for expected, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, expected)
+        assert value.any()
 
 
 def test_rollouts_of_generate_end_at_the_answer(monkeypatch):
