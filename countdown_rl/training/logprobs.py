@@ -12,7 +12,7 @@ from trl.kernels import ChunkedLogProbFunction
 from trl.trainer import utils
 
 
-class LogProbFunction(ChunkedLogProbFunction):  # type: ignore[misc]
+class LogProbFunction(ChunkedLogProbFunction):
     """``ChunkedLogProbFunction``; tokens of zero gradient are left out of its backward pass."""
 
     @staticmethod
