@@ -72,7 +72,6 @@ def train(
     from transformers import set_seed
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
-    processes.keep_freed_memory()
     set_seed(options.seed)
     if options.model is None:
         tokens = tokenizer.build(batches.corpus(rows, plan), options.vocab_size)

@@ -87,7 +87,8 @@ class Trainer(GRPOTrainer):
         self._ended = torch.empty(0, dtype=torch.bool)
         if discount < 1:
             tokens, count = self.processing_class, self.model.get_input_embeddings().num_embeddings
-            self._ends_line = torch.tensor(["\n" in tokens.decode([index]) for index in range(count)])  # (V,)
+            ends = ["\n" in tokens.decode([index]) for index in range(count)]
+            self._ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
         # The CPU decoder implements temperature and top-p only.
         config = self.args
         others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
@@ -224,7 +225,7 @@ class Trainer(GRPOTrainer):
             batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
         if self._discount < 1:
             mask = batch["completion_mask"]
-            ends = self._ends_line.to(mask.device)[batch["completion_ids"]]
+            ends = self._ends_line[batch["completion_ids"]]
             batch["advantages"] = discounted(self._rewards, mask, ends, self._discount, group=self.num_generations)
             if self.skips_zero_advantage and self.loss_type in _BY_TOKEN:  # cut what follows the last advantage
                 after = batch["advantages"].ne(0).flip(1).cumsum(1).flip(1)
