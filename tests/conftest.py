@@ -6,10 +6,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.hub import Hub, running
 
 URL_TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
+
+# Tests are not timed: the machine may be busy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -25,7 +25,7 @@ class SftOptions(Options):
     decay: Annotated[
         float, option("Share of the steps in which the learning rate decays.", OPTIMISER, min=0, max=1)
     ] = 0.5
-    vocab_size: Annotated[int, option("Maximum vocabulary.", SHAPE, min=3_136)] = 3_264
+    vocab_size: Annotated[int, option("Maximum vocabulary.", SHAPE, min=3_136)] = 3_328
     hidden_size: Annotated[int, option("A multiple of 64.", SHAPE, min=64)] = 256
     layers: Annotated[int, option("Number of layers.", SHAPE, min=1)] = 4
     heads: Annotated[int, option("Number of attention heads.", SHAPE, min=1)] = 4

@@ -13,51 +13,44 @@ from countdown_rl.tasks import traces
 #: Rows of logits computed at a time.
 CHUNK = 512
 
+#: Kinds of tokens: the number of a line, and the end of one that does not reach the target.
+_NUMBER, _SKIP = 1, 2
+
 
 class TeacherLabels:
-    """The teacher's distribution at the first token of each line.
+    """The teacher's distribution over the first way of a trace, and over the ways to skip after each line.
 
     Attributes:
-        tokens: (W,) the token that begins a line, for each way of a plan.
+        tokens: (2 W,) those that begin the first line, and those that end a line, for a window of W ways.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, device: Any) -> None:
-        texts = [f"{number}. " for number in range(1, traces.MAX_WAYS + 1)]
-        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        self.tokens = torch.tensor([first for first, *_ in ids], device=device)
-        self._way_of = torch.full((vocab_size,), -1, device=device)  # (V,)
+        numbers = [f"{number}. " for number in range(1, traces.MAX_WAYS + 1)]
+        ids = tokenizer([*numbers, *(f" {skip}\n" for skip in traces.SKIPS)], add_special_tokens=False)["input_ids"]
+        tokens = torch.tensor([first for first, *_ in ids], device=device)
+        self._kind = torch.zeros(vocab_size, dtype=torch.long, device=device)  # (V,)
         if all(len(pieces) == 1 for pieces in ids):  # other tokenizers get hard labels only
-            self._way_of[self.tokens] = torch.arange(len(ids), device=device)
-        self._tables: dict[int, torch.Tensor] = {}
+            self._kind[tokens[: len(numbers)]] = _NUMBER
+            self._kind[tokens[len(numbers) :]] = _SKIP
+        self.tokens = torch.cat([tokens[: len(traces.SKIPS)], tokens[len(numbers) :]])
 
     def __call__(self, labels: torch.Tensor, ways: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the choices (C,), as indices of the labels that are not -100, and their distributions (C, W).
+        """Return the choices (C,), as indices of the labels that are not -100, and their distributions (C, 2 W).
 
         Args:
             labels: (B, T), -100 where nothing is trained.
             ways: (B,) the number of ways in the plan of each row.
         """
-        way = torch.where(labels >= 0, self._way_of[labels.clamp(min=0)], -1)  # (B, T)
-        rows, columns = (way >= 0).nonzero(as_tuple=True)
-        chosen = way[rows, columns]  # (C,)
-        previous = chosen.roll(1)
-        previous[:1] = -1  # the first line of its trace
-        previous[1:][rows[1:] != rows[:-1]] = -1
-        distributions = torch.zeros(len(chosen), len(self.tokens), device=labels.device)
-        for count in ways.unique().tolist():
-            of_count = ways[rows] == count
-            distributions[of_count] = self._table(count, labels.device)[previous[of_count]]
-        return (way[labels >= 0] >= 0).nonzero()[:, 0], distributions
-
-    def _table(self, count: int, device: Any) -> torch.Tensor:
-        """The distributions (count + 1, W) after each of *count* ways; the last row is for the first line."""
-        if count not in self._tables:
-            table = torch.zeros(count + 1, len(self.tokens), device=device)
-            for way in range(count + 1):
-                following = traces.next_ways(way if way < count else None, count)
-                table[way, following] = 1 / len(following)
-            self._tables[count] = table
-        return self._tables[count]
+        kind = torch.where(labels >= 0, self._kind[labels.clamp(min=0)], 0)  # (B, T)
+        number = kind == _NUMBER
+        first = number & (number.cumsum(1) == 1)
+        choice = first | (kind == _SKIP)
+        rows = choice.nonzero()[:, 0]
+        width = torch.tensor([traces.window(count) for count in ways.tolist()], device=labels.device)[rows, None]
+        window = torch.arange(len(traces.SKIPS), device=labels.device) < width
+        of_first = first[choice][:, None]
+        distributions = torch.cat([window & of_first, window & ~of_first], 1) / width
+        return choice[labels >= 0].nonzero()[:, 0], distributions
 
 
 def cross_entropy(

@@ -18,7 +18,7 @@ HEADING, REPEAT, OTHER, MALFORMED = "wrong heading", "repeated line", "line othe
 WRONG_YES, MISSED_YES, END = "wrong yes", "missed yes", "end without yes"
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer other than its work"
 
-_LINE = re.compile(r"([0-9]{1,9})\. (.*?) (no|yes)")
+_LINE = re.compile(rf"([0-9]{{1,9}})\. (.*?) ({'|'.join(traces.SKIPS)}|yes)")
 _STEP = re.compile(r"([0-9]{1,9}) ([-+*/]) ([0-9]{1,9})(?: = ([0-9]{1,9}))?")
 
 

@@ -2,16 +2,18 @@
 
 A *way* says which two values are combined and how, step after step until two values are left; the last step is
 always the one whose result is nearest to the target. The numbers are sorted, largest first. Each line of a trace
-executes one way and begins with the way's number in the plan::
+executes one way. It begins with the way's number in the plan, and a line that does not reach the target ends with the
+choice of the next way: the one that follows in the plan, or one after it::
 
     55 36 19 7
-    17. 55 / 7 no
-    19. 55 - 7 = 48, 48 - 36 = 12, 19 + 12 = 31 no
+    17. 55 / 7 no, skip one
+    19. 55 - 7 = 48, 48 - 36 = 12, 19 + 12 = 31 no, skip two
     22. 36 - 19 = 17, 17 - 7 = 10, 55 + 10 = 65 yes
 
-A way that cannot be executed is written up to the step that fails: a division that is not exact, a difference of
-zero, a result over :data:`LIMIT`. So nothing has to be judged before it is written. The line that reaches the target
-is the last, and its expression is the answer.
+So a choice is one token, the same everywhere in the plan, and what reinforcement learning finds out about it in one
+place holds in others. A way that cannot be executed is written up to the step that fails: a division that is not exact,
+a difference of zero, a result over :data:`LIMIT`. So nothing has to be judged before it is written. The line that
+reaches the target is the last, and its expression is the answer.
 
 The order is open: the teacher goes through the plan from its beginning, and each line is one of the next few ways (a
 *window*), drawn uniformly and independently of the puzzle; at the end of the plan it begins again. Within a pass no
@@ -26,7 +28,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from countdown_rl.errors import InputError
@@ -39,6 +41,8 @@ MAX_NUMBERS = 5
 MAX_WAYS = 99
 #: A window has one way per this many in the plan; a pass through 99 ways takes about 40 lines.
 _WAYS_PER_CHOICE = 24
+#: Ends of a line that does not reach the target, by the ways of the plan that are skipped before the next line.
+SKIPS = ("no", "no, skip one", "no, skip two", "no, skip three")
 #: Lines executed, over all puzzles of one size, to find a plan.
 _BUDGET = 400_000
 #: Cost added to every way, as a share of its total, so that rarely executed ways come late.
@@ -80,8 +84,8 @@ def trace(
     Args:
         plan: the ways, as :func:`find_plan` returns them.
         max_lines: lines after which the trace stops.
-        near_the_end: begin at most eight lines before a way that reaches the target, if there is one. Such traces
-            train the last lines; their first way is not one that the teacher would choose.
+        near_the_end: begin at most 24 lines before a way that reaches the target, if there is one. Such traces train
+            the last lines; their first way is not one that the teacher would choose.
     """
     numbers = sorted(row["nums"], reverse=True)
     ways = plan[len(numbers)]
@@ -90,20 +94,27 @@ def trace(
         hits = [index for index, way in enumerate(ways) if execute(numbers, way, row["target"]).value == row["target"]]
         order = _order_before(rng.choice(hits), len(ways), rng) if hits else order
     lines = [heading(numbers)]
-    for index in islice(order, max_lines):
+    for index, following in pairwise(islice(order, max_lines + 1)):
         line = execute(numbers, ways[index], row["target"])
         reached = line.value == row["target"]
-        lines.append(written(index, line, reached=reached))
+        lines.append(written(index, line, reached=reached, skip=next_ways(index, len(ways)).index(following)))
         if reached:
             return Trace("".join(lines), ended=True)
     return Trace("".join(lines), ended=False)
 
 
+def window(count: int) -> int:
+    """Return how many ways of a plan of *count* may come next."""
+    return max(1, count // _WAYS_PER_CHOICE)
+
+
 def next_ways(way: int | None, count: int) -> list[int]:
-    """Return the indices, in a plan of *count* ways, that may follow *way* (None: begin a trace), equally likely."""
-    window = max(1, count // _WAYS_PER_CHOICE)
+    """Return the indices, in a plan of *count* ways, that may follow *way* (None: begin a trace), equally likely.
+
+    The first of them skips none, the second one, and so on.
+    """
     start = -1 if way is None else way
-    return [start + step if start + step < count else step - 1 for step in range(1, window + 1)]
+    return [start + step if start + step < count else step - 1 for step in range(1, window(count) + 1)]
 
 
 def _order(count: int, rng: random.Random) -> Iterator[int]:
@@ -114,14 +125,21 @@ def _order(count: int, rng: random.Random) -> Iterator[int]:
 
 
 def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
-    """Up to eight ways that lead to *way*, in one pass, and *way* itself."""
+    """Ways that lead to *way*, in one pass, *way* itself, and one that may follow.
+
+    They are up to eight drawn ones, or up to 24 in the order of the plan, in which the teacher itself hardly ever draws
+    so many: a search that learns to keep to it has to find its way there too.
+    """
     order = [way]
-    for _ in range(rng.randrange(8)):
-        previous = [index for index in range(order[0]) if order[0] in next_ways(index, count)]
-        if not previous:
-            break
-        order.insert(0, rng.choice(previous))
-    return iter(order)
+    if rng.random() < 0.5:
+        order = list(range(max(0, way - rng.randrange(24)), way + 1))
+    else:
+        for _ in range(rng.randrange(8)):
+            previous = [index for index in range(order[0]) if order[0] in next_ways(index, count)]
+            if not previous:
+                break
+            order.insert(0, rng.choice(previous))
+    return iter([*order, next_ways(way, count)[0]])
 
 
 def heading(numbers: Sequence[int]) -> str:
@@ -239,28 +257,34 @@ def expected_accuracy(
 ) -> list[float]:
     """Return the probability that a trace of *row*, executed without a mistake, ends within each of *budgets* tokens.
 
-    Exact, by dynamic programming over (tokens so far, last way). *count_tokens* returns the tokens of each text. With
-    *in_order* the trace follows the plan way by way, and the probability is 0 or 1.
+    Exact, by dynamic programming over (tokens so far, way of the next line). *count_tokens* returns the tokens of each
+    text. With *in_order* the trace follows the plan way by way, and the probability is 0 or 1.
     """
     import numpy as np
 
     numbers = sorted(row["nums"], reverse=True)
     lines = [execute(numbers, way, row["target"]) for way in plan[len(numbers)]]
     count, largest = len(lines), max(budgets)
+    choices = 1 if in_order else window(count)
+    following = np.array([next_ways(way, count)[:choices] for way in range(count)])  # (ways, choices)
     correct = np.array([line.value == row["target"] for line in lines])
-    texts = [written(way, line, reached=hit) for way, (line, hit) in enumerate(zip(lines, correct, strict=True))]
+    texts = [
+        written(way, line, reached=hit, skip=skip)
+        for way, (line, hit) in enumerate(zip(lines, correct, strict=True))
+        for skip in range(choices)
+    ]
     start, *line_costs = count_tokens([heading(numbers), *texts])
-    costs = np.array(line_costs)
-    transition = _transition(count, in_order)
-    probability = np.zeros((largest + costs.max() + 1, count + 1))  # (tokens so far, last way)
+    costs = np.array(line_costs).reshape(count, choices)
+    probability = np.zeros((largest + costs.max() + 1, count))  # (tokens so far, next way)
     ended = np.zeros(len(probability))
-    probability[start, count] = 1
+    probability[start, next_ways(None, count)[:choices]] = 1 / choices
     for tokens in range(start, largest):
-        if not probability[tokens].any():
+        here = probability[tokens]
+        if not here.any():
             continue
-        following = probability[tokens] @ transition  # (ways,)
-        np.add.at(ended, tokens + costs[correct], following[correct])
-        probability[tokens + costs[~correct], np.flatnonzero(~correct)] += following[~correct]
+        np.add.at(ended, tokens + costs[correct, 0], here[correct])
+        places = tokens + costs[~correct], following[~correct]
+        np.add.at(probability, places, here[~correct, None] / choices)
     return [float(ended[: budget + 1].sum()) for budget in budgets]
 
 
@@ -303,7 +327,8 @@ def _transition(count: int, in_order: bool) -> Any:
     return transition
 
 
-def written(way: int, line: Line, *, reached: bool) -> str:
-    """Return the text of *line*, executed *way* of the plan; where it reached the target, with the answer."""
-    ending = f"yes\n</think>\n<answer>{line.expression}</answer>" if reached else "no\n"
+def written(way: int, line: Line, *, reached: bool, skip: int = 0) -> str:
+    """Return the text of *line*, executed *way* of the plan: with the answer where it reached the target, else with the
+    number of ways to *skip* before the next line."""
+    ending = f"yes\n</think>\n<answer>{line.expression}</answer>" if reached else f"{SKIPS[skip]}\n"
     return f"{way + 1}. {line.text} {ending}"

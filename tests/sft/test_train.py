@@ -14,6 +14,7 @@ from countdown_rl.cli.main import app
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.sft import batches, loss, train
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.tasks import traces
 from countdown_rl.tasks.registry import parse_row
 
 ROOT = Path(__file__).parents[2]
@@ -88,22 +89,25 @@ def test_the_chunked_loss_is_torchs(monkeypatch):
 
 def test_the_label_of_a_choice_is_the_distribution_of_the_teacher():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    text = "\n9 5 2 1\n3. 9 / 5 no\n1. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n"
+    text = "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
     ids = tokens(text, add_special_tokens=False)["input_ids"]
     choices = loss.TeacherLabels(tokens, len(tokens), "cpu")
     labels = torch.tensor([[-100, *ids], [-100, *ids]])
     rows, chances = choices(labels, torch.tensor([99, 12]))
-    assert [tokens.decode([ids[row]]) for row in rows[:2]] == ["3. ", "1. "]
-    for row, places in enumerate([[0, 1, 2, 3], [3, 4, 5, 6], [0], [3]]):
-        assert chances[row].nonzero()[:, 0].tolist() == places
-        assert chances[row, places].tolist() == [1 / len(places)] * len(places)
+    assert [tokens.decode([ids[row]]) for row in rows[:3]] == ["3. ", " no, skip two\n", " no\n"]
+    assert rows[3:].tolist() == [row + len(ids) for row in rows[:3]]
+    first, skip = [[f"{number}. " for number in (1, 2, 3, 4)], [f" {skip}\n" for skip in traces.SKIPS]]
+    for row, texts in enumerate([first, skip, skip, first[:1], skip[:1], skip[:1]]):
+        places = chances[row].nonzero()[:, 0]
+        assert [tokens.decode([token]) for token in choices.tokens[places]] == texts
+        assert chances[row, places].tolist() == [1 / len(texts)] * len(texts)
 
 
 def test_labels_without_a_choice_have_no_distribution():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
     rows, distributions = loss.TeacherLabels(tokens, len(tokens), "cpu")(torch.tensor([[-100, 7]]), torch.tensor([12]))
     assert rows.tolist() == []
-    assert distributions.shape == (0, 99)
+    assert distributions.shape == (0, 8)
 
 
 def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
