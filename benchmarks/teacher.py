@@ -1,12 +1,14 @@
 """Ceiling of the trace language: accuracy of the teacher of ``sft``, exact, without a mistake in execution.
 
-    python -m benchmarks.teacher [--data artifacts/data] [--model countdown-tiny]
+    python -m benchmarks.teacher [--data artifacts/data] [--model countdown-tiny] [NAME=EVAL ...]
 
 Two policies: the teacher, which draws its order, and the plan followed way by way. The plan and the tokens are those
-of the model. Writes ``results/teacher.json``.
+of the model. Beside them models, of which EVAL is a greedy evaluation on the same puzzles: what they solved within as
+many tokens. Writes ``results/teacher.json``.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -14,6 +16,7 @@ from transformers import AutoTokenizer
 
 from benchmarks import bench
 from countdown_rl.data import jsonl
+from countdown_rl.evaluation import results
 from countdown_rl.models import reference
 from countdown_rl.tasks import traces
 
@@ -21,7 +24,8 @@ BUDGETS = (128, 256, 512, 1_024)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("evals", nargs="*", metavar="NAME=EVAL")
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
     parser.add_argument("--model", default="countdown-tiny")
     args = parser.parse_args()
@@ -35,22 +39,31 @@ def main() -> None:
         lengths = map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
         return [length + text.endswith("</answer>") for length, text in zip(lengths, texts, strict=True)]
 
-    results = {}
-    for name, in_order in (("teacher", False), ("plan in order", True)):
-        accuracy = [
-            traces.expected_accuracy(row, plan, count_tokens, budgets=BUDGETS, in_order=in_order) for row in rows
-        ]
-        sizes = {"all": accuracy} | {
-            f"{size} numbers": [one for row, one in zip(rows, accuracy, strict=True) if len(row["nums"]) == size]
+    def summary(solved: list[list[float]], budgets: Sequence[int] = BUDGETS) -> dict[str, dict[str, float]]:
+        """Means of *solved* (rows, budgets), of all rows and by the count of numbers."""
+        parts = {"all": solved} | {
+            f"{size} numbers": [one for row, one in zip(rows, solved, strict=True) if len(row["nums"]) == size]
             for size in sorted(plan)
         }
-        results[name] = {
-            key: dict(
-                zip(map(str, BUDGETS), (round(fmean(column), 4) for column in zip(*part, strict=True)), strict=True)
-            )
-            for key, part in sizes.items()
+        return {
+            name: {
+                str(budget): round(fmean(of_row[place] for of_row in part), 4) for place, budget in enumerate(budgets)
+            }
+            for name, part in parts.items()
         }
-    bench.save("teacher", {"n": len(rows), "accuracy by tokens": results})
+
+    measured = {
+        name: summary(
+            [traces.expected_accuracy(row, plan, count_tokens, budgets=BUDGETS, in_order=in_order) for row in rows]
+        )
+        for name, in_order in (("teacher", False), ("plan in order", True))
+    }
+    for name, path in (pair.split("=", 1) for pair in args.evals):
+        result = results.read(Path(path))
+        budgets = [budget for budget in BUDGETS if budget <= result.metrics["decoding"]["max_new_tokens"]]
+        solved = [[sample["correct"] and sample["tokens"] <= budget for budget in budgets] for sample in result.samples]
+        measured[name] = summary(solved, budgets)
+    bench.save("teacher", {"n": len(rows), "accuracy by tokens": measured})
 
 
 if __name__ == "__main__":
