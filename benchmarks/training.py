@@ -5,8 +5,9 @@
 The plain loop is TRL as in a notebook: an unchanged ``GRPOTrainer``, its own generation, a grader with a regular
 expression and ``eval``, a log every ten steps. Both sides start from the same model with the same LoRA, learning
 rate, batch, seed and order of puzzles (``stages/train.yaml``), one after the other, on the cores available to this
-process, for ``--minutes`` each or ``--steps``. Every ``--every`` steps the clock stops and the greedy accuracy on
-``--n`` held-out puzzles is measured, by the same code for both. Writes ``results/training.json``.
+process, for ``--minutes`` each or ``--steps``. Every ``--every`` steps, and where the plain loop ends, the clock stops
+and the greedy accuracy on ``--n`` held-out puzzles is measured, by the same code for both. Writes
+``results/training.json``.
 """
 
 import argparse
@@ -129,10 +130,10 @@ def plain(options, ref, rows, course):
         def on_step_end(self, args, state, control, model=None, **_):
             course.clock.stop()
             course.ends.append(course.clock.seconds)
-            if state.global_step % course.every == 0:
+            control.should_training_stop |= course.clock.over
+            if state.global_step % course.every == 0 or control.should_training_stop:
                 course.measure(state.global_step, model)
                 model.train()
-            control.should_training_stop |= course.clock.over
             course.clock.go()
 
     count = options.max_steps * options.prompts
