@@ -42,12 +42,12 @@ def command(*words):
     return time.perf_counter() - started
 
 
-def score(model, data, out):
+def score(model, puzzles, out, *, samples=4):
     """The evaluations of *model* by way of decoding, as in ``dvc.yaml``."""
     temperature = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]["temperature"]
-    ways = {"greedy": ["--temperature", 0], "sampled": ["--temperature", temperature, "--samples", 4]}
+    ways = {"greedy": ["--temperature", 0], "sampled": ["--temperature", temperature, "--samples", samples]}
     for name, words in ways.items():
-        where = ["--data", data / "test.jsonl", "--out", out / name]
+        where = ["--data", puzzles, "--out", out / name]
         command("eval", "--model", model, *where, *words, *flags("eval"))
     return {name: results.read(out / name) for name in ways}
 
@@ -70,14 +70,14 @@ def main():
     args = parser.parse_args()
     runs = []
     with tempfile.TemporaryDirectory() as scratch:
-        base = score(args.model, args.data, Path(scratch) / "base")
+        base = score(args.model, args.data / "test.jsonl", Path(scratch) / "base")
         for seed in args.seeds:
             place = Path(scratch) / str(seed)
             options = flags("train", [*args.set, f"seed={seed}"])
             log = place / "log.csv"
             words = ["--model", args.model, "--data", args.data, "--out", place / "adapter", "--log", log]
             seconds = command("train", *words, *options, "--checkpoints", place / "checkpoints")
-            trained = score(place / "adapter", args.data, place / "eval")
+            trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
             scores = {
