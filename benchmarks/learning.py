@@ -60,6 +60,13 @@ def summary(result):
     }
 
 
+def gains(base, trained):
+    """The summary of each evaluation of *trained*, and its paired difference to that of *base*."""
+    return {
+        name: {"gain": compare.difference(base[name], result)} | summary(result) for name, result in trained.items()
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="countdown-tiny")
@@ -80,11 +87,7 @@ def main():
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
-            scores = {
-                name: {"gain": compare.difference(base[name], result)} | summary(result)
-                for name, result in trained.items()
-            }
-            runs.append({"seed": seed, "minutes": round(seconds / 60, 2)} | scores)
+            runs.append({"seed": seed, "minutes": round(seconds / 60, 2)} | gains(base, trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
             bench.save(
                 args.name,

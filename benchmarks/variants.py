@@ -3,7 +3,8 @@
     python -m benchmarks.variants [NAME ...] [--steps 40] [--seeds 42 43 44]
 
 Scored on the validation puzzles, greedy and sampled once, so that the test puzzles have no part in the choice. Each
-run is added to ``results/variants.json``; runs that are in it are not repeated.
+run is added to ``results/variants.json``. Runs that are in it are not repeated: remove it when the model or the
+pipeline's options change.
 """
 
 import argparse
@@ -13,8 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import bench
-from benchmarks.learning import command, flags, score, summary
-from countdown_rl.evaluation import compare
+from benchmarks.learning import command, flags, gains, score, summary
 
 PLAIN = ["discount=1", "scale-rewards=group", "trl=[]", "curriculum=false"]
 #: Changes to the options of ``stages/train.yaml``.
@@ -26,8 +26,8 @@ VARIANTS = {
     "32 groups of 4": ["num-generations=4", "prompts=32"],
     "64 groups of 2": ["num-generations=2", "prompts=64"],
     "temperature 0.8": ["temperature=0.8"],
-    "half the rate": ["learning-rate=0.0002"],
-    "twice the rate": ["learning-rate=0.0008"],
+    "half the rate": ["learning-rate=0.0004"],
+    "twice the rate": ["learning-rate=0.0016"],
     "all weights": ["tune=all", "precision=auto", "learning-rate=0.0001"],
     "plain GRPO": PLAIN,
     "plain GRPO, rewards of TinyZero": [*PLAIN, "beta=0.001", "reward=[correct=1, format=0.1]"],
@@ -54,11 +54,9 @@ def main():
                 words += [*flags("train", [*changes, f"seed={seed}"]), "--checkpoints", place / "checkpoints"]
                 seconds = command("train", *words)
                 trained = score(place / "adapter", puzzles, place / "eval", samples=1)
-                run = {"variant": name, "seed": seed, "options": changes, "minutes": round(seconds / 60, 2)} | {
-                    way: {"gain": compare.difference(base[way], result)} | summary(result)
-                    for way, result in trained.items()
-                }
-                with open(bench.RESULTS / "variants.json", "a") as file:  # two of this may run
+                run = {"variant": name, "seed": seed, "options": changes, "minutes": round(seconds / 60, 2)}
+                run |= gains(base, trained)
+                with open(bench.RESULTS / "variants.json", "a") as file:  # another process may add a run
                     fcntl.flock(file, fcntl.LOCK_EX)
                     bench.save("variants", {"base": {way: summary(base[way]) for way in base}, "runs": [*saved(), run]})
 
