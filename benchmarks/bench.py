@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing on one core, and a result file that names the machine."""
+"""Shared parts of the benchmarks: interleaved timing on one core, and a result file that names the machine."""
 
 import json
 import os

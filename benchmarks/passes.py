@@ -1,4 +1,4 @@
-"""pass@k before and after training, for k up to 64: a gain that only narrows pass@64 is sharpening.
+"""pass@k before and after training, for k up to 64: a gain at k = 1 that is gone at large k is sharpening.
 
     python -m benchmarks.passes [--models countdown-tiny artifacts/adapter] [--data artifacts/data] [--limit 200]
 

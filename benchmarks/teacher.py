@@ -1,4 +1,5 @@
-"""Ceiling of the trace language: accuracy of the teacher of ``sft``, exact, without a mistake in execution.
+"""Accuracy of searches in the trace language without a mistake, exact: of the teacher of ``sft``, and of its plan in
+order.
 
     python -m benchmarks.teacher [--data artifacts/data] [--model countdown-tiny] [NAME=EVAL ...]
 
@@ -31,7 +32,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = jsonl.read_rows(args.data / "test.jsonl")
     ref = reference.resolve(args.model)
-    plan = {int(count): ways for count, ways in ref.manifest.facts["plan"].items()}
+    plan = traces.plan_of(ref.manifest.facts)
     tokenizer = AutoTokenizer.from_pretrained(reference.files(ref))
 
     def count_tokens(texts: list[str]) -> list[int]:

@@ -14,7 +14,6 @@ import argparse
 import re
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -24,6 +23,7 @@ import yaml
 from benchmarks import bench
 from countdown_rl.data import jsonl
 from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.generate import STOP
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.training import rewards, train
@@ -63,7 +63,7 @@ class Course:
     def measure(self, step, model):
         asked = [chat_template.render(self._tokenizer, row.messages()) for row in self._rows]
         ids = self._tokenizer(asked, add_special_tokens=False)["input_ids"]
-        stop = Stop(self._tokenizer, model, train.STOP)
+        stop = Stop(self._tokenizer, model, STOP)
         done = []
         for start in range(0, len(ids), 100):
             part = ids[start : start + 100]
@@ -97,20 +97,20 @@ def copied_format(completions, **_):
 
 
 def copied_grader(completions, nums, target, **_):
-    def one(text, numbers, goal):
-        found = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
-        said = found[1].strip() if found else ""
+    def grade(text, numbers, goal):
+        match = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
+        answer = match[1].strip() if match else ""
         # The common grader of such notebooks, but bounded: a power would not terminate.
-        if not re.fullmatch(r"[0-9+\-*/(). ]{1,60}", said) or "**" in said:
+        if not re.fullmatch(r"[0-9+\-*/(). ]{1,60}", answer) or "**" in answer:
             return 0.0
-        if sorted(int(number) for number in re.findall(r"\d+", said)) != sorted(numbers):
+        if sorted(int(number) for number in re.findall(r"\d+", answer)) != sorted(numbers):
             return 0.0
         try:
-            return float(abs(eval(said, {"__builtins__": None}, {}) - goal) < 1e-5)
+            return float(abs(eval(answer, {"__builtins__": None}, {}) - goal) < 1e-5)
         except Exception:
             return 0.0
 
-    return [one(*each) for each in zip(completions, nums, target, strict=True)]
+    return [grade(*row) for row in zip(completions, nums, target, strict=True)]
 
 
 COPIED = {"correct": copied_grader, "format": copied_format}
@@ -158,7 +158,7 @@ def plain(options, ref, rows, course):
                 reward_weights=list(weights.values()),
                 learning_rate=options.learning_rate,
                 lr_scheduler_type=options.lr_scheduler_type,
-                scale_rewards=options.scale_rewards,
+                scale_rewards="none" if options.scale_rewards == "mean" else options.scale_rewards,
                 loss_type=options.loss_type,
                 epsilon_high=options.epsilon_high,
                 gradient_checkpointing=False,
@@ -235,7 +235,7 @@ def ours(options, model, data, course):
         course.points[-1]["seconds"] = round(course.ends[-1], 2)
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="countdown-tiny")
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
@@ -245,7 +245,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--n", type=int, default=500, help="held-out puzzles")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="options of train, over the stage's")
     parser.add_argument("--name", default="training")
-    asked = parser.parse_args(given)
+    asked = parser.parse_args()
     load.silence_libraries()
 
     options = options_of(asked.set, save_steps=asked.every)

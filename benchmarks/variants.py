@@ -1,4 +1,4 @@
-"""Which options learn more: the pipeline's with one of them changed, in short runs of equally many completions.
+"""Comparison of training options: the pipeline's with one of them changed, in short runs of equally many completions.
 
     python -m benchmarks.variants [NAME ...] [--steps 40] [--seeds 42 43 44]
 
@@ -25,6 +25,7 @@ VARIANTS = {
     "no curriculum": ["curriculum=false"],
     "32 groups of 4": ["num-generations=4", "prompts=32"],
     "64 groups of 2": ["num-generations=2", "prompts=64"],
+    "divided by the mean reward (MaxRL)": ["scale-rewards=mean"],
     "temperature 0.8": ["temperature=0.8"],
     "half the rate": ["learning-rate=0.0004"],
     "twice the rate": ["learning-rate=0.0016"],

@@ -24,7 +24,7 @@ def compare(
 
     Each is compared with the first and with the one before it that were decoded in the same way: the paired
     difference with its 95% interval, and McNemar's exact test. With several completions per puzzle pass@k is compared
-    too. The bounds (eval --model random and --model solver) are listed without comparison.
+    too. Baselines (eval --model random, solver or teacher) are listed without comparison.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter

@@ -63,7 +63,7 @@ def block(rows: list[StepRow], max_steps: int) -> Table:
     if not rows:
         return grid
     for name, label, figure, detail in (
-        ("reward", "reward", "{:.3f}", f"{rows[-1].frac_reward_zero_std:.0%} of groups without signal"),
+        ("reward", "reward", "{:.3f}", f"{rows[-1].frac_reward_zero_std:.0%} of groups with equal rewards"),
         ("correct", "solved", "{:.0%}", ""),
         ("mean_length", "length", "{:.0f} tokens", f"{rows[-1].truncated:.0%} truncated"),
     ):
@@ -81,9 +81,9 @@ def _time_left(rows: list[StepRow], max_steps: int) -> str:
     return duration((max_steps - rows[-1].step) * sum(row.seconds for row in recent) / len(recent))
 
 
-def sparkline(values: list[float], width: int = _WIDTH) -> str:
+def sparkline(values: list[float]) -> str:
     """Return *values* as block characters, each the mean of an equal part."""
-    cells = min(width, len(values))
+    cells = min(_WIDTH, len(values))
     edges = [len(values) * cell // cells for cell in range(cells + 1)] if cells else []
     means = [sum(values[start:end]) / (end - start) for start, end in pairwise(edges)]
     low, span = min(means, default=0), max(means, default=0) - min(means, default=0)

@@ -26,7 +26,7 @@ COMMANDS = {
         "publish": "Build the release folder of a model, and upload it with --push.",
     },
     "Other commands": {
-        "sft": "Fine-tune a model on search traces of a solver.",
+        "sft": "Fine-tune a model on search traces.",
         "compare": "Compare evaluations on the same puzzles.",
         "diagnose": "Show what costs an evaluation its points.",
         "samples": "Show completions with their grades.",

@@ -27,8 +27,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run.
 
-    It shows results with intervals and paired differences, training curves, completions with every sum checked, and
-    the chain of manifests. It opens from disk and needs no network.
+    It shows results with intervals and paired differences, training curves, completions with every equation checked,
+    and the chain of manifests. It opens from disk and needs no network.
 
     Given the model as GGUF, it also writes demo.html, a page on which the model solves puzzles that you type, in the
     browser and without a network.

@@ -17,7 +17,7 @@ def sft(
     options: SftOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune a model on search traces of a solver.
+    """Fine-tune a model on search traces.
 
     Supervised training of all weights. Without --model a small Llama and its tokenizer are created; countdown-tiny
     was made this way.

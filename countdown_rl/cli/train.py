@@ -46,8 +46,8 @@ def train(
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
 
-    With --precision nf4 the frozen base is held in 4 bits; on a CPU its values are rounded once and computed with in
-    full precision. An interrupted run continues when the same command is run again. Samples of completions (see
+    With --precision nf4 the frozen base is held in 4 bits; on a CPU its values are rounded once and de-quantized
+    for computation. An interrupted run continues when the same command is run again. Samples of completions (see
     countdown-rl samples) are written beside the log.
 
     Examples:

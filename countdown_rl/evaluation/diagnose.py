@@ -41,7 +41,7 @@ def plan(result: Result) -> traces.Plan | None:
     """The plan of the search traces that the evaluated model, or one that it was made from, was trained on."""
     for link in reversed(artifacts.chain(result.manifest.inputs["model"])):
         if "plan" in link.facts:
-            return {int(size): ways for size, ways in link.facts["plan"].items()}
+            return traces.plan_of(link.facts)
     return None
 
 

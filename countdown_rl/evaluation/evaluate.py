@@ -138,10 +138,8 @@ def _evaluate_endpoint(
 def _evaluate_baseline(
     name: str, rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any], out: Path
 ) -> Result:
-    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply to it.
-
-    Those of the teacher are ``max_new_tokens`` too, and its accuracy is the exact expectation.
-    """
+    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply, and ``max_new_tokens`` for the
+    teacher, whose accuracy is the exact expectation."""
     decoding = {"samples": options.samples, "seed": options.seed}
     teacher = None
     if name == "teacher":

@@ -37,7 +37,7 @@ _FIGURE = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?%?")
 
 @dataclass
 class Verification:
-    """What was found: ``checked`` by its subject, ``reasons`` against the release, and the repeated evaluations by the
+    """Findings: ``checked`` by its subject, ``reasons`` against the release, and the repeated evaluations by the
     location of their weights."""
 
     source: str

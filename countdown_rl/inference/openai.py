@@ -156,7 +156,7 @@ class OpenAI:
             raise self._error(failures)
 
     def metrics(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What the server was asked, how often it refused to answer, and what it counted, for *samples*."""
+        """Counts of the requests to the server, of its refusals and of its tokens, for *samples*."""
         costs = [sample["cost"] for sample in samples if "cost" in sample]
         return {
             "base_url": self._url,

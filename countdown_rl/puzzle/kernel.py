@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 #: A class is one integer, its tag: left and right, the classes it was joined from (a number: its index at
 #: right), 20 bits each; the join; its kind; its flags; the characters that its parentheses take.
-LEFT, RIGHT, JOIN, KIND, FLAGS, COST = 0, 20, 40, 43, 45, 50
+LEFT, RIGHT, JOIN, KIND, COST = 0, 20, 40, 43, 50
 PART = (1 << 20) - 1
 LEAF, SUM, PRODUCT = 0, 1, 2
 #: left + right, |left - right|, left * right, left / right, right / left.

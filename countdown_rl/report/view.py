@@ -68,7 +68,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
 
 
 def _chain(evaluation: Result) -> list[Link]:
-    """Everything that the model was made from, itself last; none for a floor or a ceiling."""
+    """Everything that the model was made from, itself last; none for a baseline."""
     return [] if is_baseline(evaluation.metrics) else artifacts.chain(evaluation.manifest.inputs["model"])
 
 
@@ -79,14 +79,14 @@ def seconds(log: Sequence[StepRow]) -> float:
 
 
 def _groups(scored: Group) -> list[dict[str, Result]]:
-    """The models that were evaluated on the same puzzles in the same way, each group with its floor and ceiling."""
+    """The models that were evaluated on the same puzzles in the same way, each group with the baselines."""
     groups: dict[str, dict[str, Result]] = {}
     for name, evaluation in scored.items():
         if not is_baseline(evaluation.metrics):
             terms = [evaluation.metrics[key] for key in ("n", "data", "decoding")]
             groups.setdefault(json.dumps(terms, sort_keys=True), {})[name] = evaluation
     if not groups:
-        raise InputError("give an evaluation of a model beside its floor and ceiling.")
+        raise InputError("give an evaluation of a model beside the baselines.")
     for group in groups.values():
         model = next(iter(group.values())).metrics
         samples = model["decoding"].get("samples", 1)

@@ -20,8 +20,8 @@ class StepRow:
     format: float  # share with both blocks, in order
     mean_length: float  # tokens per completion
     truncated: float  # share that reached the length limit
-    frac_reward_zero_std: float  # share of groups with equal rewards: no advantage, no gradient
-    entropy: float | None  # nats per token of the groups with different rewards; None when there were none
+    frac_reward_zero_std: float  # share of groups with equal rewards; no gradient without a discount
+    entropy: float | None  # nats per token of the rows with an advantage; None if there were none
     kl: float | None  # from the initial model; None without a KL term
     grad_norm: float
     learning_rate: float

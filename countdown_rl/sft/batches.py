@@ -23,7 +23,7 @@ MICRO_TOKENS = 2_048
 _WIDTH = 32
 #: Rows whose traces are written and sorted by length at a time.
 POOL = 2_048
-#: Share of the traces that begin a few lines before a way that reaches the target.
+#: Share of the traces that begin at most 23 lines before a way that reaches the target.
 _NEAR_THE_END = 0.5
 
 #: Token ids of prompt and trace, the length of the prompt, and the number of ways in the plan.

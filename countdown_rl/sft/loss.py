@@ -65,8 +65,8 @@ def cross_entropy(
     Logits and their gradient are computed :data:`CHUNK` rows at a time in bf16 products and never held in full.
 
     Args:
-        columns: (W,) tokens of the distributions.
-        soft: rows (C,) whose label is a distribution, and these distributions (C, W) over *columns*.
+        columns: (K,) tokens of the distributions.
+        soft: rows (C,) whose label is a distribution, and these distributions (C, K) over *columns*.
     """
     return _Chunked.apply(hidden, head, labels, columns, *soft)
 

@@ -1,9 +1,9 @@
 """Tokenizer of the small model: one token per number, per operator with its operand, and per phrase of the prompt.
 
-A step ``55 - 7 = 48, `` is three tokens: ``55``, `` - 7 = `` and ``48, ``; the number of a line with its full stop
-is one. Such pieces of arithmetic are split off by a pattern (:data:`PIECES`) and have merges of their own. All other
-text is byte-level BPE whose merges may cross spaces (as in SuperBPE, arXiv:2503.13423), so the fixed wording of the
-prompt is a few tokens, and any text can be encoded.
+A step ``55 - 7 = 48, `` is three tokens: ``55``, `` - 7 = `` and ``48, ``, a division one more; the number of a line
+with its full stop is one, and so is the end of a line. Such pieces of arithmetic are split off by a pattern
+(:data:`PIECES`) and have merges of their own. All other text is byte-level BPE whose merges may cross spaces (as in
+SuperBPE, arXiv:2503.13423), so the fixed wording of the prompt is a few tokens, and any text can be encoded.
 """
 
 import re

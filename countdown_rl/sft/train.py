@@ -49,7 +49,7 @@ def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None =
         inputs["model"] = ref.as_input()
         settings["model"] = ref.reference
         if ref.manifest:
-            known = {int(count): ways for count, ways in ref.manifest.facts.get("plan", {}).items()}
+            known = traces.plan_of(ref.manifest.facts)
     plan = known | traces.find_plan([row for row in rows if len(row["nums"]) not in known])
     load.silence_libraries()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:

@@ -16,9 +16,9 @@ a difference of zero, a result over :data:`LIMIT`. So nothing has to be judged b
 reaches the target is the last, and its expression is the answer.
 
 The order is open: the teacher goes through the plan from its beginning, and each line is one of the next few ways (a
-*window*), drawn uniformly and independently of the puzzle; at the end of the plan it begins again. Within a pass no
-line is repeated, and each depends only on the line before. Which way suits which puzzle is left to reinforcement
-learning.
+*window*; a single one in short plans such as that for three numbers), drawn uniformly and independently of the puzzle;
+at the end of the plan it begins again. Within a pass no line is repeated, and each depends only on the line before.
+Which way suits which puzzle is left to reinforcement learning.
 
 The plan is found from puzzles: first the way that solves most of them per cost of its line, then the way that solves
 most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige, Lovasz and Tetali 2004).
@@ -84,7 +84,7 @@ def trace(
     Args:
         plan: the ways, as :func:`find_plan` returns them.
         max_lines: lines after which the trace stops.
-        near_the_end: begin at most 24 lines before a way that reaches the target, if there is one. Such traces train
+        near_the_end: begin at most 23 lines before a way that reaches the target, if there is one. Such traces train
             the last lines; their first way is not one that the teacher would choose.
     """
     numbers = sorted(row["nums"], reverse=True)
@@ -111,7 +111,7 @@ def window(count: int) -> int:
 def next_ways(way: int | None, count: int) -> list[int]:
     """Return the indices, in a plan of *count* ways, that may follow *way* (None: begin a trace), equally likely.
 
-    The first of them skips none, the second one, and so on.
+    The first of them skips none, the second one, and so on. At the end of the plan its first ways follow.
     """
     start = -1 if way is None else way
     return [start + step if start + step < count else step - 1 for step in range(1, window(count) + 1)]
@@ -159,6 +159,11 @@ def find_plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
     if puzzles and max(puzzles) > MAX_NUMBERS:
         raise InputError(f"traces are written for up to {MAX_NUMBERS} numbers, and a puzzle has {max(puzzles)}.")
     return {count: _set_cover(alike) for count, alike in sorted(puzzles.items())}
+
+
+def plan_of(facts: Mapping[str, Any]) -> dict[int, list[Way]]:
+    """Return the plan in the *facts* of a model's manifest, empty if there is none."""
+    return {int(count): ways for count, ways in facts.get("plan", {}).items()}
 
 
 def _set_cover(rows: Sequence[Mapping[str, Any]]) -> list[Way]:

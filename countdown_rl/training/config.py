@@ -47,7 +47,8 @@ class TrainOptions(Options):
         "dapo"
     )
     scale_rewards: Annotated[
-        Literal["group", "batch", "none"], option("Divide advantages by the standard deviation within.", LOSS)
+        Literal["group", "batch", "mean", "none"],
+        option("Divisor of advantages: deviation in the group or batch, or mean of the group (MaxRL).", LOSS),
     ] = "group"
     importance_sampling_level: Annotated[
         Literal["token", "sequence"], option("Level of the probability ratios; sequence is GSPO.", LOSS)

@@ -1,10 +1,11 @@
 """Order in which a run draws puzzles: every one in turn, or more of the kinds that the model solves sometimes.
 
-A group whose completions are all correct or all wrong has no advantage and gives no gradient. The curriculum counts
-the recent groups with both outcomes for every kind of puzzle (count of numbers, operators needed, number of
-solutions), and draws a kind in proportion to its rows times that share. Half of a round is drawn from all rows alike:
-without puzzles that it solves at once, a model unlearns how it solves them. The draws of a round depend on the seed,
-the number of the round and these counts alone, so a resumed run draws the same puzzles.
+A group whose completions are all wrong gives no gradient, and one whose completions are all correct gives none without
+a discount and little with it. The curriculum counts the recent groups with both outcomes for every kind of puzzle
+(count of numbers, operators needed, number of solutions), and draws a kind in proportion to its rows times that share.
+Half of a round is drawn from all rows alike: without puzzles that it solves at once, a model unlearns how it solves
+them. The draws of a round depend on the seed, the number of the round and these counts alone, so a resumed run draws
+the same puzzles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError
+from countdown_rl.inference.generate import STOP
 from countdown_rl.models import chat_template, load, lora, reference
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.tasks.response_format import ANSWER_CLOSE
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import preflight, rewards, trl_config
 from countdown_rl.training.checkpoints import Checkpoints, step_of
@@ -28,8 +28,6 @@ from countdown_rl.training.curriculum import Curriculum, in_turn
 if TYPE_CHECKING:
     from countdown_rl.training.trainer import Trainer
 
-#: Generation stops after the answer.
-STOP = ANSWER_CLOSE
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 #: Options about logging and checkpoints, which do not change the weights.
 _LOGGING = ("save_steps", "save_minutes", "logging_steps", "sample_every", "sample_size", "report_to")
@@ -251,6 +249,7 @@ def _trainer(
         stop=Stop(loaded.tokenizer, loaded.model, STOP),
         mask_truncated=options.mask_truncated_completions,
         discount=options.discount,
+        divide_by_mean=options.scale_rewards == "mean",
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     return trainer

@@ -83,6 +83,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "gradient_accumulation_steps": accumulation,
         "steps_per_generation": accumulation * options.steps_per_generation,
         "reward_weights": list(weights),
+        "scale_rewards": "none" if options.scale_rewards == "mean" else options.scale_rewards,
         "mask_truncated_completions": False,  # by the trainer itself, which also knows ends that are not one token
         "bf16": _computes_in_bf16(loaded),
         "use_cpu": loaded.device == "cpu",

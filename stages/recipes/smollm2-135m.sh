@@ -3,7 +3,7 @@
 #
 #   smollm2-135m.sh MODEL.gguf OUT [--check] [--quick]
 #
-# Supervised fine-tuning on search traces of the solver teaches the model to search; GRPO then trains a LoRA adapter
+# Supervised fine-tuning on search traces teaches the model to search; GRPO then trains a LoRA adapter
 # over its NF4 weights; the adapter is merged, the merged model quantized, and all four are evaluated on the same
 # held-out puzzles. "base" is the model after its supervised start.
 #

@@ -107,6 +107,8 @@ def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path
     assert share == pytest.approx(result.metrics["by_size"]["4"]["accuracy"], abs=0.05)
     with pytest.raises(InputError, match="3 and 4 numbers"):
         run(tmp_path, "teacher", "five", [{"nums": [1, 2, 3, 4, 5], "target": 15}])
+    with pytest.raises(InputError, match="operators"):
+        run(tmp_path, "teacher", "sums", [{"nums": [3, 5, 2], "target": 10, "operators": "+-"}])
 
 
 def test_other_tasks_and_revisions_are_refused(tmp_path):

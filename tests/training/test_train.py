@@ -364,7 +364,8 @@ def test_leaving_out_rows_and_columns_keeps_the_gradient_of_trl(place, tmp_path,
 
     from countdown_rl.inference.stop import Stop
     from countdown_rl.models import load, reference
-    from countdown_rl.training.trainer import Trainer, discounted
+    from countdown_rl.training.advantages import discounted
+    from countdown_rl.training.trainer import Trainer
 
     load.silence_libraries()
     loaded = load.load(reference.resolve(str(place / "model")), precision="fp32")

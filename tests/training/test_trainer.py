@@ -7,7 +7,8 @@ from trl.kernels import ChunkedLogProbFunction
 
 from countdown_rl.inference.stop import Stop
 from countdown_rl.training import logprobs
-from countdown_rl.training.trainer import GRPOTrainer, Trainer, discounted
+from countdown_rl.training.advantages import discounted
+from countdown_rl.training.trainer import GRPOTrainer, Trainer
 from tests.support import tiny_llama
 
 
@@ -20,6 +21,31 @@ def test_discounted_returns_are_compared_within_a_group_line_by_line():
     expected = torch.tensor([[0.25 - 0.125] * 3 + [0.5 - 0.25, 0], [-0.125, -0.25, 0, 0, 0]])
     torch.testing.assert_close(advantages[:2], expected)
     assert not advantages[2:].any()  # groups without a success have no gradient
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.5])
+def test_advantages_divided_by_the_mean_reward_of_their_group(discount):
+    def advantages(divide_by_mean):
+        trainer = Trainer.__new__(Trainer)
+        trainer._discount, trainer._divide_by_mean, trainer._mask_truncated = discount, divide_by_mean, False
+        trainer._rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
+        trainer._means = torch.tensor([0.25] * 4 + [0.75] * 4)
+        trainer._ends_line = torch.tensor([False, True])
+        trainer.num_generations, trainer.loss_type, trainer.beta, trainer.aux_loss_enabled = 4, "dapo", 0.0, False
+        trainer.accelerator = SimpleNamespace(num_processes=1)
+        sizes = {"steps_per_generation": 1, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 8}
+        others = dict.fromkeys(("entropy_coef", "use_adaptive_entropy", "use_liger_kernel"), 0)
+        trainer.args = SimpleNamespace(**sizes, **others)
+        batch = {
+            **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_mask"), torch.ones(8, 2, dtype=torch.int)),
+            "completion_ids": torch.tensor([[0, 1]] * 8),
+            "advantages": trainer._rewards - trainer._means,
+        }
+        return trainer._micro_batches(batch)[0]["advantages"]
+
+    plain, divided = advantages(False), advantages(True)
+    assert plain.any()
+    torch.testing.assert_close(divided, torch.cat([plain[:4] * 4, plain[4:] / 0.75]))
 
 
 @pytest.mark.parametrize("entropy", [False, True])
