@@ -5,18 +5,21 @@ before it removed, so a run that is killed at any moment has a checkpoint to res
 """
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
+from countdown_rl import artifacts, processes, typed_json
 from countdown_rl.errors import ArtifactError
 from countdown_rl.training.config import TrainOptions
 
 RUN = "run.json"
 MARK = "complete"
+#: The mark while it is being written.
+_PARTIAL = "complete.partial"
 #: Differences that are named before the rest are counted.
 _NAMED = 3
 
@@ -27,6 +30,18 @@ class Checkpoints:
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
         self.directory = directory
         self.identity = json.loads(json.dumps(identity))  # as it is read back from disk
+
+    def check(self) -> None:
+        """Check that all checkpoints in the directory are of ``train``, which removes them.
+
+        Raises:
+            ArtifactError: there are some, and no file about their run.
+        """
+        if (others := self._directories()) and not (self.directory / RUN).is_file():
+            raise ArtifactError(
+                f"{others[0]} was not written by countdown-rl train; give --checkpoints another directory, or remove "
+                "it first."
+            )
 
     def differences(self) -> list[str]:
         """The differences between this run and the unfinished one in the directory; empty where there is none.
@@ -66,15 +81,16 @@ class Checkpoints:
         """
         newest = self.newest() if self._kept() == self.identity else None
         if newest is not None:
-            digests = artifacts.read_json(newest / MARK, dict[str, str])
-            for path in _files(newest):
-                if digests.get(path.relative_to(newest).as_posix()) != artifacts.file_sha256(path):
-                    raise ArtifactError(f"{path} is not as this run wrote it; give --restart to begin again.")
+            recorded, present = _recorded(newest) or {}, _digests(newest)
+            for name in sorted({*recorded, *present}):
+                if recorded.get(name) != present.get(name):
+                    raise ArtifactError(f"{newest / name} is not as this run wrote it; give --restart to begin again.")
         return newest
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint of any run."""
-        return max((mark.parent for mark in self.directory.glob(f"checkpoint-*/{MARK}")), key=step_of, default=None)
+        complete = (path for path in self._directories("checkpoint") if _recorded(path) is not None)
+        return max(complete, key=step_of, default=None)
 
     def begin(self) -> None:
         """Clear the directory and write this run's identity into it."""
@@ -93,20 +109,20 @@ class Checkpoints:
             best: the step with the best evaluation, whose weights are kept as well.
         """
         artifacts.fsync(checkpoint)
-        digests = {path.relative_to(checkpoint).as_posix(): artifacts.file_sha256(path) for path in _files(checkpoint)}
-        (checkpoint / MARK).write_text(json.dumps(digests))
+        partial = checkpoint / _PARTIAL
+        partial.write_text(json.dumps(_digests(checkpoint)))
+        artifacts.fsync(partial)
+        partial.rename(checkpoint / MARK)
         artifacts.fsync(checkpoint)
-        for other in self._directories():
-            if other not in (checkpoint, self.best(best or 0)):
-                shutil.rmtree(other, ignore_errors=True)
+        _remove([other for other in self._directories() if other not in (checkpoint, self.best(best or 0))])
 
-    def _directories(self) -> list[Path]:
-        return [*self.directory.glob("checkpoint-*"), *self.directory.glob("best-*")]
+    def _directories(self, kind: str = "checkpoint|best") -> list[Path]:
+        paths = sorted(self.directory.glob("*-*"))
+        return [path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)]
 
     def clear(self) -> None:
         """Remove all checkpoints, and the directory where nothing else is in it."""
-        for path in self._directories():
-            shutil.rmtree(path, ignore_errors=True)
+        _remove(self._directories())
         (self.directory / RUN).unlink(missing_ok=True)
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
@@ -143,8 +159,26 @@ def _of_rank_0(value: bool) -> bool:
     return bool(broadcast_object_list([value])[0])
 
 
-def _files(checkpoint: Path) -> list[Path]:
-    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and path != checkpoint / MARK)
+def _recorded(checkpoint: Path) -> dict[str, str] | None:
+    """The digests of the files of *checkpoint* by their names; None if it is not complete."""
+    try:
+        digests: dict[str, str] = typed_json.loads((checkpoint / MARK).read_bytes(), dict[str, str])
+        return digests
+    except (OSError, ValueError):
+        return None
+
+
+def _digests(checkpoint: Path) -> dict[str, str]:
+    """The digests of the files that are in *checkpoint*."""
+    paths = {path.relative_to(checkpoint).as_posix(): path for path in sorted(checkpoint.rglob("*")) if path.is_file()}
+    return {name: artifacts.file_sha256(path) for name, path in paths.items() if name not in (MARK, _PARTIAL)}
+
+
+def _remove(directories: Sequence[Path]) -> None:
+    for path in directories:  # first, so that none that is partly removed counts as complete
+        (path / MARK).unlink(missing_ok=True)
+    for path in directories:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -1,9 +1,28 @@
-"""Checkpoints: only complete ones of the same run are resumed."""
+"""Checkpoints: only complete ones of the same run are resumed, and only those of ``train`` are removed."""
+
+import shutil
 
 import pytest
 
 from countdown_rl.errors import ArtifactError
 from countdown_rl.training import checkpoints
+
+
+def kept(directory, *steps):
+    """The checkpoints of a run after *steps*, as they are before the older ones are removed."""
+    store = checkpoints.Checkpoints(directory, {"a": 1})
+    store.begin()
+    for step in steps:
+        checkpoint = directory / f"checkpoint-{step}"
+        checkpoint.mkdir()
+        for name in ("optimizer.pt", "weights"):
+            (checkpoint / name).write_text(f"{name} {step}")
+        store.keep(checkpoint)
+        shutil.copytree(checkpoint, directory / f"copy-{step}")
+    for step in steps:
+        shutil.rmtree(directory / f"checkpoint-{step}", ignore_errors=True)
+        (directory / f"copy-{step}").rename(directory / f"checkpoint-{step}")
+    return store
 
 
 def test_an_incomplete_checkpoint_is_not_resumed(tmp_path):
@@ -42,3 +61,64 @@ def test_a_checkpoint_with_a_file_that_the_run_did_not_write_is_refused(tmp_path
     (tmp_path / "c" / "checkpoint-2" / name).write_bytes(b"other")
     with pytest.raises(ArtifactError, match=name):
         store.latest()
+
+
+def test_a_checkpoint_without_one_of_its_files_is_refused(tmp_path):
+    store = kept(tmp_path / "c", 2)
+    (tmp_path / "c" / "checkpoint-2" / "optimizer.pt").unlink()
+    with pytest.raises(ArtifactError, match="optimizer"):
+        store.latest()
+
+
+@pytest.mark.parametrize("mark", ["", '{"weights": "0'])
+def test_a_damaged_mark_does_not_hide_an_older_checkpoint(tmp_path, mark):
+    store = kept(tmp_path / "c", 2, 10)
+    assert store.latest() == tmp_path / "c" / "checkpoint-10"
+    (tmp_path / "c" / "checkpoint-10" / checkpoints.MARK).write_text(mark)
+    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+
+
+@pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.keep(store.best(4))])
+def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove):
+    store = kept(tmp_path / "c", 2, 10)
+    store.best(4).mkdir()
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", lambda *_, **__: None)  # killed before it removes anything
+    remove(store)
+    assert store.newest() is None
+
+
+def test_a_mark_that_was_not_written_whole_is_none(tmp_path, monkeypatch):
+    store = kept(tmp_path / "c", 2)
+    (tmp_path / "c" / "checkpoint-2").rename(tmp_path / "c" / "checkpoint-4")
+    (tmp_path / "c" / "checkpoint-4" / checkpoints.MARK).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.Path, "rename", None)  # killed before the rename
+        with pytest.raises(TypeError):
+            store.keep(tmp_path / "c" / "checkpoint-4")
+    assert store.newest() is None
+    store.keep(tmp_path / "c" / "checkpoint-4")
+    assert store.latest() == tmp_path / "c" / "checkpoint-4"
+
+
+@pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])
+def test_checkpoints_of_other_programs_are_refused(tmp_path, name):
+    store = checkpoints.Checkpoints(tmp_path, {"a": 1})
+    store.check()
+    (tmp_path / name).mkdir()
+    with pytest.raises(ArtifactError, match=name):
+        store.check()
+    kept(tmp_path / "c", 2).check()
+
+
+def test_directories_with_other_names_are_left_alone(tmp_path):
+    store = kept(tmp_path / "c", 2)
+    for name in ("checkpoint-final", "best-model", "checkpoint-1-old"):
+        (tmp_path / "c" / name).mkdir()
+        (tmp_path / "c" / name / checkpoints.MARK).write_text("{}")
+    assert store.newest() == tmp_path / "c" / "checkpoint-2"
+    store.clear()
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
+        "best-model",
+        "checkpoint-1-old",
+        "checkpoint-final",
+    ]
