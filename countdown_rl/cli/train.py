@@ -66,7 +66,7 @@ def train(
             f"--processes {processes_}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
             f"{processes.world_size()}; leave --processes out, or unset these variables."
         )
-    run: dict[str, Any] = {"model": model, "revision": revision, "data": data, "out": out}
+    run: dict[str, Any] = {"model": model, "revision": revision, "data": data, "out": out, "log": log}
     run |= {"checkpoints": checkpoints, "trust_remote_code": trust_remote_code}
     if check:
         from countdown_rl.training import preflight
@@ -83,7 +83,6 @@ def train(
         try:
             result = training.train(
                 options,
-                log=log,
                 restart=restart,
                 on_step=on_step,
                 on_note=console.note,

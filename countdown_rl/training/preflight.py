@@ -14,6 +14,7 @@ from countdown_rl.models import chat_template, files, load, reference, shape
 from countdown_rl.runlog import trackers
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, trl_config
+from countdown_rl.training.checkpoints import Checkpoints
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.memory import Estimate
@@ -60,6 +61,7 @@ def check(
     data: Path,
     out: Path,
     checkpoints: Path,
+    log: Path | None = None,
     revision: str | None = None,
     count: int = 1,
     trust_remote_code: bool = False,
@@ -72,7 +74,7 @@ def check(
         CountdownError: the run cannot start.
     """
     weights = rewards.parse(options.reward)
-    artifacts.check_writable(out, options.kind)
+    check_paths(options, out=out, checkpoints=checkpoints, log=log)
     rows, _ = read_rows(data)
     rewards.check(weights, rows[:2])
     validation = read_validation(data, options) if options.eval_every else []
@@ -110,6 +112,20 @@ def check(
         estimates=estimates,
         device_memory=_device_memory(device),
     )
+
+
+def check_paths(options: TrainOptions, *, out: Path, checkpoints: Path, log: Path | None) -> None:
+    """Check that a run can write to these paths.
+
+    Raises:
+        ArtifactError: *out* or *checkpoints* holds what other programs wrote, or *out* cannot be written.
+        UsageError: *checkpoints* or *log* lies in *out*.
+    """
+    for flag, path in (("--checkpoints", checkpoints), ("--log", log)):
+        if path is not None and Path(path).resolve().is_relative_to(Path(out).resolve()):
+            raise UsageError(f"{flag} {path} lies in --out {out}, which the run replaces; give a path outside of it.")
+    artifacts.check_writable(out, options.kind)  # later: the lock of *checkpoints* would be a file in *out*
+    Checkpoints(Path(checkpoints), {}).check()
 
 
 def check_memory(loaded: load.Loaded, options: TrainOptions, processes: int) -> None:

@@ -87,11 +87,11 @@ def train(
             is not finite, and the last checkpoint is kept.
         Terminated: a signal other than Ctrl-C came; the round was finished, and a checkpoint of it saved.
     """
+    preflight.check_paths(options, out=out, checkpoints=checkpoints, log=log)
     if not processes.is_main():  # only rank 0 logs and writes
         log, on_note = None, lambda _: None
     processes.ignore_scheduler()
     weights = rewards.parse(options.reward)
-    artifacts.check_writable(out, options.kind)
     rows, data_input = preflight.read_rows(data)
     rewards.check(weights, rows[:2])
     validation = preflight.read_validation(data, options) if options.eval_every else []

@@ -242,6 +242,7 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--micro-batch", "7"], 2, "--micro-batch 7 does not divide"),
         (["--num-generations", "1"], 2, "generations"),
         (["--loss-type", "guess"], 2, "guess"),
+        (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
     ],
 )
 def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, status, says):

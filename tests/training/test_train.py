@@ -672,6 +672,20 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
     assert not (tmp_path / "log.csv").exists()
 
 
+def test_a_log_or_checkpoints_in_the_artifact_are_refused(place, tmp_path):
+    for changes in ({"log": tmp_path / "adapter" / "log.csv"}, {"checkpoints": tmp_path / "x" / ".." / "adapter"}):
+        with pytest.raises(UsageError, match=f"--{next(iter(changes))} .* lies in --out"):
+            run(place, tmp_path, **changes)
+
+
+def test_checkpoints_of_other_programs_are_kept(place, tmp_path):
+    other = tmp_path / "checkpoints" / "checkpoint-500"
+    other.mkdir(parents=True)
+    with pytest.raises(ArtifactError, match="checkpoint-500"):
+        run(place, tmp_path, restart=True)
+    assert other.exists()
+
+
 def test_batch_sizes_that_do_not_divide_are_a_usage_error_without_torch():
     code = (
         "import sys; from countdown_rl.cli.main import main\n"
