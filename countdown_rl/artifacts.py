@@ -247,13 +247,15 @@ def writing(
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
 
     Files go to a directory beside *out*, are flushed to disk, and take its name by a rename. An
-    artifact of the same kind already at *out* stays until that moment.
+    artifact of the same kind already at *out* stays until that moment. Where *out* is a link, what it leads to is
+    written.
 
     Raises:
         ArtifactError: *out* holds files of other origin, or cannot be written.
     """
     out = Path(out)
     check_writable(out, kind)
+    out = _target(out)
     with locked(out), _partial(out) as partial:
         draft = Draft(partial, {}, dict(inputs or {}))
         yield draft
@@ -359,7 +361,7 @@ def check_writable(out: Path, kind: str) -> None:
             if present != kind:
                 contents = _with_article(present) if present else "files that countdown-rl did not write"
                 raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
-    parent = out.parent
+    parent = _target(out).parent
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
@@ -509,6 +511,11 @@ def _with_article(kind: str) -> str:
     return f"{'an' if kind.startswith(('a', 'e')) else 'a'} {kind} artifact"
 
 
+def _target(out: Path) -> Path:
+    """The path that *out* leads to, where it is a link."""
+    return Path(os.path.realpath(out)) if out.is_symlink() else out
+
+
 def _previous(out: Path) -> Path:
     return out.parent / f".{out.name}.previous"
 
@@ -517,6 +524,8 @@ def _replace(new: Path, out: Path) -> None:
     # A directory cannot be renamed over one that is not empty, so the old one is renamed first; _recover undoes that
     # if the process is killed between the two.
     previous = _previous(out)
+    if previous.is_symlink():  # rmtree removes none, and nothing can be renamed over it
+        previous.unlink()
     shutil.rmtree(previous, ignore_errors=True)
     if (out / IGNORED).is_file():
         shutil.copy2(out / IGNORED, new / IGNORED)
@@ -527,6 +536,7 @@ def _replace(new: Path, out: Path) -> None:
 
 
 def _recover(out: Path) -> None:
+    out = _target(out)
     previous = _previous(out)
     if previous.exists() and not out.exists():
         previous.rename(out)

@@ -100,6 +100,31 @@ def test_a_gitignore_file_survives_writing_the_artifact():
     assert ".gitignore" not in artifacts.read(Path("data"), "data").files
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_its_target_is_written(exists):
+    Path("disk").mkdir()
+    if exists:
+        make(Path("disk/data"), "old")
+    Path("data").symlink_to("disk/data")
+    for text in ("new", "newer"):
+        make(Path("data"), text)
+        assert Path("data").is_symlink()
+        assert Path("disk/data/rows.jsonl").read_text() == text
+    Path("disk/data").rename("disk/.data.previous")  # killed between the two renames
+    artifacts.read(Path("data"), "data")
+    assert sorted(os.listdir()) == ["data", "disk"]
+    assert os.listdir("disk") == ["data"]
+
+
+def test_a_previous_artifact_that_is_a_link_does_not_prevent_writing():
+    make(Path("elsewhere"), "old")
+    make(Path("data"), "old")
+    Path(".data.previous").symlink_to("elsewhere")
+    make(Path("data"), "new")
+    assert sorted(os.listdir()) == ["data", "elsewhere"]
+    assert artifacts.read(Path("elsewhere"), "data").facts == {"rows": 1}
+
+
 def test_files_of_other_origin_are_not_overwritten():
     make(Path("data"))
     Path("file").write_text("mine")
