@@ -6,6 +6,7 @@ writes and logs.
 """
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -104,8 +105,14 @@ def uses_fsdp() -> bool:
     return launched() and os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
 
 
-def shards_weights() -> bool:
-    """Return whether the launch configuration shards the weights, with FSDP or DeepSpeed ZeRO-3."""
+def shards_weights(launch: str | None = None) -> bool:
+    """Return whether the launch configuration shards the weights, with FSDP or DeepSpeed ZeRO-3.
+
+    Args:
+        launch: the configuration, see :func:`launch_configuration`, where no process has been started with it.
+    """
+    if launch is not None and not launched():
+        return re.search(r"distributed_type: FSDP|zero_stage: 3", launch_configuration(launch).read_text()) is not None
     return uses_fsdp() or (launched() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
 
 

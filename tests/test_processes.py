@@ -70,6 +70,13 @@ def test_the_deepspeed_configurations_set_their_stage(launch, stage):
     assert made.is_zero3() is (stage == 3)
 
 
+def test_a_configuration_says_whether_its_processes_share_the_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "find_spec", lambda name: name)
+    assert [launch for launch in processes.LAUNCHES if processes.shards_weights(launch)] == ["zero3", "fsdp"]
+    (tmp_path / "own.yaml").write_text("distributed_type: FSDP\n")
+    assert processes.shards_weights(str(tmp_path / "own.yaml"))
+
+
 def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):
     monkeypatch.setattr(processes, "find_spec", lambda name: None)
     with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[deepspeed\]'"):

@@ -58,7 +58,7 @@ def train(
     """
     out = out or Path("artifacts", options.kind)
     if not processes.launched():
-        processes.micro_batches(options.prompts * options.num_generations, options.micro_batch, processes_)
+        options.micro_batches(processes_)
         if launch is not None:
             processes.launch_configuration(launch)
     elif processes_ not in (1, processes.world_size()):
@@ -71,7 +71,8 @@ def train(
     if check:
         from countdown_rl.training import preflight
 
-        checked = preflight.check(options, count=processes_, **run)
+        count, sharded = max(processes_, processes.world_size()), processes.shards_weights(launch)
+        checked = preflight.check(options, count=count, sharded=sharded, **run)
         memory_view.show(checked, as_json=as_json)
         return
     if not processes.launched() and (processes_ > 1 or launch is not None):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.options import Options, Precision, option
 
@@ -122,6 +123,20 @@ class TrainOptions(Options):
     def round_steps(self) -> int:
         """Optimiser steps that use one round of completions. Only after a whole round can a run be resumed."""
         return self.steps_per_generation * self.num_iterations
+
+    def micro_batches(self, count: int) -> int:
+        """The micro-batches of a step in each of *count* processes.
+
+        Raises:
+            UsageError: the processes cannot share a step evenly.
+        """
+        micro_batches = processes.micro_batches(self.prompts * self.num_generations, self.micro_batch, count)
+        if self.discount < 1 and self.prompts * self.steps_per_generation % count:
+            raise UsageError(
+                f"--discount compares the completions of a puzzle in one process, and {count} processes cannot share "
+                f"{self.prompts} puzzles evenly; change --prompts."
+            )
+        return micro_batches
 
     def __post_init__(self) -> None:
         super().__post_init__()

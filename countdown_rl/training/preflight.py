@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
+from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.inference import generate
@@ -64,15 +64,21 @@ def check(
     log: Path | None = None,
     revision: str | None = None,
     count: int = 1,
+    sharded: bool = False,
     trust_remote_code: bool = False,
 ) -> Preflight:
     """Check the arguments of :func:`countdown_rl.training.train.train`; nothing is trained or written.
 
     Of a model on the Hub everything but the weights is downloaded.
 
+    Args:
+        count: processes that will train.
+        sharded: they will share the weights.
+
     Raises:
         CountdownError: the run cannot start.
     """
+    options.micro_batches(count)
     weights = rewards.parse(options.reward)
     check_paths(options, out=out, checkpoints=checkpoints, log=log)
     rows, _ = read_rows(data)
@@ -82,9 +88,9 @@ def check(
     from countdown_rl.training import rollouts  # imports TRL, and with it bitsandbytes, which logs
 
     ref = reference.without_weights(reference.resolve(model, revision=revision))
-    check_model(ref, options)
+    check_model(ref, options, sharded=sharded)
     trackers.check(options.report_to)
-    rollouts.check(options, ref)
+    rollouts.check(options, ref, sharded=sharded)
     base = ref.base or ref
     config = shape.read_config(reference.files(base), trust_remote_code=trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=trust_remote_code)
@@ -155,7 +161,7 @@ def read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
     return jsonl.read_rows(data / "train.jsonl"), manifest.as_input()
 
 
-def check_model(ref: reference.ModelRef, options: TrainOptions) -> None:
+def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:
     """Check that *ref* can be trained with *options*.
 
     Raises:
@@ -163,7 +169,7 @@ def check_model(ref: reference.ModelRef, options: TrainOptions) -> None:
     """
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
-    if processes.shards_weights():
+    if sharded:
         stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
         if options.precision == "nf4" or stored:
             raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")

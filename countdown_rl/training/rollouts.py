@@ -25,47 +25,49 @@ if TYPE_CHECKING:
 _AUTO_SHARE = 0.2
 
 
-def check(options: TrainOptions, ref: reference.ModelRef) -> None:
+def check(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> None:
     """Check that the vLLM that *options* ask for is there and can hold the weights of *ref*.
 
     Raises:
-        UsageError: vLLM cannot hold the weights.
+        UsageError: vLLM cannot hold the weights, or each process has a part of them (*sharded*).
         ModelError: it is not installed.
     """
     if options.rollouts in ("auto", "transformers"):
         return
     if load.stored_format(ref.base or ref) != "plain":
         raise UsageError(f"--rollouts {options.rollouts} needs unquantized safetensors, and {ref.source} has none.")
+    if sharded:
+        raise UsageError(f"--rollouts {options.rollouts} needs all weights in each process; use --launch ddp or zero2.")
     if find_spec("vllm") is None:
         raise ModelError(f"--rollouts {options.rollouts} needs vLLM: `pip install 'countdown-rl[vllm]'`.")
 
 
-def resolve(options: TrainOptions, loaded: load.Loaded) -> str:
-    """The engine of a run: "transformers", "vllm" or "vllm-server"; see :func:`check` for what it raises."""
+def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str:
+    """The engine of a run: "transformers", "vllm" or "vllm-server".
+
+    Raises:
+        UsageError: see :func:`check`; or the adapter is not plain LoRA.
+        ModelError: vLLM is not installed.
+    """
+    special = any(map(lora.is_special, loaded.model.modules()))
     if options.rollouts == "auto":
         from peft import PeftModel
 
-        plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
+        plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain" and not (sharded or special)
         if not plain or not loaded.device.startswith("cuda") or find_spec("vllm") is None:
             return "transformers"
         weights = 2 * PeftModel.get_nb_trainable_parameters(loaded.model)[1]  # it counts packed ones, of any model
         return "vllm" if weights <= _AUTO_SHARE * torch.cuda.mem_get_info()[1] else "transformers"
-    check(options, loaded.ref)
+    check(options, loaded.ref, sharded=sharded)
+    if special and options.rollouts != "transformers":
+        raise UsageError(
+            f"--rollouts {options.rollouts} supports LoRA without variants and biases; use --rollouts transformers."
+        )
     return options.rollouts
 
 
 def engine(trainer: "Trainer", rollouts: str, loaded: load.Loaded, length: int) -> "Engine":
-    """The vLLM engine of *trainer* for prompts and completions of *length* tokens together.
-
-    Raises:
-        UsageError: the processes hold only parts of the weights, or the adapter is not plain LoRA.
-    """
-    if trainer.shards_weights:
-        raise UsageError(f"--rollouts {rollouts} needs all weights in each process; use --launch ddp or zero2.")
-    if any(map(lora.is_special, trainer.model.modules())):
-        raise UsageError(
-            f"--rollouts {rollouts} supports LoRA without variants and biases; use --rollouts transformers."
-        )
+    """The vLLM engine of *trainer* for prompts and completions of *length* tokens together."""
     config = trainer.args
     server = {name: getattr(config, f"vllm_{name}") for name in ("server_base_url", "server_host", "server_port")}
     same = ("tensor_parallel_size", "gpu_memory_utilization", "enable_sleep_mode", "model_impl", "group_port")

@@ -96,7 +96,7 @@ def train(
     rewards.check(weights, rows[:2])
     validation = preflight.read_validation(data, options) if options.eval_every else []
     ref = reference.resolve(model, revision=revision)
-    preflight.check_model(ref, options)
+    preflight.check_model(ref, options, sharded=processes.shards_weights())
     inputs = {"model": ref.as_input(), "data": data_input}
     store = Checkpoints(checkpoints, _identity(options, inputs))
     resume = None if restart else _latest(store)
@@ -261,7 +261,7 @@ def _choose_engine(
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions, where it is to."""
     from countdown_rl.training import rollouts
 
-    name = rollouts.resolve(options, loaded)
+    name = rollouts.resolve(options, loaded, sharded=trainer.shards_weights)
     if name != "transformers":
         engine = rollouts.engine(trainer, name, loaded, length)
         trainer.use_engine(engine)

@@ -68,14 +68,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
     """
     from trl import GRPOConfig
 
-    accumulation = processes.micro_batches(
-        options.prompts * options.num_generations, options.micro_batch, processes.world_size()
-    )
-    if options.discount < 1 and options.prompts * options.steps_per_generation % processes.world_size():
-        raise UsageError(
-            f"--discount compares the completions of a puzzle in one process, and {processes.world_size()} processes "
-            f"cannot share {options.prompts} puzzles evenly; change --prompts."
-        )
+    accumulation = options.micro_batches(processes.world_size())
     known = {field.name for field in dataclasses.fields(GRPOConfig)}
     fields = {name: value for name, value in dataclasses.asdict(options).items() if name in known} | {
         "output_dir": str(directory),

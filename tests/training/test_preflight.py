@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from countdown_rl import processes
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
 from countdown_rl.models import shape
@@ -183,9 +184,10 @@ def test_4_bit_weights_are_not_shared_out(llama, monkeypatch, launch):
     for name, value in (launch | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
     ref = reference.resolve(str(llama))
-    preflight.check_model(ref, TrainOptions(precision="bf16"))
+    sharded = processes.shards_weights()
+    preflight.check_model(ref, TrainOptions(precision="bf16"), sharded=sharded)
     with pytest.raises(UsageError, match="4-bit"):
-        preflight.check_model(ref, TrainOptions())
+        preflight.check_model(ref, TrainOptions(), sharded=sharded)
 
 
 def test_memory_depends_on_batch_length_precision_and_processes():
@@ -243,6 +245,9 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--num-generations", "1"], 2, "generations"),
         (["--loss-type", "guess"], 2, "guess"),
         (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
+        (["--launch", "fsdp", "--processes", "2"], 2, "4-bit"),
+        (["--launch", "fsdp", "--precision", "bf16", "--rollouts", "vllm"], 2, "--launch ddp"),
+        (["--processes", "2", "--prompts", "3", "--discount", "0.9"], 2, "change --prompts"),
     ],
 )
 def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, status, says):

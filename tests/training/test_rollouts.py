@@ -198,18 +198,32 @@ def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place):
     assert all(torch.equal(value, packed[name]) for name, value in model.named_parameters())
 
 
+def with_dora(loaded):
+    return replace(
+        loaded, model=peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules=["q_proj"], use_dora=True))
+    )
+
+
 def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
     loaded = load.load(reference.resolve(str(place / "model")), precision="nf4")
-    assert rollouts.resolve(replace(SMALL, rollouts="auto"), loaded) == "transformers"  # without a GPU
-    assert rollouts.resolve(replace(SMALL, rollouts="vllm-server"), loaded) == "vllm-server"
+    assert rollouts.resolve(replace(SMALL, rollouts="vllm-server"), loaded, sharded=False) == "vllm-server"
     with pytest.raises(UsageError, match="ddp or zero2"):
-        rollouts.engine(SimpleNamespace(shards_weights=True), "vllm", loaded, 10)
-    dora = peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules=["q_proj"], use_dora=True))
+        rollouts.resolve(SMALL, loaded, sharded=True)
     with pytest.raises(UsageError, match="variants"):
-        rollouts.engine(SimpleNamespace(shards_weights=False, model=dora), "vllm", loaded, 10)
+        rollouts.resolve(SMALL, with_dora(loaded), sharded=False)
     monkeypatch.setattr(rollouts, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install"):
-        rollouts.resolve(SMALL, loaded)
+        rollouts.resolve(SMALL, loaded, sharded=False)
     monkeypatch.setattr(rollouts.load, "stored_format", lambda ref: "gguf")
     with pytest.raises(UsageError, match="unquantized"):
-        rollouts.resolve(SMALL, loaded)
+        rollouts.resolve(SMALL, loaded, sharded=False)
+
+
+def test_auto_is_an_engine_that_can_hold_the_weights(place, vllm, monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (80 << 30, 80 << 30))
+    loaded = load.load(reference.resolve(str(place / "model")), precision="bf16")
+    options, on_gpu = replace(SMALL, rollouts="auto"), replace(loaded, device="cuda:0")
+    assert rollouts.resolve(options, loaded, sharded=False) == "transformers"  # without a GPU
+    assert rollouts.resolve(options, on_gpu, sharded=False) == "vllm"
+    assert rollouts.resolve(options, on_gpu, sharded=True) == "transformers"
+    assert rollouts.resolve(options, with_dora(on_gpu), sharded=False) == "transformers"
