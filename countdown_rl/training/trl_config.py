@@ -51,6 +51,8 @@ _FIXED = {
     "prediction_loss_only",
     "remove_unused_columns",
     "restore_callback_states_from_checkpoint",
+    "transformers_continuous_batching_config",
+    "use_transformers_continuous_batching",  # TRL casts the trained weights to bf16 for it
     "use_transformers_paged",
     "vllm_importance_sampling_cap",
 }

@@ -42,6 +42,7 @@ def test_values_are_converted_to_the_type_of_their_field(given, value):
         (["eval_strategy=steps"], "fixes this field"),
         (["log_completions=true"], "fixes this field"),
         (["chat_template_kwargs={}"], "fixes this field"),
+        (["use_transformers_continuous_batching=true"], "fixes this field"),
         (["delta=much"], "takes float, nothing"),
         (["top_k=1.5"], "takes int"),
         (["disable_dropout=1"], "takes bool"),
