@@ -83,8 +83,8 @@ class TrainOptions(Options):
     ] = "constant"
     warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 0
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
-    adam_beta1: Annotated[float, option("Beta 1 of AdamW.", OPTIMISER, min=0, max=1)] = 0.9
-    adam_beta2: Annotated[float, option("Beta 2 of AdamW.", OPTIMISER, min=0, max=1)] = 0.999
+    adam_beta1: Annotated[float, option("Beta 1 of AdamW.", OPTIMISER, min=0, max=0.999999)] = 0.9
+    adam_beta2: Annotated[float, option("Beta 2 of AdamW.", OPTIMISER, min=0, max=0.999999)] = 0.999
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
 
     tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"

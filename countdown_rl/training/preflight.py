@@ -169,6 +169,11 @@ def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool
     """
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+    if options.tune == "all" and options.beta and load.stored_format(ref) == "gguf":
+        raise UsageError(
+            f"--beta with --tune all needs the initial model a second time, and TRL does not read GGUF files such as "
+            f"{ref.source}; leave --beta out, or give the model as safetensors."
+        )
     if sharded:
         stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
         if options.precision == "nf4" or stored:

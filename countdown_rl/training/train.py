@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl import artifacts, processes
-from countdown_rl.errors import ArtifactError
+from countdown_rl.errors import ArtifactError, ModelError
+from countdown_rl.inference import engines
 from countdown_rl.inference.generate import STOP
 from countdown_rl.models import chat_template, load, lora, reference
 from countdown_rl.runlog import log as trainlog
@@ -279,7 +280,16 @@ def _run(trainer: "Trainer", options: TrainOptions, store: Checkpoints, journal:
     trainer.accelerator.wait_for_everyone()
     journal.write()
     with trackers.prints_to_stderr(options.report_to), processes.deferred_signals():
-        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        except (RuntimeError, MemoryError) as error:
+            if not engines.out_of_memory(error):
+                raise
+            # A CountdownError is printed by rank 0 alone, and the memory of another process may be exhausted.
+            raise (ModelError if processes.is_main() else MemoryError)(
+                "the run does not fit in memory; lower --micro-batch or --max-completion-length, or add "
+                "--gradient-checkpointing."
+            ) from error
         if (number := processes.pending_signal()) and trainer.state.global_step < options.max_steps:
             raise processes.Terminated(number)
     if journal.rows[-1].step < options.max_steps:  # stopped on a collapse

@@ -2,13 +2,15 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from countdown_rl import processes
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
-from countdown_rl.models import shape
+from countdown_rl.errors import UsageError
+from countdown_rl.models import load, reference, shape
 from countdown_rl.runlog import trackers
 from countdown_rl.training import memory, preflight, rollouts
 from countdown_rl.training.config import TrainOptions
@@ -178,9 +180,6 @@ def test_a_run_fits_with_a_margin_of_a_tenth_and_a_gibibyte():
 
 @pytest.mark.parametrize("launch", [{"ACCELERATE_USE_FSDP": "true"}, {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}])
 def test_4_bit_weights_are_not_shared_out(llama, monkeypatch, launch):
-    from countdown_rl.errors import UsageError
-    from countdown_rl.models import reference
-
     for name, value in (launch | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
     ref = reference.resolve(str(llama))
@@ -188,6 +187,14 @@ def test_4_bit_weights_are_not_shared_out(llama, monkeypatch, launch):
     preflight.check_model(ref, TrainOptions(precision="bf16"), sharded=sharded)
     with pytest.raises(UsageError, match="4-bit"):
         preflight.check_model(ref, TrainOptions(), sharded=sharded)
+
+
+def test_the_initial_model_is_not_read_from_a_gguf_file_again(llama, monkeypatch):
+    monkeypatch.setattr(load, "stored_format", lambda ref: "gguf")
+    ref, options = reference.resolve(str(llama)), TrainOptions(tune="all", precision="auto")
+    preflight.check_model(ref, options, sharded=False)
+    with pytest.raises(UsageError, match="--beta"):
+        preflight.check_model(ref, replace(options, beta=0.01), sharded=False)
 
 
 def test_memory_depends_on_batch_length_precision_and_processes():

@@ -196,6 +196,19 @@ def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, 
     assert files(tmp_path / "adapter") == files(unbroken.out)
 
 
+@pytest.mark.parametrize(("main", "error"), [(True, ModelError), (False, MemoryError)])
+def test_memory_that_is_exhausted_is_one_sentence_in_each_process(place, tmp_path, monkeypatch, main, error):
+    from countdown_rl.training import trainer
+
+    def step(*_):
+        monkeypatch.setattr(processes, "is_main", lambda: main)
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(trainer.Trainer, "training_step", step)
+    with pytest.raises(error, match=r"--micro-batch or --max-completion-length, or add --gradient-checkpointing\.$"):
+        run(place, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["loss", "grad_norm", "reward"])
 def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypatch, name):
     from countdown_rl.training.callbacks import Recorder
