@@ -205,7 +205,8 @@ def check_prompts(
     """
     used: Sequence[int] = range(len(rows))  # a curriculum may draw any of them
     if not options.curriculum:
-        count = -(-options.max_steps // options.num_iterations) * options.prompts
+        rounds = -(-options.max_steps // options.round_steps)
+        count = rounds * options.steps_per_generation * options.prompts
         used = sorted(set(islice(in_turn(len(rows), options.seed), min(count, len(rows)))))
     drawn = [*(rows[index] for index in used), *validation]
     longest = 0

@@ -3,17 +3,21 @@
 import json
 import sys
 from dataclasses import replace
+from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
 from countdown_rl import processes
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
-from countdown_rl.errors import UsageError
+from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import load, reference, shape
 from countdown_rl.runlog import trackers
+from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import memory, preflight, rollouts
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.curriculum import in_turn
 from tests.support import standins
 
 ROWS = [{"id": f"row-{n}", "nums": [3, 7, 50 + n], "target": 46} for n in range(20)]
@@ -195,6 +199,19 @@ def test_the_initial_model_is_not_read_from_a_gguf_file_again(llama, monkeypatch
     preflight.check_model(ref, options, sharded=False)
     with pytest.raises(UsageError, match="--beta"):
         preflight.check_model(ref, replace(options, beta=0.01), sharded=False)
+
+
+def test_all_prompts_of_the_last_round_are_checked(llama):
+    ref = reference.resolve(str(llama))
+    tokenizer = load.load_tokenizer(ref)
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: None))
+    loaded = load.Loaded(model, tokenizer, ref, "bf16", "cpu", "skeleton")
+    options = TrainOptions(max_steps=4, prompts=2, steps_per_generation=3, num_iterations=1)
+    rows = [CountdownRow(row) for row in ROWS]
+    last = list(islice(in_turn(len(rows), options.seed), 12))[-1]  # of two rounds of three times two prompts
+    rows[last] = CountdownRow(ROWS[last] | {"nums": [3] * 400})
+    with pytest.raises(InputError, match=rows[last]["id"]):
+        preflight.check_prompts(loaded, rows, options)
 
 
 def test_memory_depends_on_batch_length_precision_and_processes():
