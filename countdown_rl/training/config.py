@@ -156,6 +156,18 @@ class TrainOptions(Options):
         if self.stop_on_collapse and self.keep != "best":
             raise UsageError("--stop-on-collapse goes back to the best weights; add --keep best and --eval-every.")
         for item in self.trl:
-            key, equals, _ = item.partition("=")
+            key, equals, value = item.partition("=")
             if not equals or not key.isidentifier():
                 raise UsageError(f"--trl {item} is not of the form key=value.")
+            by_function = key == "multi_objective_aggregation" and value.strip('"') == "normalize_then_sum"
+            if by_function and (self.discount < 1 or self.scale_rewards == "mean"):
+                option = "--discount below 1" if self.discount < 1 else "--scale-rewards mean"
+                raise UsageError(
+                    f"--trl {item} normalizes every reward by itself, and advantages with {option} are of their sum; "
+                    "leave one out."
+                )
+        if self.discount < 1 and self.scale_rewards in ("group", "batch"):
+            raise UsageError(
+                f"--scale-rewards {self.scale_rewards} has no effect with --discount below 1, whose advantages are not "
+                "divided by a deviation; give --scale-rewards none or mean."
+            )

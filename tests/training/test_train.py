@@ -723,6 +723,19 @@ def test_invalid_options_are_usage_errors():
             replace(SMALL, **changes)
 
 
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_a_discount_is_not_combined_with_division_by_a_deviation(scale):
+    with pytest.raises(UsageError, match="--scale-rewards none or mean"):
+        replace(SMALL, discount=0.9, scale_rewards=scale)
+
+
+@pytest.mark.parametrize("changes", [{"discount": 0.9, "scale_rewards": "none"}, {"scale_rewards": "mean"}])
+def test_advantages_of_the_sum_of_rewards_are_not_normalized_by_function(changes):
+    replace(SMALL, trl=("multi_objective_aggregation=sum_then_normalize",), **changes)
+    with pytest.raises(UsageError, match="of their sum"):
+        replace(SMALL, trl=("multi_objective_aggregation=normalize_then_sum",), **changes)
+
+
 def command(place, out, *more):
     flags = "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
     paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]

@@ -66,7 +66,7 @@ def test_a_discount_needs_whole_groups_in_each_process(tmp_path, monkeypatch):
     from types import SimpleNamespace
 
     monkeypatch.setattr(trl_config.processes, "world_size", lambda: 2)
-    options = TrainOptions(prompts=3, num_generations=4, micro_batch=2, discount=0.9)
+    options = TrainOptions(prompts=3, num_generations=4, micro_batch=2, discount=0.9, scale_rewards="none")
     with pytest.raises(UsageError, match="change --prompts"):
         trl_config.grpo_config(options, SimpleNamespace(device="cpu", precision="fp32"), [1.0], tmp_path)
 
