@@ -240,7 +240,9 @@ class Trainer(GRPOTrainer):
             mask = batch["completion_mask"]
             ends = self._ends_line[batch["completion_ids"]]
             batch["advantages"] = discounted(self._rewards, mask, ends, self._discount, group=self.num_generations)
-            if self.skips_zero_advantage and self.loss_type in _BY_TOKEN:  # cut what follows the last advantage
+            # Sequence-level ratios and the off-policy mask are means over a completion.
+            by_token = self.importance_sampling_level == "token" and self.off_policy_mask_threshold is None
+            if by_token and self.skips_zero_advantage and self.loss_type in _BY_TOKEN:  # cut what follows the last one
                 after = batch["advantages"].ne(0).flip(1).cumsum(1).flip(1)
                 batch["completion_mask"] = mask * after.gt(0)
         if self._divide_by_mean:

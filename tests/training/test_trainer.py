@@ -23,29 +23,48 @@ def test_discounted_returns_are_compared_within_a_group_line_by_line():
     assert not advantages[2:].any()  # groups without a success have no gradient
 
 
+def bare_trainer(**changes):
+    """A trainer without a model, of two groups of four with one and three successes."""
+    trainer = Trainer.__new__(Trainer)
+    trainer._discount, trainer._divide_by_mean, trainer._mask_truncated = 1.0, False, False
+    trainer._rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
+    trainer._means = torch.tensor([0.25] * 4 + [0.75] * 4)
+    trainer._ends_line = torch.tensor([False, True])
+    trainer.num_generations, trainer.loss_type, trainer.beta, trainer.aux_loss_enabled = 4, "dapo", 0.0, False
+    trainer.importance_sampling_level, trainer.off_policy_mask_threshold = "token", None
+    trainer.accelerator = SimpleNamespace(num_processes=1, process_index=0)
+    sizes = {"steps_per_generation": 1, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 8}
+    others = dict.fromkeys(("entropy_coef", "use_adaptive_entropy", "use_liger_kernel"), 0)
+    trainer.args = SimpleNamespace(**sizes, **others)
+    vars(trainer).update(changes)
+    return trainer
+
+
+def micro_batch(trainer, completion_ids=((0, 1),) * 8):
+    """The micro-batch of *trainer* for completions whose token 1 ends a line."""
+    ids = torch.as_tensor(completion_ids)
+    masks = dict.fromkeys(("prompt_ids", "prompt_mask", "completion_mask"), torch.ones_like(ids))
+    batch = {**masks, "completion_ids": ids, "advantages": trainer._rewards - trainer._means}
+    return trainer._micro_batches(batch)[0]
+
+
 @pytest.mark.parametrize("discount", [1.0, 0.5])
 def test_advantages_divided_by_the_mean_reward_of_their_group(discount):
-    def advantages(divide_by_mean):
-        trainer = Trainer.__new__(Trainer)
-        trainer._discount, trainer._divide_by_mean, trainer._mask_truncated = discount, divide_by_mean, False
-        trainer._rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
-        trainer._means = torch.tensor([0.25] * 4 + [0.75] * 4)
-        trainer._ends_line = torch.tensor([False, True])
-        trainer.num_generations, trainer.loss_type, trainer.beta, trainer.aux_loss_enabled = 4, "dapo", 0.0, False
-        trainer.accelerator = SimpleNamespace(num_processes=1)
-        sizes = {"steps_per_generation": 1, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 8}
-        others = dict.fromkeys(("entropy_coef", "use_adaptive_entropy", "use_liger_kernel"), 0)
-        trainer.args = SimpleNamespace(**sizes, **others)
-        batch = {
-            **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_mask"), torch.ones(8, 2, dtype=torch.int)),
-            "completion_ids": torch.tensor([[0, 1]] * 8),
-            "advantages": trainer._rewards - trainer._means,
-        }
-        return trainer._micro_batches(batch)[0]["advantages"]
-
-    plain, divided = advantages(False), advantages(True)
+    plain, divided = (
+        micro_batch(bare_trainer(_discount=discount, _divide_by_mean=by_mean))["advantages"]
+        for by_mean in (False, True)
+    )
     assert plain.any()
     torch.testing.assert_close(divided, torch.cat([plain[:4] * 4, plain[4:] / 0.75]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [({}, 23), ({"importance_sampling_level": "sequence"}, 24), ({"off_policy_mask_threshold": 0.1}, 24)],
+)
+def test_tokens_after_the_last_advantage_count_in_means_over_a_completion(changes, tokens):
+    ids = [[0, 1, 0]] + [[0, 0, 0]] * 7  # nothing to compare the second line with
+    assert micro_batch(bare_trainer(_discount=0.5, **changes), ids)["completion_mask"].sum() == tokens
 
 
 @pytest.mark.parametrize("entropy", [False, True])
