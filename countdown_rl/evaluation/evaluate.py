@@ -198,10 +198,12 @@ def _disconnect() -> None:
 
 
 def _set_threads(threads: int) -> None:
+    """Let torch use *threads*, or for 0 this process's share of those of this machine."""
     import torch
 
     if threads or hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // processes))
 
 
 def _progress_file(out: Path, suffix: str = "") -> Path:
