@@ -24,7 +24,8 @@ def compare(
 
     Each is compared with the first and with the one before it that were decoded in the same way: the paired
     difference with its 95% interval, and McNemar's exact test. With several completions per puzzle pass@k is compared
-    too. Baselines (eval --model random, solver or teacher) are listed without comparison.
+    too. Baselines (eval --model random, solver or teacher) are listed without comparison; random and solver are
+    compared with a single model.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter

@@ -61,8 +61,8 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
 def figures(results: Mapping[str, Result]) -> dict[str, Any]:
     """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
 
-    Baselines have no differences, unless there is only one model to compare them with. A result that is not decoded
-    like the first one has its own ``decoding``.
+    Baselines have no differences, unless there is only one model to compare them with; the teacher never has, as its
+    accuracy is an expectation. A result that is not decoded like the first one has its own ``decoding``.
 
     Raises:
         InputError: none is of a model, their puzzles differ, or one is decoded like no other.
@@ -140,10 +140,13 @@ def _models(results: Mapping[str, Result]) -> list[str]:
 
 
 def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
-    """The names of the results that have paired differences: models decoded alike, or one model and the baselines."""
+    """The names of the results that have paired differences: models decoded alike, or one model and the baselines.
+
+    The accuracy of the teacher is not that of its samples.
+    """
     models = _models(results)
     if len(models) == 1:
-        return [list(results)]
+        return [[name for name, result in results.items() if result.metrics["model"]["kind"] != "teacher"]]
     groups: dict[str, list[str]] = {}
     for name in models:
         groups.setdefault(json.dumps(results[name].metrics.get("decoding"), sort_keys=True), []).append(name)

@@ -23,16 +23,16 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
 
     With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, ``draws`` describes
     its variation over draws of one completion per puzzle, ``pass_at`` holds pass@k, and ``majority`` the accuracy of
-    majority voting. The shares of *expected*, one for each of *rows*, take the place of those that the samples have.
+    majority voting. The shares of *expected*, one for each of *rows*, take the place of those that the samples have in
+    every accuracy.
     """
     per_row = len(samples) // len(rows)
     groups = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
-    correct: list[Any] = [sum(sample["correct"] for sample in group) for group in groups]
-    if expected is not None:
-        correct = [share * per_row for share in expected]
+    counts = [sum(sample["correct"] for sample in group) for group in groups]
+    correct: Sequence[float] = counts if expected is None else [share * per_row for share in expected]
 
     def by(key: Callable[[Row], Any]) -> dict[str, Any]:
-        members: dict[Any, list[int]] = {}
+        members: dict[Any, list[float]] = {}
         for row, count in zip(rows, correct, strict=True):
             if (name := key(row)) is not None:
                 members.setdefault(name, []).append(count)
@@ -42,7 +42,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
     reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
     return {
         **_share(correct, per_row),
-        **(_several(groups, correct, per_row) if per_row > 1 else {}),
+        **(_several(groups, counts, per_row) if per_row > 1 else {}),
         "by_size": by(lambda row: len(row["nums"]) if "nums" in row else None),
         "by_needs": by(lambda row: row.get("needs")),
         "by_solutions": {name: by_solutions[name] for name, _ in _SOLUTIONS if name in by_solutions},
@@ -101,7 +101,7 @@ def _solutions(count: int | None) -> str | None:
 
 
 def _refusals(
-    groups: Sequence[Sequence[Sample]], rows: Sequence[Row], correct: Sequence[int], per_row: int
+    groups: Sequence[Sequence[Sample]], rows: Sequence[Row], correct: Sequence[float], per_row: int
 ) -> dict[str, Any]:
     """Shares of the answer "impossible": on puzzles without a solution (correct), and on the others (wrong)."""
     impossible = [count for row, count in zip(rows, correct, strict=True) if row.get("solutions") == 0]
@@ -132,7 +132,7 @@ def _tokens(samples: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def _share(counts: Sequence[int], per_row: int, name: str = "accuracy") -> dict[str, Any]:
+def _share(counts: Sequence[float], per_row: int, name: str = "accuracy") -> dict[str, Any]:
     return {
         name: round(sum(counts) / (len(counts) * per_row), 6),
         "n": len(counts),

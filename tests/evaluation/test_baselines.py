@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -111,6 +112,15 @@ def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path
         run(tmp_path, "teacher", "sums", [{"nums": [3, 5, 2], "target": 10, "operators": "+-"}])
 
 
+def test_several_traces_of_the_teacher_have_pass_at_k_of_their_own_and_the_expected_accuracy(tmp_path):
+    puzzles = [{"nums": [55, 36, 19, 7], "target": 65}]
+    one = run(tmp_path, "teacher", "one", puzzles, max_new_tokens=60)
+    several = run(tmp_path, "teacher", "several", puzzles, max_new_tokens=60, temperature=1.0, samples=4)
+    right = sum(sample["correct"] for sample in several.samples)
+    assert several.metrics["pass_at"]["1"]["share"] == right / 4
+    assert several.metrics["accuracy"] == one.metrics["accuracy"] not in (0, 1)
+
+
 def test_other_tasks_and_revisions_are_refused(tmp_path):
     with pytest.raises(InputError, match="solver knows Countdown puzzles only"):
         run(tmp_path, "solver", "out", [{"task": "gsm8k", "question": "2 and 3?", "gold": "5"}])
@@ -161,6 +171,14 @@ def test_a_baseline_is_evaluated_without_torch(tmp_path, monkeypatch, capsys):
         main.main()
     assert not done.value.code
     assert "100.0%" in capsys.readouterr().out
+
+
+def test_the_teacher_is_listed_without_comparison_even_beside_a_single_model(tmp_path):
+    floor, one = run(tmp_path, "random", "floor"), scored(tmp_path, "+---")
+    teacher = replace(floor, metrics=floor.metrics | {"model": {"source": "teacher", "kind": "teacher"}})
+    values = compare.figures({"one": one, "teacher": teacher, "random": floor})
+    assert [row["name"] for row in values["results"] if "against_first" in row] == ["random"]
+    assert values["results"][2]["against_previous"] == compare.difference(one, floor)
 
 
 def test_a_single_model_is_compared_with_its_baselines(tmp_path):
