@@ -37,7 +37,7 @@ def corpus(rows: Sequence[Row], plan: traces.Plan) -> list[str]:
     texts = []
     for index, row in enumerate(rows[:CORPUS]):
         texts += [turn["content"] for turn in row.messages()]
-        texts.append(traces.trace(row, plan, random.Random(index), max_lines=12).text)
+        texts.append(completion_text(row, traces.trace(row, plan, random.Random(index), max_lines=12)))
     return texts
 
 
@@ -56,7 +56,7 @@ def examples(rows: Sequence[Row], plan: traces.Plan, options: SftOptions, tokens
                 trace = traces.trace(row, plan, rng, max_lines=options.max_lines, near_the_end=near_the_end)
                 prompts.append(chat_template.render(tokens, row.messages()))
                 counts.append(len(plan[len(row["nums"])]))
-                texts.append(trace.text + (tokens.eos_token if trace.ended else ""))
+                texts.append(completion_text(row, trace) + (tokens.eos_token if trace.ended else ""))
             prompt_ids = tokens(prompts, add_special_tokens=False)["input_ids"]
             trace_ids = tokens(texts, add_special_tokens=False)["input_ids"]
             for prompt, completion, count in zip(prompt_ids, trace_ids, counts, strict=True):
@@ -64,8 +64,13 @@ def examples(rows: Sequence[Row], plan: traces.Plan, options: SftOptions, tokens
         epoch += 1
 
 
+def completion_text(row: Row, trace: traces.Trace) -> str:
+    """Return the text of *trace* in the style of *row*: with the opening tag where the prompt does not end in it."""
+    return (f"<{row.style.tag}>" if row.style.own else "") + trace.text
+
+
 def drill(row: Mapping[str, Any], rng: random.Random) -> Row:
-    """Return a puzzle of the size of *row* with mostly multiples of one number, for exact divisions.
+    """Return a puzzle of the size, rule and style of *row* with mostly multiples of one number, for exact divisions.
 
     It need not have a solution.
     """
@@ -75,7 +80,8 @@ def drill(row: Mapping[str, Any], rng: random.Random) -> Row:
         kind = rng.random()
         low, high = (1, 99 // base) if kind < 0.6 else (1, 12) if kind < 0.8 else (1, 99)
         numbers.append(rng.randint(low, high) * (base if kind < 0.6 else 1))
-    return parse_row({"nums": numbers, "target": rng.randint(10, 100)})
+    kept = {key: row[key] for key in ("rule", "operators", "style") if key in row}
+    return parse_row(kept | {"nums": numbers, "target": rng.randint(10, 100)})
 
 
 def batches(examples: Iterator[Example], options: SftOptions) -> Iterator[list[Batch]]:

@@ -12,10 +12,12 @@ from typing import Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
+from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.sft import batches, tokenizer
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks import traces
+from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.task import Row
 
 LIBRARIES = ("tokenizers", "torch", "transformers")
@@ -41,21 +43,39 @@ def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None =
     artifacts.check_writable(out, "model")
     inputs = {"data": artifacts.read(data, "data").as_input()}
     rows = jsonl.read_rows(data / "train.jsonl")
+    _check_rows(rows, data)
     known: dict[int, list[traces.Way]] = {}
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
     if options.model is not None:
         settings = {key: value for key, value in settings.items() if key not in _SHAPE}
         ref = reference.resolve(options.model, revision=options.revision)
+        if ref.base is not None:
+            raise UsageError(
+                f"--model {options.model} is an adapter; make a model of it with `countdown-rl merge` first."
+            )
         inputs["model"] = ref.as_input()
         settings["model"] = ref.reference
         if ref.manifest:
             known = traces.plan_of(ref.manifest.facts)
     plan = known | traces.find_plan([row for row in rows if len(row["nums"]) not in known])
+    for count, ways in plan.items():
+        if not ways:
+            raise InputError(f"{data}: no puzzle of {count} numbers is solved by a line of a trace; leave these out.")
     load.silence_libraries()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
         facts = train(rows, plan, options, draft.path, on_step)
         draft.facts.update(facts | {"plan": {str(count): ways for count, ways in plan.items()}})
     return facts
+
+
+def _check_rows(rows: Sequence[Row], data: Path) -> None:
+    for row in rows:
+        if not isinstance(row, CountdownRow):
+            raise InputError(f"{data}: traces are written for Countdown puzzles only; give --data such puzzles.")
+        if len(row["nums"]) < 2:
+            raise InputError(f"{data}: traces combine at least two numbers, and a puzzle has one; leave it out.")
+        if set("+-*/") - set(row.puzzle.operators):
+            raise InputError(f"{data}: traces use all operators; give --data puzzles that allow them.")
 
 
 def train(

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from countdown_rl import artifacts
 from countdown_rl.cli.main import app
+from countdown_rl.errors import InputError, UsageError
+from countdown_rl.models import reference
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.sft import batches, loss, train
 from countdown_rl.sft.config import SftOptions
@@ -55,6 +57,23 @@ def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
     assert texts[0] == "\n50 7 2\n1. 50 - 7 = 43, 43 * 2 = 86 no\n"
     lines = "\n50 7 3\n1. 50 - 7 = 43, 43 + 3 = 46 yes\n</think>\n<answer>(50 - 7) + 3</answer>"
     assert texts[1] == lines + tokens.eos_token
+
+
+def test_where_the_model_opens_the_thinking_the_trace_begins_with_its_tag():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    rows = [parse_row({"nums": [7, 50, 3], "target": 46, "style": "own"})]
+    ids, prompt, _ = next(batches.examples(rows, {3: ["a-b"]}, SftOptions(drills=0), tokens))
+    completion = tokens.decode(ids[prompt:]).removesuffix(tokens.eos_token)
+    assert completion.startswith("<think>\n50 7 3\n")
+    assert "<think>" not in tokens.decode(ids[:prompt])[-20:]
+    assert rows[0].grade(completion).strict_format
+    assert completion in batches.corpus(rows, {3: ["a-b"]})
+
+
+def test_drills_keep_the_rule_the_operators_and_the_style():
+    kept = {"rule": "television", "operators": "+-*/", "style": "own"}
+    drill = batches.drill({"nums": [97, 31, 12], "target": 65, "id": "r1", **kept}, random.Random(0))
+    assert {key: value for key, value in drill.items() if key not in ("nums", "target")} == kept
 
 
 def test_batches_hold_about_as_many_tokens_as_asked_and_every_example_once():
@@ -162,6 +181,36 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     assert after.facts["plan"] == manifest.facts["plan"]
     assert len(manifest.facts["plan"]["3"]) > 5
     assert after.files["model.safetensors"]["sha256"] != manifest.files["model.safetensors"]["sha256"]
+
+
+def sft_data(path: Path, *rows) -> Path:
+    with artifacts.writing(path / "data", "data", options={}) as draft:
+        (draft.path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path / "data"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"task": "gsm8k", "question": "2 and 3?", "gold": "5"}, "Countdown puzzles only"),
+        ({"nums": [5], "target": 5}, "at least two numbers"),
+        ({"nums": [1, 1, 2], "target": 900}, "no puzzle of 3 numbers"),
+        ({"nums": [3, 5, 2], "target": 10, "operators": "+-"}, "all operators"),
+    ],
+)
+def test_data_that_no_trace_can_be_written_for_is_refused(tmp_path, row, message):
+    puzzle = {"nums": [3, 7, 50, 2], "target": 58}
+    with pytest.raises(InputError, match=message):
+        train.make(SftOptions(), data=sft_data(tmp_path, puzzle, row), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_is_refused(tmp_path, monkeypatch):
+    adapter = reference.ModelRef("adapter", "adapter", tmp_path, "a" * 40, base=reference.ModelRef("base", "hub", None))
+    monkeypatch.setattr(train.reference, "resolve", lambda *_, **__: adapter)
+    data = sft_data(tmp_path, {"nums": [3, 7, 50], "target": 46})
+    with pytest.raises(UsageError, match="countdown-rl merge"):
+        train.make(SftOptions(model="adapter"), data=data, out=tmp_path / "out")
 
 
 def test_the_shipped_model_is_small_and_its_manifest_has_the_options_of_its_recipe():
