@@ -2,6 +2,9 @@
 
 from torch import Tensor
 
+#: Rewards and advantages that are no larger are 0: they are sums in fp32.
+_ROUNDING = 1e-6
+
 
 def discounted(rewards: Tensor, mask: Tensor, ends: Tensor, discount: float, *, group: int) -> Tensor:
     """Return advantages (B, T): the discounted return of each token's line, less its mean over the group.
@@ -9,14 +12,16 @@ def discounted(rewards: Tensor, mask: Tensor, ends: Tensor, discount: float, *, 
     The mean is over the completions that have such a line, the first, the second and so on.
 
     Args:
-        rewards: (B,); each *group* of rows in turn belongs to one prompt.
+        rewards: (B,); each *group* of rows in turn belongs to one prompt. NaN is not applicable: such a row has no
+            advantages and is in no mean.
         mask: (B, T), 1 where a completion has a token.
         ends: (B, T), true where a token ends a line.
     """
+    mask = mask * rewards.isfinite()[:, None]
     ends = ends * mask
     left = ends.flip(1).cumsum(1).flip(1)  # ends of lines from this token on
     line = ends.cumsum(1) - ends
-    returns = rewards[:, None] * discount**left * mask  # equal within a line
+    returns = rewards.nan_to_num()[:, None] * discount**left * mask  # equal within a line
     lines = returns.new_zeros(len(mask), int(line.max()) + 1)
     tokens = lines.scatter_add(1, line, mask.to(lines.dtype)).view(-1, group, lines.size(1))
     by_line = lines.scatter_add(1, line, returns).view_as(tokens) / tokens.clamp(min=1)
@@ -28,7 +33,7 @@ def divided_by_mean(advantages: Tensor, means: Tensor) -> Tensor:
     """Return *advantages*, (B,) or (B, T), divided by the *means* (B,) of the rewards of each row's group.
 
     This is MaxRL (arXiv:2602.02710) for rewards of 0 and 1 that are not divided by their standard deviation: rare
-    successes weigh more. Rows of a group whose mean is not positive stay as they are.
+    successes weigh more. Rows of a group whose mean is 0, or NaN, stay as they are.
     """
-    divisors = means.where(means > 0, 1.0).view(-1, *[1] * (advantages.ndim - 1))
+    divisors = means.where(means > _ROUNDING, 1.0).view(-1, *[1] * (advantages.ndim - 1))
     return advantages / divisors

@@ -29,6 +29,7 @@ from transformers import GenerationConfig
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
+from countdown_rl.errors import UsageError
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.stop import Stop, stopping
@@ -95,6 +96,7 @@ class Trainer(GRPOTrainer):
         self._mask_truncated = mask_truncated
         self._discount, self._divide_by_mean = discount, divide_by_mean
         self._rewards, self._means, self._equal = torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.bool)
+        self._frac_equal = 0.0
         self._ended = torch.empty(0, dtype=torch.bool)
         if discount < 1:
             tokens, count = self.processing_class, self.model.get_input_embeddings().num_embeddings
@@ -197,10 +199,15 @@ class Trainer(GRPOTrainer):
         begin = time.perf_counter()
         rewards = super()._calculate_rewards(*args, **kwargs)  # (B of all processes, reward functions)
         total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
+        total = total.masked_fill(rewards.isnan().all(1), torch.nan)  # not applicable
+        self._check_rewards(total)
         groups = total.view(-1, self.num_generations)
-        equal = (groups.amax(1) - groups.amin(1) <= _EQUAL_REWARDS).repeat_interleave(self.num_generations)
+        means = groups.nanmean(1, keepdim=True).expand_as(groups).flatten()
+        groups = total.where(total.isfinite(), means).view_as(groups)
+        equal = ~(groups.amax(1) - groups.amin(1) > _EQUAL_REWARDS)  # also of NaN
+        self._frac_equal = equal.float().mean().item()
+        equal = equal.repeat_interleave(self.num_generations)
         equal &= self.multi_objective_aggregation == "sum_then_normalize"  # else by reward function
-        means = groups.mean(1).repeat_interleave(self.num_generations)
         self._rewards, self._means, self._equal = (
             values.chunk(self.accelerator.num_processes)[self.accelerator.process_index]
             for values in (total, means, equal)
@@ -208,8 +215,21 @@ class Trainer(GRPOTrainer):
         self._seconds["reward"] += time.perf_counter() - begin
         return rewards
 
+    def _check_rewards(self, total: Tensor) -> None:
+        if total.isnan().all():
+            raise UsageError(
+                "No reward function returned a number for any completion of a step; return one where it applies, or "
+                "add another --reward."
+            )
+        if self._divide_by_mean and (total < -_EQUAL_REWARDS).any():
+            raise UsageError(
+                f"--scale-rewards mean is for rewards of at least 0, and the reward of a completion is "
+                f"{total.nan_to_num().min():g}; change --reward, or give --scale-rewards none."
+            )
+
     def _generate_and_score_completions(self, inputs: Any) -> Batch:
         batch = super()._generate_and_score_completions(inputs)
+        self._metrics["train"]["frac_reward_zero_std"][-1] = self._frac_equal  # TRL's has the rounding of the mean
         return batch | {"advantages": batch["advantages"].masked_fill(self._equal, 0.0)}
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:

@@ -620,9 +620,9 @@ def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, t
 
 def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(place, tmp_path, monkeypatch):
     monkeypatch.setattr(train.rewards, "reward", lambda name: lambda grade, row, n: 1.0)
-    options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.1",))
+    options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.6",))
     (row,) = run(place, tmp_path, options).rows
-    assert (row.reward, row.entropy, row.grad_norm) == (0.1, None, 0.0)
+    assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (0.6, None, 0.0, 1.0)
 
 
 def test_sequence_level_ratios_without_the_loss_of_gspo_are_a_warning(place, tmp_path):

@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -5,9 +6,10 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.kernels import ChunkedLogProbFunction
 
+from countdown_rl.errors import UsageError
 from countdown_rl.inference.stop import Stop
 from countdown_rl.training import logprobs
-from countdown_rl.training.advantages import discounted
+from countdown_rl.training.advantages import discounted, divided_by_mean
 from countdown_rl.training.trainer import GRPOTrainer, Trainer
 from tests.support import tiny_llama
 
@@ -36,6 +38,8 @@ def bare_trainer(**changes):
     sizes = {"steps_per_generation": 1, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 8}
     others = dict.fromkeys(("entropy_coef", "use_adaptive_entropy", "use_liger_kernel"), 0)
     trainer.args = SimpleNamespace(**sizes, **others)
+    trainer.reward_weights, trainer.multi_objective_aggregation = torch.ones(2), "sum_then_normalize"
+    trainer._seconds = {"reward": 0.0}
     vars(trainer).update(changes)
     return trainer
 
@@ -56,6 +60,48 @@ def test_advantages_divided_by_the_mean_reward_of_their_group(discount):
     )
     assert plain.any()
     torch.testing.assert_close(divided, torch.cat([plain[:4] * 4, plain[4:] / 0.75]))
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """Lets the reward functions of a trainer return the given numbers."""
+
+    def by_function(trainer, rewards):
+        monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", lambda self: torch.tensor(rewards))
+        return trainer._calculate_rewards()
+
+    return by_function
+
+
+NONE = math.nan  # as TRL writes None
+
+
+def test_a_completion_without_any_reward_counts_for_nothing(given):
+    trainer = bare_trainer(_divide_by_mean=True)
+    given(trainer, [[1.0, NONE], [0.0, 0.0], [NONE, NONE], [0.5, 0.0], *[[0.6, 0.0]] * 3, [NONE, NONE]])
+    assert trainer._means.tolist() == pytest.approx([0.5] * 4 + [0.6] * 4)
+    assert trainer._equal.tolist() == [False] * 4 + [True] * 4
+    advantages = discounted(trainer._rewards, *torch.tensor([[[1]] * 8, [[0]] * 8]), 0.5, group=4)[:, 0]
+    torch.testing.assert_close(advantages, torch.tensor([0.5, -0.5, *[0.0] * 6]))
+
+
+def test_a_step_without_any_reward_is_an_error(given):
+    with pytest.raises(UsageError, match="No reward function returned a number"):
+        given(bare_trainer(), [[NONE, NONE]] * 8)
+
+
+def test_division_by_the_mean_refuses_rewards_below_0(given):
+    rewards = [[1.0, -0.5], [0.0, -0.5], *[[0.0, 0.0]] * 6]
+    given(bare_trainer(), rewards)
+    with pytest.raises(UsageError, match=r"--scale-rewards mean .* at least 0.* -0.5"):
+        given(bare_trainer(_divide_by_mean=True), rewards)
+
+
+def test_advantages_are_not_divided_by_the_rounding_of_a_mean():
+    advantages = torch.tensor([1e-7, -1e-7, 0.5])
+    torch.testing.assert_close(
+        divided_by_mean(advantages, torch.tensor([1e-9, 1e-9, 0.5])), advantages * torch.tensor([1, 1, 2])
+    )
 
 
 @pytest.mark.parametrize(
