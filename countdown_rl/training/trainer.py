@@ -314,8 +314,8 @@ class Trainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: Batch) -> Tensor:
         if len(inputs["advantages"]) == 0:
-            anchor = next(parameter for parameter in model.parameters() if parameter.requires_grad)
-            return anchor.sum() * 0.0
+            # A gradient of zero for all: the optimiser leaves out parameters without one.
+            return sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad) * 0.0
         return super()._compute_loss(model, inputs) * inputs["share"]
 
 

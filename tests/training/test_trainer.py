@@ -157,3 +157,11 @@ def test_rollouts_of_generate_end_at_the_answer(monkeypatch):
     assert [len(ids) for ids in completions] == [3, 3]
     assert trainer._metrics["train"]["truncated"] == [0.0]
     assert "generate" not in vars(model)
+
+
+def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_zero():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[0].bias.requires_grad = False
+    bare_trainer()._compute_loss(model, {"advantages": torch.empty(0)}).backward()
+    assert model[0].bias.grad is None
+    assert [parameter.grad.any().item() for parameter in model.parameters() if parameter.requires_grad] == [False] * 3
