@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes, typed_json
+from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError
 from countdown_rl.training.config import TrainOptions
 
@@ -162,9 +162,8 @@ def _of_rank_0(value: bool) -> bool:
 def _recorded(checkpoint: Path) -> dict[str, str] | None:
     """The digests of the files of *checkpoint* by their names; None if it is not complete."""
     try:
-        digests: dict[str, str] = typed_json.loads((checkpoint / MARK).read_bytes(), dict[str, str])
-        return digests
-    except (OSError, ValueError):
+        return artifacts.read_json(checkpoint / MARK, dict[str, str])
+    except ArtifactError:
         return None
 
 
