@@ -27,8 +27,6 @@ VARIANTS = {
     "64 groups of 2": ["num-generations=2", "prompts=64"],
     "divided by the mean reward (MaxRL)": ["scale-rewards=mean"],
     "temperature 0.8": ["temperature=0.8"],
-    "half the rate": ["learning-rate=0.0004"],
-    "twice the rate": ["learning-rate=0.0016"],
     "all weights": ["tune=all", "precision=auto", "learning-rate=0.0001"],
     "plain GRPO": PLAIN,
     "plain GRPO, rewards of TinyZero": [*PLAIN, "beta=0.001", "reward=[correct=1, format=0.1]"],

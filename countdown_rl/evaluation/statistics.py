@@ -43,7 +43,7 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
     return wilson(mean * effective, effective)
 
 
-def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
+def bootstrap(values: Sequence[float]) -> Interval:
     """The 95% bootstrap interval of the mean of *values* between 0 and 1; deterministic.
 
     The bootstrap-t of the mean's log-odds (Efron and Tibshirani 1993, "An Introduction to the Bootstrap",
@@ -58,7 +58,7 @@ def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
     if len(distinct) < 2 or n < MIN_VALUES or min(total, n - total) < MIN_SUM:
         return wilson(total, n)
     # A resample is given by its counts of the distinct values; the last row is the sample itself.
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=RESAMPLES)
+    drawn = np.random.default_rng(0).multinomial(n, counts / n, size=RESAMPLES)
     drawn = np.concatenate((drawn, counts[None]))
     means = drawn @ distinct / n
     spread = np.maximum(drawn @ distinct**2 / n - means**2, 0)

@@ -124,11 +124,11 @@ def smoothed(series: Series) -> Series:
     return smooth
 
 
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round values from at most *low* to at least *high*, about *count* steps apart."""
+def ticks(low: float, high: float) -> list[float]:
+    """Round values from at most *low* to at least *high*, about four steps apart."""
     span = (high - low) or abs(high) or 1.0
-    size = 10.0 ** math.floor(math.log10(span / count))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if span / (size * factor) <= count)
+    size = 10.0 ** math.floor(math.log10(span / 4))
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if span / (size * factor) <= 4)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(step * index, 12) for index in range(first, max(last, first + 1) + 1)]
 

@@ -121,7 +121,7 @@ def _fetch(source: str) -> tuple[Path, str | None]:
     path = Path(source).expanduser()
     if path.is_dir():
         return path, None
-    if Path(name).parent.is_dir() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
+    if Path(name).parent.is_dir() or not reference.HUB_ID.fullmatch(name):
         raise ArtifactError(f"{source} is no directory; give that of publish, or NAME/MODEL[@REVISION] on the Hub.")
     folder = reference.download(name, revision or None, allowed=None, ignored=None)
     return folder, folder.name

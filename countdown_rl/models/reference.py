@@ -28,7 +28,8 @@ LOADABLE = ("model", "adapter", "merged", "quantized", "release")
 _ALLOWED = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
 _IGNORED = ["*/*", "consolidated*"]
 
-_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
+#: An id on the Hub: NAME/MODEL.
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def resolve(source: str, *, revision: str | None = None) -> ModelRef:
         made_by = artifacts.MADE_BY.get(path.name)
         hint = f"`{made_by}` makes it" if made_by else "check the path"
         raise ModelError(f"{source} does not exist; {hint}.")
-    if _HUB_ID.fullmatch(source):
+    if HUB_ID.fullmatch(source):
         return _hub(source, revision)
     raise ModelError(
         f"{source} is not a known model; give {' or '.join(SHIPPED)}, a directory, a .gguf file, "

@@ -49,7 +49,11 @@ class TrainOptions(Options):
     )
     scale_rewards: Annotated[
         Literal["group", "batch", "mean", "none"],
-        option("Divisor of advantages: deviation in the group or batch, or mean of the group (MaxRL).", LOSS),
+        option(
+            "Divide advantages by the standard deviation of rewards in the group or batch, or by their mean in the "
+            "group (MaxRL).",
+            LOSS,
+        ),
     ] = "group"
     importance_sampling_level: Annotated[
         Literal["token", "sequence"], option("Level of the probability ratios; sequence is GSPO.", LOSS)
