@@ -156,7 +156,7 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
     try:
         return engine.complete(prompts, number)
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+        if not generate.out_of_memory(error):
             raise
         if len(prompts) == 1:
             raise ModelError(
@@ -166,13 +166,6 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
     half = (len(prompts) + 1) // 2
     # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
     return complete(engine, prompts[:half], number) + complete(engine, prompts[half:], number + (half << 32))
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Return True if *error* means that the memory of a GPU or of the machine is exhausted."""
-    return isinstance(error, MemoryError) or any(
-        words in str(error).lower() for words in ("out of memory", "can't allocate memory", "not enough memory")
-    )
 
 
 def agreement(

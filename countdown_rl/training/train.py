@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, ModelError
-from countdown_rl.inference import engines
-from countdown_rl.inference.generate import STOP
+from countdown_rl.inference.generate import STOP, out_of_memory
 from countdown_rl.models import chat_template, load, lora, reference
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog import trackers
@@ -283,7 +282,7 @@ def _run(trainer: "Trainer", options: TrainOptions, store: Checkpoints, journal:
         try:
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         except (RuntimeError, MemoryError) as error:
-            if not engines.out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             # A CountdownError is printed by rank 0 alone, and the memory of another process may be exhausted.
             raise (ModelError if processes.is_main() else MemoryError)(

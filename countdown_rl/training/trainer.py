@@ -105,8 +105,7 @@ class Trainer(GRPOTrainer):
         # The CPU decoder implements temperature and top-p only.
         config = self.args
         others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
-        batching = config.use_transformers_continuous_batching
-        self._plain_sampling = not any(others) and not batching and config.repetition_penalty == 1.0
+        self._plain_sampling = not any(others) and config.repetition_penalty == 1.0
 
     def use_engine(self, engine: VLLMGeneration) -> None:
         """Let *engine* complete the prompts, as TRL does with ``use_vllm``, which here would need its own weights."""
