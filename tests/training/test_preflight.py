@@ -271,7 +271,7 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
         (["--launch", "fsdp", "--processes", "2"], 2, "4-bit"),
         (["--launch", "fsdp", "--precision", "bf16", "--rollouts", "vllm"], 2, "--launch ddp"),
-        (["--processes", "2", "--prompts", "3", "--discount", "0.9"], 2, "change --prompts"),
+        (["--processes", "2", "--prompts", "3", "--discount", "0.9", "--scale-rewards", "none"], 2, "change --prompts"),
     ],
 )
 def test_an_invalid_run_is_refused_in_one_sentence(check, llama, rows, words, status, says):
