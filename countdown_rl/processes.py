@@ -112,7 +112,8 @@ def shards_weights(launch: str | None = None) -> bool:
         launch: the configuration, see :func:`launch_configuration`, where no process has been started with it.
     """
     if launch is not None and not launched():
-        return re.search(r"distributed_type: FSDP|zero_stage: 3", launch_configuration(launch).read_text()) is not None
+        text = launch_configuration(launch).read_text()
+        return re.search(r"^\s*(distributed_type: FSDP|zero_stage: 3)", text, re.MULTILINE) is not None
     return uses_fsdp() or (launched() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
 
 

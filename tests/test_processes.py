@@ -75,6 +75,8 @@ def test_a_configuration_says_whether_its_processes_share_the_weights(monkeypatc
     assert [launch for launch in processes.LAUNCHES if processes.shards_weights(launch)] == ["zero3", "fsdp"]
     (tmp_path / "own.yaml").write_text("distributed_type: FSDP\n")
     assert processes.shards_weights(str(tmp_path / "own.yaml"))
+    (tmp_path / "own.yaml").write_text("# distributed_type: FSDP\ndistributed_type: MULTI_GPU\n")
+    assert not processes.shards_weights(str(tmp_path / "own.yaml"))
 
 
 def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):

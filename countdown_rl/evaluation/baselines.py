@@ -10,7 +10,7 @@ from countdown_rl.errors import InputError
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
 from countdown_rl.puzzle import solver
-from countdown_rl.puzzle.rules import OPERATORS, Puzzle
+from countdown_rl.puzzle.rules import Puzzle
 from countdown_rl.tasks import traces
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.response_format import ANSWER_CLOSE, ANSWER_OPEN
@@ -74,7 +74,7 @@ class Teacher:
         if len(row.get("nums", ())) not in self._plan:
             sizes = " and ".join(map(str, self._plan))
             raise InputError(f"teacher knows puzzles of {sizes} numbers only; give --data such puzzles.")
-        if row.get("operators", OPERATORS) != OPERATORS:
+        if isinstance(row, CountdownRow) and not traces.supports(row.puzzle):
             raise InputError("teacher uses all operators; give --data puzzles that allow them.")
 
     def _count(self, texts: list[str]) -> list[int]:

@@ -74,8 +74,10 @@ def _check_rows(rows: Sequence[Row], data: Path) -> None:
             raise InputError(f"{data}: traces are written for Countdown puzzles only; give --data such puzzles.")
         if len(row["nums"]) < 2:
             raise InputError(f"{data}: traces combine at least two numbers, and a puzzle has one; leave it out.")
-        if set("+-*/") - set(row.puzzle.operators):
+        if not traces.supports(row.puzzle):
             raise InputError(f"{data}: traces use all operators; give --data puzzles that allow them.")
+        if row.style.lines:
+            raise InputError(f"{data}: traces are not written in the style lines; give --data of another style.")
 
 
 def train(

@@ -32,6 +32,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from countdown_rl.errors import InputError
+from countdown_rl.puzzle.rules import OPERATORS, Puzzle
 
 #: The largest result of a step.
 LIMIT = 999
@@ -159,6 +160,11 @@ def find_plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
     if puzzles and max(puzzles) > MAX_NUMBERS:
         raise InputError(f"traces are written for up to {MAX_NUMBERS} numbers, and a puzzle has {max(puzzles)}.")
     return {count: _set_cover(alike) for count, alike in sorted(puzzles.items())}
+
+
+def supports(puzzle: Puzzle) -> bool:
+    """Return True if *puzzle* allows all operators, as the ways of a plan use them all."""
+    return puzzle.operators == OPERATORS
 
 
 def plan_of(facts: Mapping[str, Any]) -> dict[int, list[Way]]:

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-#: Rewards and advantages that are no larger are 0: they are sums in fp32.
-_ROUNDING = 1e-6
+#: Rewards that differ by no more are equal, and a mean that is no larger is 0: they are sums in fp32.
+ROUNDING = 1e-6
 
 
 def discounted(rewards: Tensor, mask: Tensor, ends: Tensor, discount: float, *, group: int) -> Tensor:
@@ -35,5 +35,5 @@ def divided_by_mean(advantages: Tensor, means: Tensor) -> Tensor:
     This is MaxRL (arXiv:2602.02710) for rewards of 0 and 1 that are not divided by their standard deviation: rare
     successes weigh more. Rows of a group whose mean is 0, or NaN, stay as they are.
     """
-    divisors = means.where(means > _ROUNDING, 1.0).view(-1, *[1] * (advantages.ndim - 1))
+    divisors = means.where(means > ROUNDING, 1.0).view(-1, *[1] * (advantages.ndim - 1))
     return advantages / divisors

@@ -110,6 +110,8 @@ def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path
         run(tmp_path, "teacher", "five", [{"nums": [1, 2, 3, 4, 5], "target": 15}])
     with pytest.raises(InputError, match="operators"):
         run(tmp_path, "teacher", "sums", [{"nums": [3, 5, 2], "target": 10, "operators": "+-"}])
+    for operators in (None, "/*-+"):  # all of them
+        assert teacher.expected_accuracy(parse_row(puzzles[1] | {"operators": operators})) > 0
 
 
 def test_several_traces_of_the_teacher_have_pass_at_k_of_their_own_and_the_expected_accuracy(tmp_path):
