@@ -32,8 +32,7 @@ def complete(name: str, row: Row, seed: str) -> str:
         answer = expression(row.puzzle, random.Random(seed))
     else:
         answer = solver.solve(row.puzzle).solution or "impossible"
-    opening = f"<{row.style.tag}>" if row.style.own else ""
-    return f"{opening}\n</{row.style.tag}>\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
+    return f"{row.style.opening}\n</{row.style.tag}>\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
 
 
 class Teacher:
@@ -55,10 +54,11 @@ class Teacher:
         """A trace in the order drawn with *seed*, cut off at the budget.
 
         Raises:
-            InputError: the plan is for puzzles of other sizes.
+            InputError: the plan is for puzzles of other sizes, or the row is in the style ``lines``.
         """
         self._check(row)
-        text = traces.trace(row, self._plan, random.Random(seed), max_lines=self._budget).text
+        trace = traces.trace(row, self._plan, random.Random(seed), max_lines=self._budget)
+        text = row.style.opening + trace.text
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         if len(ids) < self._budget:  # the end is a token
             return Completion(text, len(ids) + 1, True)
@@ -67,13 +67,16 @@ class Teacher:
     def expected_accuracy(self, row: Row) -> float:
         """The exact probability that its answer to *row* is complete within the budget."""
         self._check(row)
-        (probability,) = traces.expected_accuracy(row, self._plan, self._count, budgets=(self._budget,))
+        budget = self._budget - self._count([row.style.opening])[0]
+        (probability,) = traces.expected_accuracy(row, self._plan, self._count, budgets=(budget,))
         return probability
 
     def _check(self, row: Row) -> None:
         if len(row.get("nums", ())) not in self._plan:
             sizes = " and ".join(map(str, self._plan))
             raise InputError(f"teacher knows puzzles of {sizes} numbers only; give --data such puzzles.")
+        if row.style.lines:
+            raise InputError("teacher does not write the style lines; give --data of another style.")
         if isinstance(row, CountdownRow) and not traces.supports(row.puzzle):
             raise InputError("teacher uses all operators; give --data puzzles that allow them.")
 

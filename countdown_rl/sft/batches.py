@@ -37,7 +37,8 @@ def corpus(rows: Sequence[Row], plan: traces.Plan) -> list[str]:
     texts = []
     for index, row in enumerate(rows[:CORPUS]):
         texts += [turn["content"] for turn in row.messages()]
-        texts.append(completion_text(row, traces.trace(row, plan, random.Random(index), max_lines=12)))
+        trace = traces.trace(row, plan, random.Random(index), max_lines=12)
+        texts.append(row.style.opening + trace.text)
     return texts
 
 
@@ -56,17 +57,12 @@ def examples(rows: Sequence[Row], plan: traces.Plan, options: SftOptions, tokens
                 trace = traces.trace(row, plan, rng, max_lines=options.max_lines, near_the_end=near_the_end)
                 prompts.append(chat_template.render(tokens, row.messages()))
                 counts.append(len(plan[len(row["nums"])]))
-                texts.append(completion_text(row, trace) + (tokens.eos_token if trace.ended else ""))
+                texts.append(row.style.opening + trace.text + (tokens.eos_token if trace.ended else ""))
             prompt_ids = tokens(prompts, add_special_tokens=False)["input_ids"]
             trace_ids = tokens(texts, add_special_tokens=False)["input_ids"]
             for prompt, completion, count in zip(prompt_ids, trace_ids, counts, strict=True):
                 yield prompt + completion, len(prompt), count
         epoch += 1
-
-
-def completion_text(row: Row, trace: traces.Trace) -> str:
-    """Return the text of *trace* in the style of *row*: with the opening tag where the prompt does not end in it."""
-    return (f"<{row.style.tag}>" if row.style.own else "") + trace.text
 
 
 def drill(row: Mapping[str, Any], rng: random.Random) -> Row:

@@ -44,6 +44,11 @@ class Style:
         pattern = rf"{begin}{text}</{self.tag}>\n{ANSWER_OPEN}{new}({text}){ANSWER_CLOSE}\n?"
         object.__setattr__(self, "_strict", re.compile(pattern))
 
+    @property
+    def opening(self) -> str:
+        """What a completion begins with: the opening tag, or nothing where the prompt ends in it."""
+        return f"<{self.tag}>" if self.own else ""
+
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
         """The completion as one text, of *content* and of *reasoning* that an endpoint keeps apart.
 

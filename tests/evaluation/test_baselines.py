@@ -114,6 +114,19 @@ def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path
         assert teacher.expected_accuracy(parse_row(puzzles[1] | {"operators": operators})) > 0
 
 
+def test_the_teacher_writes_the_opening_tag_where_the_prompt_does_not_end_in_it(tmp_path):
+    puzzles = [{"nums": [3, 7, 50], "target": 46, "style": "own"}]
+    result = run(tmp_path, "teacher", "own", puzzles)
+    assert result.samples[0]["completion"].startswith("<think>\n50 7 3\n")
+    assert result.metrics["format"] == result.metrics["accuracy"] == 1.0
+    tokens = result.samples[0]["tokens"]
+    row = parse_row(puzzles[0])
+    budgets = [baselines.Teacher(budget).expected_accuracy(row) for budget in (tokens - 1, tokens)]
+    assert budgets == [0.0, 1.0]  # the tag is paid for too
+    with pytest.raises(InputError, match="style lines"):
+        run(tmp_path, "teacher", "lines", [puzzles[0] | {"style": "lines"}])
+
+
 def test_several_traces_of_the_teacher_have_pass_at_k_of_their_own_and_the_expected_accuracy(tmp_path):
     puzzles = [{"nums": [55, 36, 19, 7], "target": 65}]
     one = run(tmp_path, "teacher", "one", puzzles, max_new_tokens=60)
