@@ -35,10 +35,10 @@ def flags(stage, changes=()):
     return words
 
 
-def command(*words):
+def command(*words, program="countdown_rl"):
     """Run a command of countdown-rl and return its seconds."""
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "countdown_rl", *map(str, words)], check=True)
+    subprocess.run([sys.executable, "-m", program, *map(str, words)], check=True)
     return time.perf_counter() - started
 
 

@@ -28,7 +28,9 @@ VARIANTS = {
     "divided by the mean reward (MaxRL)": ["scale-rewards=mean"],
     "temperature 0.8": ["temperature=0.8"],
     "all weights": ["tune=all", "precision=auto", "learning-rate=0.0001"],
+    "replay of rare successes": [],
     "plain GRPO": PLAIN,
+    "plain GRPO, divided by the deviation of the batch": [*PLAIN, "scale-rewards=batch"],
     "plain GRPO, rewards of TinyZero": [*PLAIN, "beta=0.001", "reward=[correct=1, format=0.1]"],
 }
 
@@ -46,12 +48,13 @@ def main():
         for seed in args.seeds:
             for name in args.names or VARIANTS:
                 changes = [f"max-steps={args.steps}", *VARIANTS[name]]
-                if any(run["options"] == changes and run["seed"] == seed for run in saved()):
+                if any((run["variant"], run["options"], run["seed"]) == (name, changes, seed) for run in saved()):
                     continue
                 place = Path(scratch) / f"{name}-{seed}"
                 words = ["--model", model, "--data", args.data, "--out", place / "adapter", "--log", place / "log.csv"]
                 words += [*flags("train", [*changes, f"seed={seed}"]), "--checkpoints", place / "checkpoints"]
-                seconds = command("train", *words)
+                program = "benchmarks.replay" if name.startswith("replay") else "countdown_rl"
+                seconds = command("train", *words, program=program)
                 trained = score(place / "adapter", puzzles, place / "eval", samples=1)
                 run = {"variant": name, "seed": seed, "options": changes, "minutes": round(seconds / 60, 2)}
                 run |= gains(base, trained)
