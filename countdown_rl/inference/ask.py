@@ -55,15 +55,15 @@ def ask(
     """Complete and grade *row* as an evaluation does.
 
     Args:
-        on_text: called with each piece of the completion as soon as it can be decoded; once if a server completes.
+        on_text: called with each piece of the completion as soon as it can be decoded.
 
     Raises:
-        ModelError: the prompt fills the model's context.
+        ModelError: the prompt fills the model's context, or the server failed.
     """
+    stream = _TextStream(loaded.tokenizer, on_text or (lambda piece: None))
     if isinstance(loaded, OpenAI):
-        (completion,) = loaded.complete([loaded.prompt(row)])
-        if on_text:
-            on_text(completion.text)
+        completion = loaded.stream(loaded.prompt(row), stream.write)
+        stream.write(completion.text)
         return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
     text = chat_template.render(loaded.tokenizer, row.messages())
     ids: list[int] = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -74,7 +74,6 @@ def ask(
         )
     decoding = generate.Decoding.of(options)
     decoding = replace(decoding, max_new_tokens=min(decoding.max_new_tokens, context - len(ids)))
-    stream = _TextStream(loaded.tokenizer, on_text or (lambda piece: None))
     (completion,) = generate.Generator(loaded, decoding).complete([ids], on_token=stream.add)
     stream.write(completion.text)
     return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))

@@ -11,7 +11,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from itertools import islice
@@ -125,6 +125,19 @@ class OpenAI:
         completions = dict(self.complete_all([(number + index, [prompt]) for index, prompt in enumerate(prompts)]))
         return [completions[index][0] for index in range(len(prompts))]
 
+    def stream(self, prompt: Any, on_text: Callable[[str], None]) -> Completion:
+        """The completion of *prompt*; *on_text* gets its text so far, again and again, while it is generated.
+
+        Raises:
+            ModelError: the request failed after all retries, or in the middle of the text.
+        """
+        client = self._client(RETRIES)
+        with _event_loop(client) as loop:
+            try:
+                return asyncio.run_coroutine_threadsafe(self._ask(client, prompt, 0, on_text), loop).result()
+            except _FailedError as error:
+                raise self._error([error]) from error
+
     def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> Iterator[tuple[int, list[Completion]]]:
         """Yield the position of each of *batches* and its completion as soon as it is there.
 
@@ -193,7 +206,10 @@ class OpenAI:
                 raise ModelError(f"{self._url} is not ready ({first_line(error)[:-1]}); try again later.") from error
             return ""
 
-    async def _ask(self, client: Any, prompt: Mapping[str, Any], number: int) -> Completion:
+    async def _ask(
+        self, client: Any, prompt: Mapping[str, Any], number: int, on_text: Callable[[str], None] | None = None
+    ) -> Completion:
+        import httpx
         import openai
 
         decoding, extra = self._decoding, CONTINUES.get(self.server)
@@ -202,15 +218,18 @@ class OpenAI:
             options["seed"] = generate.row_seed(decoding.seed, number, 0) % (2**32 - 1)
         if extra is not None:
             options["extra_body"] = extra | {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
+        options |= {"model": self._model, "messages": prompt["messages"]}
+        options |= {"temperature": decoding.temperature, "top_p": decoding.top_p}
         try:
             async with asyncio.timeout(self._timeout):
-                response = await client.chat.completions.with_raw_response.create(
-                    model=self._model,
-                    messages=prompt["messages"],
-                    temperature=decoding.temperature,
-                    top_p=decoding.top_p,
-                    **options,
-                )
+                if on_text:
+                    options |= {"stream": True, "stream_options": {"include_usage": True}}
+                    async with await client.chat.completions.create(**options) as chunks:
+                        response = await _gathered(chunks, lambda message: on_text(_text(message, prompt)))
+                else:
+                    raw = await client.chat.completions.with_raw_response.create(**options)
+                    response = json.loads(raw.content)
+            return _completion(response, prompt)
         except openai.APIStatusError as error:
             if error.code in _REFUSALS:
                 return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
@@ -218,10 +237,10 @@ class OpenAI:
             raise _FailedError(f"HTTP {error.status_code}", str(said or error)) from error
         except (TimeoutError, openai.APITimeoutError) as error:
             raise _FailedError("timeout", f"no answer within --timeout {self._timeout:g} s") from error
-        except openai.APIConnectionError as error:
+        except (openai.APIConnectionError, httpx.TransportError) as error:
             raise _FailedError("lost connection", str(error.__cause__ or error)) from error
-        try:
-            return _completion(json.loads(response.content), prompt)
+        except openai.APIError as error:  # in the middle of a stream
+            raise _FailedError("error", str(error)) from error
         except _MALFORMED as error:
             raise _FailedError("malformed response", f"{type(error).__name__}: {error}") from error
 
@@ -241,19 +260,47 @@ def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Compl
     message, finish = choice["message"], choice["finish_reason"]
     if finish in (None, "error", "abort"):
         raise ValueError(f"`finish_reason` is {finish}")
-    begun = prompt["messages"][-1]["content"] if prompt["messages"][-1]["role"] == "assistant" else ""
-    head, end, _ = (message.get("content") or "").removeprefix(begun).partition(generate.STOP)  # llama.cpp repeats it
-    text: str = head + end
-    # The second name is that of newer versions of vLLM, and of OpenRouter.
-    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
-        text = STYLES[prompt["style"]].completion(text, reasoning, closed=bool(text) or finish != "length")
+    text, end = _text(message, prompt, finish), generate.STOP in (message.get("content") or "")
     details: dict[str, Any] = {"prompt_tokens": int(usage["prompt_tokens"])}
     if usage.get("cost") is not None:
         details["cost"] = float(usage["cost"])
     if not end and (message.get("refusal") or finish == "content_filter"):
         details["reason"] = "refused"
         text = text or message.get("refusal") or ""
-    return Completion(text, int(usage["completion_tokens"]), bool(end) or finish != "length", details)
+    return Completion(text, int(usage["completion_tokens"]), end or finish != "length", details)
+
+
+def _text(message: Mapping[str, Any], prompt: Mapping[str, Any], finish: str | None = None) -> str:
+    """The text of *message*: its reasoning as a thinking block, then its content, to the end of the answer.
+
+    Args:
+        finish: why the message ended; None in the middle of it.
+    """
+    content = message.get("content") or ""
+    begun = prompt["messages"][-1]["content"] if prompt["messages"][-1]["role"] == "assistant" else ""
+    if finish is None and len(content) < len(begun) and begun.startswith(content):
+        content = ""  # as llama.cpp repeats it
+    head, end, _ = content.removeprefix(begun).partition(generate.STOP)
+    text: str = head + end
+    # The second name is that of newer versions of vLLM, and of OpenRouter.
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        text = STYLES[prompt["style"]].completion(text, reasoning, closed=bool(text) or finish not in (None, "length"))
+    return text
+
+
+async def _gathered(chunks: AsyncIterable[Any], on_message: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    """The response that *chunks* make together; *on_message* gets its message so far after each of them."""
+    message: dict[str, Any] = {}
+    finish, usage = None, None
+    async for chunk in chunks:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:  # none in the one with the usage
+            for key, value in choice.delta.model_dump().items():
+                if isinstance(value, str):
+                    message[key] = message.get(key, "") + value
+            finish = choice.finish_reason or finish
+            on_message(message)
+    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage and usage.model_dump()}
 
 
 @contextmanager

@@ -16,9 +16,11 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.inference import ask as asking
 from countdown_rl.inference import engines, llama_cpp, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
+from countdown_rl.tasks.countdown import BEGUN
 from tests.support.command import status as command
 from tests.support.graded import PUZZLES, graded
 
@@ -393,6 +395,7 @@ def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_
 
 
 def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
+    stub.reply = events({"content": RIGHT[:9]}, {"content": RIGHT[9:]})
     arguments = ("ask", "2", "3", "--target", "5", "--engine", "openai", "--base-url", stub.url, "--model", "m")
     assert command(monkeypatch, *arguments) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -403,6 +406,71 @@ def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
     reply = json.loads(capsys.readouterr().out)
     assert (reply["model"], reply["style"]) == ({"source": "m", "kind": "endpoint"}, "own")
     assert len(stub.requests[1]["messages"]) == 2
+
+
+def events(*deltas: dict[str, Any], finish: str = "stop") -> Callable[[int, dict[str, Any], Any], None]:
+    """A reply in pieces: one event for each of *deltas*, then the reason to stop, then the usage."""
+
+    def reply(number: int, body: dict[str, Any], handler: Any) -> None:
+        assert body["stream_options"] == {"include_usage": True}
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        choices = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
+        choices.append([{"index": 0, "delta": {}, "finish_reason": finish}])
+        parts: list[dict[str, Any]] = [{"choices": choice} for choice in choices]
+        for part in [*parts, {"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 12}}]:
+            handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
+        handler.wfile.write(b"data: [DONE]\n\n")
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("deltas", "pieces"),
+    [
+        ([{"content": ""}, {"content": " 2 and"}, {"content": " 3</think>\n<answer>2 + 3</answer>"}],
+         [" 2 and", " 3</think>\n<answer>2 + 3</answer>"]),
+        # The begun turn repeated, and text after the answer.
+        ([{"content": BEGUN[:9]}, {"content": BEGUN[9:] + " 5</think>\n<answer>2 + 3</ans"}, {"content": "wer> and"}],
+         [" 5</think>\n<answer>2 + 3</ans", "wer>"]),
+        ([{"reasoning_content": "5 is"}, {"reasoning_content": " 2 + 3"}, {"content": "<answer>2 + 3</answer>"}],
+         ["<think>5 is", " 2 + 3", "</think>\n<answer>2 + 3</answer>"]),
+    ],
+)  # fmt: skip
+def test_the_completion_of_a_server_is_streamed(stub, deltas, pieces):
+    stub.reply = events(*deltas)
+    options = AskOptions(engine="openai", base_url=stub.url)
+    server, written = asking.connect("m", options), []
+    reply = asking.ask(server, server.row(asking.puzzle_row(options, [2, 3], 5)), options, written.append)
+    assert written == pieces
+    assert reply.completion.text == "".join(pieces)
+    assert (reply.grade.correct, reply.completion.tokens, reply.completion.ended) == (True, 12, True)
+
+
+@pytest.mark.parametrize("cut", ["connection", "error", "usage"])
+def test_a_stream_that_breaks_off_is_an_error(stub, cut):
+    def reply(number: int, body: dict[str, Any], handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Connection", "close")
+        if cut == "connection":
+            handler.send_header("Content-Length", "9999")
+        handler.end_headers()
+        part = {"choices": [{"index": 0, "delta": {"content": " 2 and"}, "finish_reason": None}]}
+        handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
+        if cut == "error":
+            handler.wfile.write(b'data: {"error": {"message": "out of memory"}}\n\n')
+
+    stub.reply = reply
+    options, written = AskOptions(engine="openai", base_url=stub.url), []
+    server = asking.connect("m", options)
+    said = {"connection": "lost connection", "error": "out of memory", "usage": "malformed response"}[cut]
+    with pytest.raises(ModelError, match=said):
+        asking.ask(server, asking.puzzle_row(options, [2, 3], 5), options, written.append)
+    assert written == [" 2 and"]
+    assert len(stub.requests) == 1  # a text that has begun is not asked for again
 
 
 # llama.cpp's own server
@@ -426,6 +494,12 @@ def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process
     assert {a["truncated"] for a, _ in both} == {True, False}
     assert all(0 <= a["tokens"] - b["tokens"] <= 1 for a, b in both)  # the server counts the end token
     assert endpoint["completion_tokens"] == sum(sample["tokens"] for sample in result.samples)
+    asked, written = AskOptions(engine="openai", base_url=options.base_url, max_new_tokens=32), []
+    first = result.samples[0]
+    puzzle = asking.puzzle_row(asked, first["nums"], first["target"])
+    reply = asking.ask(asking.connect("any", asked), puzzle, asked, written.append)
+    assert (reply.completion.text, len(written) > 10) == (first["completion"], True)
+    assert "".join(written) == reply.completion.text
     # A prompt that fills the context is the server's to refuse, in its own words.
     jsonl.write_rows(data, [{"task": "gsm8k", "question": "How many? " * 500, "gold": "5"}])
     with pytest.raises(ModelError, match=r"HTTP 400: .*context"):
