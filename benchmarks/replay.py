@@ -5,10 +5,11 @@
 Groups of which at most a quarter is solved are used a second time, in the next step.
 """
 
+import runpy
+
 import torch
 from torch.nn.functional import pad
 
-from countdown_rl.cli.main import main
 from countdown_rl.training import trainer
 
 RARE = 0.25  # share solved
@@ -52,4 +53,4 @@ def joined(parts):
 
 if __name__ == "__main__":
     trainer.Trainer = ReplayingTrainer
-    main()
+    runpy.run_module("countdown_rl", run_name="__main__")
