@@ -15,6 +15,7 @@ from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -132,9 +133,14 @@ class OpenAI:
             ModelError: the request failed after all retries, or in the middle of the text.
         """
         client = self._client(RETRIES)
+        texts: SimpleQueue[str | None] = SimpleQueue()
         with _event_loop(client) as loop:
+            future = asyncio.run_coroutine_threadsafe(self._ask(client, prompt, 0, texts.put), loop)
+            future.add_done_callback(lambda _: texts.put(None))
+            for text in iter(texts.get, None):
+                on_text(text)
             try:
-                return asyncio.run_coroutine_threadsafe(self._ask(client, prompt, 0, on_text), loop).result()
+                return future.result()
             except _FailedError as error:
                 raise self._error([error]) from error
 

@@ -473,6 +473,17 @@ def test_a_stream_that_breaks_off_is_an_error(stub, cut):
     assert len(stub.requests) == 1  # a text that has begun is not asked for again
 
 
+def test_a_reader_that_has_gone_ends_a_stream(stub):
+    stub.reply = events({"content": " 2 and"}, {"content": " 3"})
+    options = AskOptions(engine="openai", base_url=stub.url)
+
+    def gone(text: str) -> None:
+        raise SystemExit(141)  # as the terminal does for a closed pipe
+
+    with pytest.raises(SystemExit):
+        asking.ask(asking.connect("m", options), asking.puzzle_row(options, [2, 3], 5), options, gone)
+
+
 # llama.cpp's own server
 
 
