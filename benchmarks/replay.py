@@ -27,15 +27,19 @@ class ReplayingTrainer(trainer.Trainer):
         rare = (self._means > 0) & (self._means <= RARE)
         *parts, last = super()._micro_batches(batch | {"rare": rare})
         replayed, self._rare = self._rare, joined([chosen(part, part["rare"]) for part in (*parts, last)])
-        return [*parts, last if replayed is None else joined([last, replayed]) | {"share": last["share"]}]
+        return [*parts, last if replayed is None else joined([last, replayed])]
 
 
 def chosen(part, rows):
+    """The *rows* of a micro-batch, without the factor of its loss."""
     return {key: value[rows] if value.ndim else value for key, value in part.items() if key != "share"}
 
 
 def joined(parts):
-    """One micro-batch of the rows of *parts*: prompts padded on the left, completions on the right."""
+    """One micro-batch of the rows of *parts*: prompts padded on the left, completions on the right.
+
+    What is not by row is that of the first of them.
+    """
     first, *_ = parts
     joint = {}
     for key, value in first.items():

@@ -408,17 +408,21 @@ def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
     assert len(stub.requests[1]["messages"]) == 2
 
 
-def events(*deltas: dict[str, Any], finish: str = "stop") -> Callable[[int, dict[str, Any], Any], None]:
+def begin_events(handler: Any, **headers: str) -> None:
+    handler.send_response(200)
+    for name, text in ({"Content-Type": "text/event-stream", "Connection": "close"} | headers).items():
+        handler.send_header(name.replace("_", "-"), text)
+    handler.end_headers()
+
+
+def events(*deltas: dict[str, Any]) -> Callable[[int, dict[str, Any], Any], None]:
     """A reply in pieces: one event for each of *deltas*, then the reason to stop, then the usage."""
 
     def reply(number: int, body: dict[str, Any], handler: Any) -> None:
         assert body["stream_options"] == {"include_usage": True}
-        handler.send_response(200)
-        handler.send_header("Content-Type", "text/event-stream")
-        handler.send_header("Connection", "close")
-        handler.end_headers()
+        begin_events(handler)
         choices = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
-        choices.append([{"index": 0, "delta": {}, "finish_reason": finish}])
+        choices.append([{"index": 0, "delta": {}, "finish_reason": "stop"}])
         parts: list[dict[str, Any]] = [{"choices": choice} for choice in choices]
         for part in [*parts, {"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 12}}]:
             handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
@@ -452,12 +456,7 @@ def test_the_completion_of_a_server_is_streamed(stub, deltas, pieces):
 @pytest.mark.parametrize("cut", ["connection", "error", "usage"])
 def test_a_stream_that_breaks_off_is_an_error(stub, cut):
     def reply(number: int, body: dict[str, Any], handler: Any) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Type", "text/event-stream")
-        handler.send_header("Connection", "close")
-        if cut == "connection":
-            handler.send_header("Content-Length", "9999")
-        handler.end_headers()
+        begin_events(handler, **({"Content_Length": "9999"} if cut == "connection" else {}))
         part = {"choices": [{"index": 0, "delta": {"content": " 2 and"}, "finish_reason": None}]}
         handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
         if cut == "error":
