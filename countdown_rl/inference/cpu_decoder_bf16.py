@@ -6,8 +6,6 @@ Here the weights are packed when the decoder is made, the cache is in bf16 (as i
 once, in fp32, in loops compiled by Numba. Measured in ``benchmarks/README.md``.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -46,27 +44,17 @@ class Bf16Decoder(Decoder):
             replace(layer, **{name: _packed(getattr(layer, name)) for name in ("qkv", "out", "gate_up", "down")})
             for layer in self.layers
         ]
-        threads = torch.get_num_threads()
-        self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def _attend(self, queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tensor | None) -> Tensor:
         queries = queries * self.shape.head_dim**-0.5
         scores = queries.new_empty((*queries.shape[:3], length))  # (B, K, G, S)
-        self._run(_scores, queries, key, scores)
+        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        _scores(queries.numpy(), _bits(key), scores.numpy())
         if mask is not None:
             scores.masked_fill_(~mask, -torch.inf)
         attended = torch.zeros_like(queries)
-        self._run(_weighted_sum, scores.softmax(-1), value, attended)
+        _weighted_sum(scores.softmax(-1).numpy(), _bits(value), attended.numpy())
         return attended
-
-    def _run(self, kernel: Callable[..., None], left: Tensor, cache: Tensor, out: Tensor) -> None:
-        """Run *kernel* with the rows divided among torch's threads."""
-        arrays = (left.numpy(), cache.view(torch.uint16).numpy(), out.numpy())
-        if self._threads is None:
-            kernel(*arrays)
-        else:
-            parts = (np.array_split(array, torch.get_num_threads()) for array in arrays)
-            list(self._threads.map(kernel, *parts))
 
 
 def _packed(linear: _Linear) -> _PackedLinear:
@@ -74,11 +62,15 @@ def _packed(linear: _Linear) -> _PackedLinear:
     return _PackedLinear(weight, linear.bias, linear.lora)
 
 
-# NumPy has no bf16, so the cache is passed as uint16: a bf16 number is the upper half of an fp32 number.
-@numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+def _bits(cache: Tensor) -> Any:
+    """*cache*, in bf16, as uint16 for NumPy, which has no bf16: it is the upper half of an fp32 number."""
+    return cache.view(torch.uint16).numpy()
+
+
+@numba.njit(cache=True, parallel=True, fastmath=True, error_model="numpy")
 def _scores(queries: Any, keys: Any, scores: Any) -> None:
     """Write to *scores* (B, K, G, S) the products of queries (B, K, G, D) and keys (B, K, S or more, D)."""
-    for row in range(queries.shape[0]):
+    for row in numba.prange(queries.shape[0]):
         for head in range(queries.shape[1]):
             query, key, score = queries[row, head], keys[row, head], scores[row, head]
             for s in range(score.shape[1]):
@@ -89,10 +81,10 @@ def _scores(queries: Any, keys: Any, scores: Any) -> None:
                     score[g, s] = total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@numba.njit(cache=True, parallel=True, fastmath=True, error_model="numpy")
 def _weighted_sum(weights: Any, values: Any, out: Any) -> None:
     """Add to *out* (B, K, G, D) the values (B, K, S or more, D), each times its weight (B, K, G, S)."""
-    for row in range(weights.shape[0]):
+    for row in numba.prange(weights.shape[0]):
         for head in range(weights.shape[1]):
             weight, value, sums = weights[row, head], values[row, head], out[row, head]
             count = weight.shape[1]
