@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from countdown_rl.formatting import printable
+from countdown_rl.formatting import duration, printable
 
 #: Seconds between two lines of progress where stderr is no terminal.
 INTERVAL = 60.0
@@ -101,25 +101,12 @@ def status(text: str) -> AbstractContextManager[object]:
     return people.status(Text(text, "dim")) if people.is_terminal else nullcontext()
 
 
-def meter(done: int | None = None) -> Callable[[int], str]:
-    """Return a function of the number of items done that gives their rate as ``12/s``, "" while there is none.
-
-    It counts from now and *done*, or from its first call.
-    """
-    start = None if done is None else (time.monotonic(), done)
-
-    def rate(done: int) -> str:
-        nonlocal start
-        now = time.monotonic()
-        start = start or (now, done)
-        return f"{(done - start[1]) / (now - start[0]):,.0f}/s" if done > start[1] else ""
-
-    return rate
-
-
 @contextmanager
 def progress(description: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute."""
+    """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute.
+
+    What is done at the first update, by an interrupted run, does not count for the rate and the time left.
+    """
     columns = (
         TextColumn("{task.description}", style="dim", markup=False),
         BarColumn(bar_width=24),
@@ -128,14 +115,21 @@ def progress(description: str) -> Iterator[Callable[[int, int, str], None]]:
         TimeRemainingColumn(),
     )
     last = time.monotonic()
-    with Progress(*columns, console=people, transient=True, disable=not people.is_terminal) as bar:
-        task = bar.add_task(description, total=None, detail="")
+    # Steps of large models take minutes: time left is estimated over the last ten.
+    settings: dict[str, Any] = {"speed_estimate_period": 600, "transient": True, "disable": not people.is_terminal}
+    with Progress(*columns, console=people, **settings) as bar:
+        bar.add_task(description, total=None, detail="")
+        (task,) = bar.tasks
 
         def update(done: int, total: int, detail: str) -> None:
             nonlocal last
-            bar.update(task, completed=done, total=total, detail=detail)
+            bar.update(task.id, completed=done, total=total)
+            rate = f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else ""
+            detail = ", ".join(filter(None, (detail, rate)))
+            bar.update(task.id, detail=detail)
             if not people.is_terminal and time.monotonic() - last >= INTERVAL:
                 last = time.monotonic()
-                note(f"{description}: {done:,} of {total:,}, {detail}")
+                left = f"{duration(task.time_remaining)} left" if task.time_remaining else ""
+                note(", ".join(filter(None, (f"{description}: {done:,} of {total:,}", detail, left))))
 
         yield update

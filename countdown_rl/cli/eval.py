@@ -67,7 +67,7 @@ def eval(
             out=out,
             trust_remote_code=trust_remote_code,
             process=(processes.rank(), processes.world_size()),
-            on_batch=with_rate(update),
+            on_batch=with_share(update),
         )
     if result.note:
         console.note(result.note)
@@ -83,18 +83,9 @@ def default_out(model: str) -> Path:
     return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
 
 
-def with_rate(update: Callable[[int, int, str], None]) -> Callable[[int, int, int], None]:
-    """Return a callback for (done, total, solved) that adds the share solved and the puzzles per second.
-
-    Puzzles done at the first call come from an interrupted run and do not count for the rate.
-    """
-    rate = console.meter()
-
-    def advance(done: int, total: int, solved: int) -> None:
-        share = f"{solved / done:.1%} solved" if done else ""
-        update(done, total, ", ".join(filter(None, (share, rate(done)))))
-
-    return advance
+def with_share(update: Callable[[int, int, str], None]) -> Callable[[int, int, int], None]:
+    """Return a callback for (done, total, solved) that adds the share solved."""
+    return lambda done, total, solved: update(done, total, f"{solved / done:.1%} solved" if done else "")
 
 
 def _view(out: str, metrics: dict[str, Any]) -> Table:

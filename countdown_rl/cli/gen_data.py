@@ -31,12 +31,11 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
     from countdown_rl.data import build
 
     start = time.monotonic()
-    rate = console.meter(0)
     with console.progress("puzzles") as update:
 
         def on_row(count: int, total: int) -> None:
             if count % EVERY == 0:
-                update(count, total, rate(count))
+                update(count, total, "")
 
         facts = build.make(options, out, on_row)
     for reason, text in facts.get("reasons", {}).items():

@@ -1,72 +1,42 @@
-"""Plain help pages: options and commands in panels, never cut at 80 columns, and examples set apart at the end."""
+"""Plain help pages: options and commands in panels, nothing cut in a narrow terminal, and examples at the end."""
 
 import inspect
-import re
+import textwrap
+from collections.abc import Callable
 from typing import Any
 
-from typer import BadParameter
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-_EXAMPLES = "\nExamples:\n"
 
+class _Panels:
+    """Lists of options and commands under the headings that their declarations name."""
 
-class Command(TyperCommand):
-    """Command whose docstring may end with a section ``Examples:``, which is printed as it is."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse *args*; an error does not name the class of pydantic's exception."""
-        try:
-            return super().parse_args(ctx, args)
-        except BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")
-            raise
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the docstring without its examples."""
-        with formatter.indentation():
-            formatter.write_paragraph()
-            formatter.write_text(inspect.cleandoc(self.help or "").partition(_EXAMPLES)[0])
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a definition list per panel."""
-        _write_options(self, ctx, formatter)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples."""
-        examples = inspect.cleandoc(inspect.cleandoc(self.help or "").partition(_EXAMPLES)[2])
-        if examples:
-            with formatter.section("Examples"):
-                for line in examples.splitlines():
-                    formatter.write(f"  {line}\n" if line else "\n")
-
-
-class Group(TyperGroup):
-    """List of the commands in panels, each with one line of help."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a definition list per panel, of the options and then of the commands."""
-        _write_options(self, ctx, formatter)
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            panels.setdefault(command.rich_help_panel, []).append((name, command.help or ""))  # type: ignore[attr-defined]
-        _write(panels, formatter)
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                panel = param.rich_help_panel or ("Arguments" if param.param_type_name == "argument" else "Options")
+                panels.setdefault(panel, []).append(record)
+        for name, command in getattr(self, "commands", {}).items():
+            panels.setdefault(command.rich_help_panel, []).append((name, command.help))
+        for heading, rows in panels.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
-def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
-    panels: dict[str, list[tuple[str, str]]] = {}
-    for param in command.get_params(ctx):
-        if (record := param.get_help_record(ctx)) is not None:
-            flags, text = re.sub(r"<list\[(.*)\]>|<(\w+) range>", r"<\1\2>", record[0]), record[1]
-            flags = flags.replace("<Path>", "<path>")
-            if len(flags) > formatter.width - 2:  # so many choices are listed with the text
-                flags, _, choices = flags.partition(" <")
-                text = f"{text} <{choices}".replace("|", " | ")
-            default = "Arguments" if param.param_type_name == "argument" else "Options"
-            panels.setdefault(param.rich_help_panel or default, []).append((flags, text))
-    _write(panels, formatter)
+class Command(_Panels, TyperCommand):
+    """A command whose help has panels."""
 
 
-def _write(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> None:
-    for heading, rows in panels.items():
-        with formatter.section(heading):
-            formatter.write_dl(rows)
+class Group(_Panels, TyperGroup):
+    """The list of commands, in panels."""
+
+
+def as_command(name: str, function: Callable[..., Any]) -> Command:
+    """Return the command of *function*; its docstring may end with a section ``Examples:``, kept as it is."""
+    text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
+    epilog = f"\b\nExamples:\n{textwrap.dedent(examples)}" if examples else None  # after \b lines are kept
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=Command, help=text, epilog=epilog)(function)
+    return typer.main.get_command(single)  # type: ignore[return-value]

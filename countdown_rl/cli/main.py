@@ -7,13 +7,14 @@ its own help, and torch only while it runs, so that help and completion answer a
 import errno
 import os
 import sys
+import traceback
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from countdown_rl import __version__, processes
-from countdown_rl.cli.help import Command, Group
+from countdown_rl.cli.help import Command, Group, as_command
 from countdown_rl.errors import CountdownError, UsageError
 
 COMMANDS = {
@@ -54,9 +55,7 @@ app = typer.Typer(
 def command(name: str) -> Command:
     """Import the module of a command and return the command."""
     function = name.replace("-", "_")
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=Command)(getattr(import_module(f"countdown_rl.cli.{function}"), function))
-    return typer.main.get_command(single)  # type: ignore[return-value]
+    return as_command(name, getattr(import_module(f"countdown_rl.cli.{function}"), function))
 
 
 class _Lazy(Command):
@@ -89,8 +88,8 @@ def _root(
 def main() -> None:
     """Run a command; a failure becomes one sentence on stderr and an exit status.
 
-    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. With
-    ``COUNTDOWN_RL_DEBUG=1`` the exception is raised instead.
+    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. An
+    unexpected exception prints its traceback, and the status is 1.
     """
     if not processes.is_main():
         from countdown_rl.cli import console
@@ -99,40 +98,38 @@ def main() -> None:
     try:
         with processes.signals_as_exceptions():
             app()
-    except UsageError as error:
-        _fail(error, str(error), 2)
     except CountdownError as error:
-        _fail(error, str(error), 1)
+        _exit(str(error), 2 if isinstance(error, UsageError) else 1, everywhere=False)
     except (KeyboardInterrupt, processes.Terminated) as error:
-        _fail(error, f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
+        _exit(f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
     except BrokenPipeError:  # the reader of stdout has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        _fail(error, _os_sentence(error), 1)
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        _fail(error, f"{type(error).__name__}: {text} (set COUNTDOWN_RL_DEBUG=1 for the traceback).", 1)
+        if isinstance(error, OSError) and (sentence := _os_sentence(error)):
+            _exit(sentence, 1)
+        _exit("this is a bug in countdown-rl; please report it with the lines above.", 1, bug=error)
 
 
-def _os_sentence(error: OSError) -> str:
+def _os_sentence(error: OSError) -> str | None:
+    """Return the sentence for an error of the machine, None for others."""
     path = error.filename or "the output"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left on the disk while writing {path}; free some and run the same command again."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{path} cannot be opened: permission denied."
-    if error.errno == errno.ENOENT:
-        return f"{path} does not exist."
-    return f"{path}: {error.strerror or error}."
+    return None
 
 
-def _fail(error: BaseException, sentence: str, status: int) -> None:
-    if os.environ.get("COUNTDOWN_RL_DEBUG"):
-        raise error
+def _exit(sentence: str, status: int, *, everywhere: bool = True, bug: Exception | None = None) -> NoReturn:
+    """End with *status* after the traceback of *bug* and a sentence; *everywhere*: not only in the main process,
+    since the others do not fail in the same way."""
     from countdown_rl.cli import console
 
-    if not processes.is_main() and not isinstance(error, CountdownError):
-        console.people.quiet = False  # every process raises a CountdownError, and rank 0 reports it
+    if everywhere and not processes.is_main():
+        console.people.quiet = False
         sentence = f"process {processes.rank()}: {sentence}"
+    if bug is not None:
+        console.note("".join(traceback.format_exception(bug)).rstrip())
     console.failure(sentence)
     sys.exit(status)

@@ -38,11 +38,11 @@ def verify(
         countdown-rl verify artifacts/release
         countdown-rl verify me/countdown-tiny-nf4@v1 --limit 100
     """
-    from countdown_rl.cli.eval import with_rate
+    from countdown_rl.cli.eval import with_share
     from countdown_rl.hub import verify as verification
 
     with console.progress("verifying") as update:
-        report = verification.verify(release, data=data or (), limit=limit, on_batch=with_rate(update))
+        report = verification.verify(release, data=data or (), limit=limit, on_batch=with_share(update))
     values = asdict(report) | {"conclusion": report.conclusion}
     console.result(values, as_json=as_json, view=_view(report))
     if report.reasons:

@@ -217,12 +217,11 @@ def test_dropped_rows_are_told_in_words_with_an_example_and_where_the_data_is(co
     assert f"Wrote {tmp_path / 'data'}" in err
 
 
-def test_gen_data_shows_its_progress_and_rate(command, tmp_path, monkeypatch):
+def test_gen_data_shows_its_progress(command, tmp_path, monkeypatch):
     updates = []
     monkeypatch.setattr(console, "progress", lambda name: nullcontext(lambda *values: updates.append(values)))
     assert command("gen-data", "--n", 200, "--valid", 50, "--test", 50, "--out", tmp_path / "data")[0] == 0
     assert [(done, total) for done, total, _ in updates] == [(64, 200), (128, 200), (192, 200)]
-    assert all(rate.endswith("/s") for *_, rate in updates)
 
 
 @pytest.mark.parametrize("imported", [True, False])
@@ -346,7 +345,7 @@ def test_a_bad_line_is_marked_on_request_and_counted_as_in_the_file(command):
 
 
 def test_the_example_in_the_help_of_grade_is_graded_correct(command):
-    example = re.search(r"echo '(.*)'", main.command("grade").help)[1]
+    example = re.search(r"echo '(.*)'", main.command("grade").epilog)[1]
     (grade,) = map(json.loads, command("grade", stdin=example)[1].splitlines())
     assert grade["correct"]
 

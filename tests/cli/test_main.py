@@ -1,0 +1,67 @@
+"""Exit status and words of failures."""
+
+import errno
+
+import pytest
+
+from countdown_rl import errors
+from countdown_rl.cli import main
+from tests.support.command import status
+
+
+@pytest.fixture
+def fail(monkeypatch):
+    """Run a command that raises an exception, and return its exit status."""
+
+    def run(error):
+        def app():
+            raise error
+
+        monkeypatch.setattr(main, "app", app)
+        return status(monkeypatch)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UsageError("--x goes with --y."), 2),
+        (errors.ArtifactError("out is missing; make it."), 1),
+        (OSError(errno.ENOSPC, "No space left on device", "out"), 1),
+        (PermissionError(errno.EACCES, "Permission denied", "out"), 1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(fail, capsys, error, code):
+    assert fail(error) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("a\x1b[2Jb"), OSError("no number"), FileNotFoundError(2, "No", "x")])
+def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(fail, capsys, error):
+    assert fail(error) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    first, *_, exception, request = printed.err.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert exception.startswith(type(error).__name__)
+    assert "report" in request
+    assert "\x1b" not in printed.err
+
+
+def test_every_process_names_itself_in_its_traceback(fail, capsys, monkeypatch):
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(main.processes, "is_main", lambda: False)
+    from countdown_rl.cli import console
+
+    monkeypatch.setattr(console.people, "quiet", False)
+    monkeypatch.setattr(console._out, "quiet", False)
+    assert fail(errors.InputError("row 3 is wrong.")) == 1
+    assert capsys.readouterr().err == ""
+    assert fail(KeyError("x")) == 1
+    assert "process 1" in capsys.readouterr().err
