@@ -15,21 +15,17 @@ import torch
 from torch import Tensor
 
 from countdown_rl.inference.cpu_decoder import Decoder, _Linear
+from countdown_rl.models.torch_internals import packed_linear, packed_weight
 
 #: Rows of a product for which the packed layout is chosen.
 _ROWS = 64
-
-
-def supported() -> bool:
-    """Return True if this processor has bf16 products with prepacked weights."""
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class _PackedLinear(_Linear):
     """A linear layer whose weight is packed for oneDNN."""
 
     def _product(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return packed_linear(x, self.weight, self.bias)
 
 
 class Bf16Decoder(Decoder):
@@ -58,8 +54,7 @@ class Bf16Decoder(Decoder):
 
 
 def _packed(linear: _Linear) -> _PackedLinear:
-    weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight, _ROWS)
-    return _PackedLinear(weight, linear.bias, linear.lora)
+    return _PackedLinear(packed_weight(linear.weight, _ROWS), linear.bias, linear.lora)
 
 
 def _bits(cache: Tensor) -> Any:

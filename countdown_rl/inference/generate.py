@@ -165,9 +165,9 @@ def _decodes_in_bf16(model: Any) -> bool:
 
     if model.dtype != torch.bfloat16 or not supports(model):
         return False
-    from countdown_rl.inference.cpu_decoder_bf16 import supported
+    from countdown_rl.models.torch_internals import has_bf16_products
 
-    return supported()
+    return has_bf16_products()
 
 
 class Generator:

@@ -178,6 +178,8 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     """The torch dtype that *model* computes in; on a CPU fp32 for small models, where it is exact and fast."""
     import torch
 
+    from countdown_rl.models.torch_internals import has_bf16_products
+
     if precision in ("bf16", "fp32"):
         return torch.bfloat16 if precision == "bf16" else torch.float32
     if device.type == "cuda":
@@ -185,7 +187,7 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     if device.type == "mps":
         return torch.bfloat16
     large = model.num_parameters() > MAX_FP32_PARAMETERS
-    return torch.bfloat16 if large and torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+    return torch.bfloat16 if large and has_bf16_products() else torch.float32
 
 
 def _attach_adapter(loaded: Loaded, ref: ModelRef, trainable: bool) -> None:

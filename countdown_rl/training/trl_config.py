@@ -10,8 +10,8 @@ from typing import Any
 
 from countdown_rl import processes
 from countdown_rl.errors import UsageError
-from countdown_rl.inference import cpu_decoder_bf16
 from countdown_rl.models.load import Loaded
+from countdown_rl.models.torch_internals import has_bf16_products
 from countdown_rl.options import MAX_FLOAT
 from countdown_rl.runlog import trackers
 from countdown_rl.training.config import TrainOptions
@@ -99,7 +99,7 @@ def _computes_in_bf16(loaded: Loaded) -> bool:
     """Return True if autocast computes matrix products in bf16: on CUDA GPUs, and on CPUs that have such products,
     unless the precision is fp32."""
     return loaded.precision != "fp32" and (
-        cpu_decoder_bf16.supported() if loaded.device == "cpu" else loaded.device.startswith("cuda")
+        has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
     )
 
 

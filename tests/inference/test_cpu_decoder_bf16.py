@@ -4,17 +4,16 @@ import numba
 import pytest
 import torch
 
-from countdown_rl.inference import cpu_decoder_bf16, generate
-from countdown_rl.inference.cpu_decoder import (
-    Decoder,
-)
+from countdown_rl.inference import generate
+from countdown_rl.inference.cpu_decoder import Decoder
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load
 from countdown_rl.models.reference import ModelRef
+from countdown_rl.models.torch_internals import has_bf16_products
 from tests.support import tiny_llama
 
-pytestmark = pytest.mark.skipif(not cpu_decoder_bf16.supported(), reason="oneDNN has no bf16 on this processor")
+pytestmark = pytest.mark.skipif(not has_bf16_products(), reason="oneDNN has no bf16 on this processor")
 
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
 

@@ -1,0 +1,34 @@
+"""Private operations of torch: products with bf16 weights that oneDNN packs once.
+
+The public ways were considered. ``nn.functional.linear`` packs a bf16 weight anew for every product,
+``torch.utils.mkldnn`` converts input and output of each layer, and ``torch.compile`` needs a C++ compiler and minutes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PRIVATE = (
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported",
+    "torch.ops.mkldnn._reorder_linear_weight",
+    "torch.ops.mkldnn._linear_pointwise",
+)
+
+
+def has_bf16_products() -> bool:
+    """Return True if oneDNN is there and computes products in bf16 on this processor.
+
+    ``torch.cpu.get_capabilities`` names instructions of the processor, not what oneDNN makes of them.
+    """
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def packed_weight(weight: Tensor, rows: int) -> Any:
+    """Return *weight* (O, I), in bf16, in oneDNN's layout for inputs of about so many *rows*."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+
+
+def packed_linear(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
+    """Return the linear layer of *x* (..., I) and a packed *weight*."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
