@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-PLACES = ["GET /api/[^/]+/[^/]+/[^/]+$", "POST .*create", "GET .*/tree/", "GET .*/refs", "GET .*resolve"]
+PLACES = ["GET /api/[^/]+/[^/]+/[^/]+$", "POST .*create", "GET .*/refs", "GET .*resolve"]
 PLACES += ["POST .*preupload", "POST .*batch", "PUT /.store", "POST .*verify", "POST .*/commit/", "POST .*/tag/"]
 PLACES += ["POST .*validate", ".*"]
 FAULTS = [{"status": status} for status in (401, 403, 408, 500, 502, 503)]
@@ -55,8 +55,8 @@ def main() -> None:
     from huggingface_hub import constants
 
     from benchmarks import bench
-    from countdown_rl.hub import upload
-    from tests.support.hub import running
+    from countdown_rl.errors import HubError
+    from tests.support.hub import push, running
 
     time.sleep = lambda seconds: None
     constants.HF_HUB_DISABLE_XET = True
@@ -78,15 +78,15 @@ def main() -> None:
                     hub.fail(chance.choice(PLACES), times=chance.choice([1, 1, 2, 9]), **chance.choice(FAULTS))
                 with redirect_stdout(output), redirect_stderr(output):
                     try:
-                        upload.push(folder, repo_id, log=print)
+                        push(folder, repo_id, log=print)
                         count["first_try"] += 1
-                    except upload.HubError as error:
+                    except HubError as error:
                         print(error)
                         hub.faults.clear()
                         try:
-                            upload.push(folder, repo_id, log=print)
+                            push(folder, repo_id, log=print)
                             count["second_try"] += 1
-                        except upload.HubError as again:
+                        except HubError as again:
                             print(again)
                     except Exception as error:
                         sys.__stderr__.write(f"run {run}: {type(error).__name__}: {error}\n")

@@ -26,9 +26,8 @@ def publish(
     its own subfolder; with --with-demo also index.html, a page that runs the GGUF weights in a browser, as a static
     Space shows it. The same artifacts give the same bytes.
 
-    With --push the folder goes to the Hub as one commit, private unless --public; then every file there is compared
-    by size and hash. A release that is up to date is uploaded as it was built, and only changed files are sent. The
-    token is that of `hf auth login`, or HF_TOKEN.
+    With --push the folder goes to the Hub as one commit, private unless --public. A release that is up to date is
+    uploaded as it was built, and only changed files are sent. The token is that of `hf auth login`, or HF_TOKEN.
 
     Examples:
         countdown-rl publish --eval artifacts/eval/quantized

@@ -17,7 +17,7 @@ def publish_data(
     """Build the release folder of a data set, and upload it with --push.
 
     The folder holds the splits as they are, and a card with counts and checksums from which `load_dataset` reads
-    them. The upload is that of `publish`: one commit, private unless --public, every file compared by size and hash.
+    them. The upload is that of `publish`: one commit, private unless --public.
 
     Examples:
         countdown-rl publish-data --data artifacts/data --license cc0-1.0

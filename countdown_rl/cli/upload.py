@@ -25,15 +25,7 @@ def finish(
 
         if not built:
             console.note(f"{out} is up to date and is uploaded as it is")
-        result = upload.push(
-            out,
-            options.repo_id,
-            public=options.public,
-            force=options.force,
-            tag=options.tag,
-            manifest=manifest,
-            log=console.note,
-        )
+        result = upload.push(out, manifest, options, log=console.note)
         values["upload"] = asdict(result)
         view = _view(result)
     console.result(values, as_json=as_json, view=view)
@@ -44,5 +36,5 @@ def _view(upload: "Upload") -> str:
     removed = f", {len(upload.removed)} removed" if upload.removed else ""
     return (
         f"{upload.url} ({'private' if upload.private else 'public'}, {upload.tag}): {sent}, {upload.unchanged} "
-        f"unchanged{removed}; all {upload.verified} verified by size and hash"
+        f"unchanged{removed}"
     )

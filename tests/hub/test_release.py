@@ -11,9 +11,8 @@ from huggingface_hub import ModelCard
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation import results
-from countdown_rl.hub import release
-from countdown_rl.hub.config import PublishOptions
-from countdown_rl.hub.upload import push
+from countdown_rl.hub import release, upload
+from countdown_rl.hub.config import PublishOptions, UploadOptions
 from countdown_rl.models import reference
 from tests.support import release_chain, tiny_llama
 
@@ -59,7 +58,7 @@ def test_weights_are_hashed_only_while_they_are_copied(hub, root, monkeypatch):
     hashed = []
     original = artifacts.file_sha256
     monkeypatch.setattr(artifacts, "file_sha256", lambda path: hashed.append(path.name) or original(path))
-    push(OUT, "me/tiny", manifest=build())
+    upload.push(OUT, build(), UploadOptions(push=True, repo_id="me/tiny"))
     assert "README.md" in hashed
     assert "model.safetensors" not in hashed
 

@@ -19,6 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from countdown_rl import artifacts
+from countdown_rl.hub import upload
+from countdown_rl.hub.config import UploadOptions
+
 WRITE, READ, EXPIRED, STRANGER = (
     "hf_testwrite" + "w" * 24,
     "hf_testread" + "r" * 24,
@@ -26,6 +30,12 @@ WRITE, READ, EXPIRED, STRANGER = (
     "hf_other" + "s" * 26,
 )
 LFS = re.compile(r".*\.(safetensors|bin|gguf|pt|parquet|png|zip)$")
+
+
+def push(folder: Path, repo_id: str, *, log: Callable[[str], None] = lambda text: None, **options: Any) -> Any:
+    """Upload the release at *folder* after a check of its files, as the command does."""
+    manifest = artifacts.read(folder, upload.REPO_TYPES)
+    return upload.push(folder, manifest, UploadOptions(push=True, repo_id=repo_id, **options), log=log)
 
 
 @dataclass(frozen=True)
