@@ -64,7 +64,7 @@ def ask(
     if loaded.note:
         console.note(loaded.note)
     if not as_json:
-        heading = Text.assemble((console.problem(row), "bold"), (f"  {source}", "dim"))
+        heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)
         if not row.style.own:
             console.stream(OPEN_THINK)

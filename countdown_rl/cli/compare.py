@@ -12,6 +12,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.tasks import explain
+from countdown_rl.tasks.registry import parse_row
 
 
 def compare(
@@ -74,7 +75,7 @@ def _points(change: dict[str, Any]) -> str:
 
 
 def _change(change: dict[str, Any]) -> Text:
-    text = Text(f"\n{console.problem(change)}", style="bold")
+    text = Text(f"\n{parse_row(change).headline}", style="bold")
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
         text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")

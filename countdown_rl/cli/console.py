@@ -66,11 +66,6 @@ def table(*heads: str, title: str | None = None) -> Table:
     return grid
 
 
-def problem(row: Mapping[str, Any]) -> str:
-    """Return the puzzle or question of a row in one line."""
-    return f"{' '.join(map(str, row['nums']))} → {row['target']}" if "nums" in row else str(row["question"])
-
-
 def plural(count: int, noun: str) -> str:
     """Return ``1 row`` or ``2,000 rows``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

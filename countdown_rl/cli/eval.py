@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from rich.table import Table
 
 from countdown_rl import artifacts, processes
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
-from countdown_rl.errors import UsageError
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.options import option
-from countdown_rl.tasks import explain
+from countdown_rl.tasks.registry import task_of
 
 #: The number of reasons that the table shows.
 REASONS = 4
@@ -27,9 +26,6 @@ def eval(
     data: Data = Path("artifacts/data/test.jsonl"),
     out: Annotated[
         Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
-    ] = None,
-    export: Annotated[
-        Literal["every-eval-ever"] | None, option("Also write the result in this schema, under --out.")
     ] = None,
     options: EvalOptions,
     as_json: AsJson = False,
@@ -52,10 +48,8 @@ def eval(
         countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
         countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
-    from countdown_rl.evaluation import evaluate, every_eval_ever, results
+    from countdown_rl.evaluation import evaluate
 
-    if export and model in results.BASELINES:
-        raise UsageError(f"--export is for models, and {model} is a baseline; leave it out.")
     out = out or default_out(model)
     written = [out] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("solving") as update:
@@ -71,8 +65,6 @@ def eval(
         )
     if result.note:
         console.note(result.note)
-    if export and written:
-        console.note(f"{export}: {every_eval_ever.write(out)}")
     console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
 
 
@@ -106,7 +98,7 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
     if "majority" in metrics:
         add("majority vote", metrics["majority"])
     last = ""
-    for title, kind, share in results.breakdowns(metrics, refusals=results.refuses(metrics)):
+    for title, kind, share in results.breakdowns(metrics):
         if title != last:
             table.add_row()
         last = title
@@ -116,7 +108,7 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
 
 
 def _caption(metrics: dict[str, Any]) -> list[str]:
-    lines, tokens = [], metrics["tokens"]
+    lines, tokens, task = [], metrics["tokens"], task_of(metrics)
     if "precision" in metrics:  # the bounds have no tokens
         lines = [
             f"format {metrics['format']:.1%}, truncated {metrics['truncated']:.1%}",
@@ -134,5 +126,5 @@ def _caption(metrics: dict[str, Any]) -> list[str]:
         lines.append(f"accuracy of single samples {draws['lowest']:.1%} to {draws['highest']:.1%}")
     if metrics["reasons"]:
         reasons = list(metrics["reasons"].items())[:REASONS]
-        lines += ["wrong:", *(f"{count:7,}  {explain.REASONS.get(reason, reason)}" for reason, count in reasons)]
+        lines += ["wrong:", *(f"{count:7,}  {task.reason(reason)}" for reason, count in reasons)]
     return lines

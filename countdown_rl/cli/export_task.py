@@ -7,8 +7,6 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Out
 from countdown_rl.options import option
 
-#: Names of the exported tasks; lm-evaluation-harness has a gsm8k of its own.
-NAMES = {"countdown": "countdown", "gsm8k": "gsm8k_exact"}
 TEMPLATES = Path(__file__).parents[1] / "integrations"
 #: By evaluator, the files written and their templates; the data goes beside the last one.
 _FILES = {
@@ -32,15 +30,15 @@ def export_task(
 
     - verifiers: an installable environment for verifiers 0.4.0.
 
-    Inspect needs no files: inspect eval countdown_rl/countdown -T data=FILE --model NAME
+    Inspect needs no files: inspect eval countdown_rl/exact -T data=FILE --model NAME
 
     Examples:
         countdown-rl export-task --to lm-eval --out artifacts/lm-eval
-        lm_eval --include_path artifacts/lm-eval --tasks countdown \\
+        lm_eval --include_path artifacts/lm-eval --tasks countdown_exact \\
           --apply_chat_template --model hf --model_args pretrained=artifacts/merged
         countdown-rl export-task --to verifiers --out artifacts/environment
         pip install artifacts/environment
-        vf-eval countdown --model NAME --env.agent.harness.id null \\
+        vf-eval countdown_exact --model NAME --env.agent.harness.id null \\
           --env.agent.runtime.type subprocess
     """
     import shutil
@@ -50,7 +48,7 @@ def export_task(
 
     data = jsonl.test_file(data)
     rows = jsonl.read_rows(data)
-    name = NAMES[rows[0].task]
+    name = f"{rows[0].task}_exact"  # lm-evaluation-harness has a gsm8k of its own
     inputs = {"data": artifacts.file_input(data)}
     with artifacts.writing(out, "task", options={"to": to}, inputs=inputs) as draft:
         for target, template in _FILES[to].items():

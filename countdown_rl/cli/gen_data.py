@@ -9,6 +9,8 @@ from rich.table import Table
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, with_options
 from countdown_rl.data.config import DataOptions
+from countdown_rl.tasks import registry
+from countdown_rl.tasks.task import Task
 
 #: Rows between two updates of the progress.
 EVERY = 64
@@ -31,7 +33,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
     from countdown_rl.data import build
 
     start = time.monotonic()
-    with console.progress("puzzles") as update:
+    with console.progress("rows") as update:
 
         def on_row(count: int, total: int) -> None:
             if count % EVERY == 0:
@@ -44,15 +46,20 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
         if not counts["rows"]:
             console.warn(f"the split {split} is empty.")
     console.note(f"Wrote {out} in {time.monotonic() - start:.0f} s.")
-    console.result({"out": str(out), **facts}, as_json=as_json, view=_table(facts["splits"]))
+    view = _table(facts["splits"], registry.task(options.task))
+    console.result({"out": str(out), **facts}, as_json=as_json, view=view)
 
 
-def _table(splits: dict[str, Any]) -> Table:
-    columns = sorted(
-        {(key, kind) for counts in splits.values() for key in ("size", "needs") for kind in counts.get(key, ())}
-    )
-    table = console.table("split", "rows", *(f"{kind} numbers" if key == "size" else kind for key, kind in columns))
+def _table(splits: dict[str, Any], task: Task) -> Table:
+    columns = {
+        (group, value): None
+        for counts in splits.values()
+        for group, values in counts["groups"].items()
+        if task.is_main(group)
+        for value in values
+    }
+    table = console.table("split", "rows", *(task.group_name(*column) for column in columns))
     for split, counts in splits.items():
-        cells = (f"{counts.get(key, {}).get(kind, 0):,}" for key, kind in columns)
+        cells = (f"{counts['groups'].get(group, {}).get(value, 0):,}" for group, value in columns)
         table.add_row(split, f"{counts['rows']:,}", *cells)
     return table

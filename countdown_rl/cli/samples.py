@@ -12,6 +12,8 @@ from countdown_rl.cli.parameters import AsJson
 from countdown_rl.errors import UsageError
 from countdown_rl.options import option
 from countdown_rl.tasks import explain
+from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.task import REASONS
 
 
 def samples(
@@ -37,12 +39,14 @@ def samples(
     """
     if right and (wrong or reason):
         raise UsageError("--right excludes --wrong and --reason; leave them out.")
-    if reason is not None and reason not in explain.REASONS:
-        raise UsageError(f"--reason {reason} is not one of: {', '.join(sorted(explain.REASONS))}.")
     steps = _steps(step) if step else None
+    present = _read(result)
+    reasons = {name for sample in present[:1] for name in {**REASONS, **task_of(sample).reasons}}
+    if reason is not None and reason not in reasons:
+        raise UsageError(f"--reason {reason} is not one of: {', '.join(sorted(reasons))}.")
     selected = [
         sample
-        for sample in _read(result)
+        for sample in present
         if (not right or sample["correct"])
         and (not wrong or not sample["correct"])
         and (reason is None or sample["reason"] == reason)
@@ -76,7 +80,7 @@ def _steps(text: str) -> range:
 
 def _view(sample: dict[str, Any]) -> Text:
     text = Text(f"step {sample['step']}  " if "step" in sample else "", style="dim")
-    text.append(console.problem(sample), style="bold").append("\n")
+    text.append(parse_row(sample).headline, style="bold").append("\n")
     text.append(sample["completion"].strip("\n"), style="default").append("\n")
     verdict = explain.verdict(sample)
     return text.append(f"✓ {verdict}", style="green") if sample["correct"] else text.append(f"✗ {verdict}", style="red")

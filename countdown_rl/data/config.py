@@ -39,9 +39,9 @@ class DataOptions(Options):
     ] = ()
     style: Annotated[
         Literal["begun", "own", "lines"] | None,
-        option("Response format. begun: the prompt opens <think>; own: the model does; lines: GSM8K only.", PUZZLES),
+        option("Response format. begun: the prompt opens <think>; own: the model does; lines: GSM8K only.", SPLITS),
     ] = None
-    task: Annotated[Literal["countdown", "gsm8k"], option("Task of the rows; gsm8k is only imported.", IMPORT)] = (
+    task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = (
         "countdown"
     )
     from_: Annotated[
@@ -51,7 +51,7 @@ class DataOptions(Options):
     test_from: Annotated[
         str | None,
         option(
-            "File of your own test puzzles, as for --from; their numbers are kept out of the other splits.",
+            "File of your own test rows, as for --from; they are kept out of the other splits.",
             IMPORT,
             metavar="FILE",
         ),
@@ -61,7 +61,7 @@ class DataOptions(Options):
     exclude: Annotated[
         tuple[str, ...],
         option(
-            "Puzzles to keep out; a row without target keeps out its numbers. Repeatable.",
+            "Rows to keep out; a puzzle without target keeps out its numbers. Repeatable.",
             IMPORT,
             metavar="FILE",
         ),

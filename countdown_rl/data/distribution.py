@@ -63,10 +63,10 @@ class Exclusion:
     """Puzzles to keep out: by numbers (ascending) and target, or by their numbers whatever the target."""
 
     puzzles: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
-    hands: set[tuple[int, ...]] = field(default_factory=set)
+    number_sets: set[tuple[int, ...]] = field(default_factory=set)
 
     def __bool__(self) -> bool:
-        return bool(self.puzzles or self.hands)
+        return bool(self.puzzles or self.number_sets)
 
     def __contains__(self, item: tuple[tuple[int, ...], int]) -> bool:
-        return item in self.puzzles or item[0] in self.hands
+        return item in self.puzzles or item[0] in self.number_sets

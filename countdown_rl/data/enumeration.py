@@ -59,7 +59,7 @@ class Enumeration:
         """
         index, columns = SPLITS.index(split), [cell for cell in range(7) if cells >> cell & 1]
         targets = self.distribution.high - self.distribution.low + 1
-        needed = enough + len(self.exclude.puzzles) + len(self.exclude.hands) * targets
+        needed = enough + len(self.exclude.puzzles) + len(self.exclude.number_sets) * targets
         count = self._counts.setdefault(size, _Count(zeros(3, 7), zeros(size)))
         while not count.complete and count.tally[index, columns].sum() < needed:
             # Drawing the rows takes longer than counting as many sets.

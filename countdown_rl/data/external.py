@@ -1,29 +1,23 @@
 """Import of published data sets: read through ``datasets``, checked row by row, split like generated rows.
 
-Countdown rows have their numbers in ``nums`` or ``numbers``, as lists or as text; GSM8K rows have ``question`` and
-``answer``. Rows that are dropped are counted by the reason.
+Rows that are dropped are counted by the reason.
 """
 
-import hashlib
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.data import jsonl
-from countdown_rl.data.distribution import Distribution, Exclusion
-from countdown_rl.data.generate import solved_row
+from countdown_rl.data.source import Candidate, Dropped, Source
 from countdown_rl.errors import InputError
-from countdown_rl.puzzle import rules
-from countdown_rl.puzzle.kernel import mix
-from countdown_rl.puzzle.rules import MAX_NUMBERS, PARTS, SPLITS, Puzzle
-from countdown_rl.tasks import gsm8k
-from countdown_rl.tasks.countdown import integer, numbers_of
+from countdown_rl.puzzle.rules import SPLITS
 
 #: A published row: its split ("" in a file) and its fields.
 Published = tuple[str, Mapping[str, Any]]
@@ -39,7 +33,7 @@ _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 @dataclass
 class Import:
-    """Rows by split, the number of rows read, and by reason the number of rows dropped and the first of them."""
+    """Rows by split, the number of rows read, and by reason the number of rows dropped and a phrase with the first."""
 
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     read: int = 0
@@ -51,34 +45,7 @@ class Import:
 
     def reasons(self) -> dict[str, str]:
         """The reasons why rows were dropped, each in words with an example, most frequent first."""
-        return {
-            reason: f"{REASONS[reason]} (such as {self.examples[reason]})" for reason, _ in self.dropped.most_common()
-        }
-
-
-#: Reasons why rows are dropped.
-REASONS = {
-    "duplicate": "equal to an earlier row",
-    "excluded": "in a file of puzzles to keep out of the training data",
-    "impossible": "proved to have no solution; --impossible 1 keeps such puzzles",
-    "not-a-problem": "without a question, or an answer that ends in #### and a number",
-    "not-a-puzzle": "without positive whole numbers in nums (or numbers) and target",
-    "split-full": "of a split that has all its rows",
-    "too-many-numbers": f"of more than {MAX_NUMBERS} numbers",
-}
-
-
-class Dropped(Exception):  # noqa: N818 - not an error
-    """A row that is not imported, with the reason, one of :data:`REASONS`."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A row that may be imported: what identifies it, its split, and a function that makes it or raises Dropped."""
-
-    id: str
-    split: str
-    make: Callable[[], dict[str, Any]]
+        return {reason: self.examples[reason] for reason, _ in self.dropped.most_common()}
 
 
 def from_file(path: Path) -> Iterator[Published]:
@@ -152,7 +119,8 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]
 
     def rows() -> Iterator[Published]:
         with _read_errors(name):
-            for split, published in splits.items():
+            # The test split first: it stays whole where a problem is in another split as well.
+            for split, published in sorted(splits.items(), key=lambda item: item[0] != "test"):
                 for row in published:
                     yield str(split), row
 
@@ -188,7 +156,7 @@ def import_rows(
     """The first *n* rows that are new and not dropped, of a split at most its limit.
 
     Args:
-        candidate: :func:`problem`, or what :func:`puzzles` returns.
+        candidate: as :meth:`Source.candidate`.
         on_row: called with the count of rows so far.
 
     Raises:
@@ -210,10 +178,11 @@ def import_rows(
                 raise Dropped("split-full")
             seen.add(row.id)
             result.splits[row.split].append(row.make())
-        except Dropped as reason:
-            result.dropped[str(reason)] += 1
+        except Dropped as dropped:
+            result.dropped[dropped.reason] += 1
             text = json.dumps(fields, ensure_ascii=False, default=str)
-            result.examples.setdefault(str(reason), f"row {result.read}, {text[:EXAMPLE]}")
+            example = f"{dropped.phrase} (such as row {result.read}, {text[:EXAMPLE]})"
+            result.examples.setdefault(dropped.reason, example)
     if not result:
         reasons = "; ".join(f"{result.dropped[reason]:,} {text}" for reason, text in result.reasons().items())
         raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
@@ -226,73 +195,19 @@ def import_rows(
     return result
 
 
-def puzzles(
-    terms: Distribution, exclude: Exclusion, *, impossible: bool
-) -> Callable[[str, Mapping[str, Any]], Candidate]:
-    """A function that makes candidates of Countdown rows, by the rule and operators of *terms*.
-
-    Args:
-        impossible: keep puzzles that are proved to have no solution.
-    """
-
-    def candidate(published_split: str, fields: Mapping[str, Any]) -> Candidate:
-        nums, target = numbers_of(fields), integer(fields.get("target"))
-        if nums is None or target is None or min(nums) < 1 or target < 1:
-            raise Dropped("not-a-puzzle")
-        if len(nums) > MAX_NUMBERS:
-            raise Dropped("too-many-numbers")
-        if (tuple(sorted(nums)), target) in exclude:
-            raise Dropped("excluded")
-        puzzle = Puzzle(tuple(nums), target, terms.rule, terms.operators)
-
-        def make() -> dict[str, Any]:
-            row = solved_row(puzzle)
-            if not row["solutions"] and not impossible:
-                raise Dropped("impossible")
-            return row
-
-        return Candidate(puzzle.id, rules.split_of(nums), make)
-
-    return candidate
+def test_rows(path: Path, source: Source) -> Import:
+    """The rows of *path*, all of them in the test split."""
+    return import_rows(from_file(path), sys.maxsize, partial(source.candidate, own_test=True), {})
 
 
-def test_rows(path: Path, terms: Distribution) -> Import:
-    """The Countdown rows of *path*, all of them in the test split, with or without a solution."""
-    candidate = puzzles(terms, Exclusion(), impossible=True)
-    rows = from_file(path)
-    return import_rows(rows, sys.maxsize, lambda *row: replace(candidate(*row), split="test"), {})
-
-
-def problem(published_split: str, fields: Mapping[str, Any]) -> Candidate:
-    """The candidate of a GSM8K row. A published test split remains the test split."""
-    question, answer = fields.get("question"), fields.get("answer")
-    if not isinstance(question, str) or not isinstance(answer, str):
-        raise Dropped("not-a-problem")
-    try:
-        gold = gsm8k.gold(answer)
-    except InputError:
-        raise Dropped("not-a-problem") from None
-    digest = hashlib.sha256(question.strip().encode()).hexdigest()
-    part = max(0, mix(int(digest[:15], 16)) % PARTS - PARTS + 3)
-    split = "test" if published_split == "test" else SPLITS[min(part, 1) if published_split else part]
-    row = {"id": digest[:16], "task": "gsm8k", "question": question.strip(), "gold": gold, "solution": answer.strip()}
-    return Candidate(digest, split, lambda: row)
-
-
-def exclusion(paths: Iterable[Path]) -> Exclusion:
-    """The puzzles in some files; a row without a target keeps out its numbers with every target.
+def keep_out(path: Path, source: Source) -> None:
+    """Keep the rows of *path* out of those of *source*.
 
     Raises:
-        InputError: a file cannot be read, or has a row without numbers.
+        InputError: the file cannot be read, or holds something else.
     """
-    result = Exclusion()
-    for path in paths:
-        for count, (_, fields) in enumerate(from_file(path), 1):
-            nums, target = numbers_of(fields), integer(fields.get("target"))
-            if nums is None:
-                raise InputError(f"{path}, row {count}: there is no list of whole numbers in `nums` or `numbers`.")
-            if target is None:
-                result.hands.add(tuple(sorted(nums)))
-            else:
-                result.puzzles.add((tuple(sorted(nums)), target))
-    return result
+    for count, (_, fields) in enumerate(from_file(path), 1):
+        try:
+            source.keep_out(fields)
+        except InputError as error:
+            raise InputError(f"{path}, row {count}: {error}.") from error

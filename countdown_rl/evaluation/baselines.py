@@ -1,38 +1,45 @@
-"""Baselines: a random legal expression as the floor, the exact solver as the ceiling, the teacher of countdown-tiny.
+"""Baselines: what a task has to compare a model with.
 
-Each takes the place of a model in an evaluation: same puzzles, same response format, same grader.
+Each takes the place of a model in an evaluation: same rows, same response format, same grader.
 """
 
 import random
-from fractions import Fraction
+from collections.abc import Sequence
 
 from countdown_rl.errors import InputError
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
-from countdown_rl.puzzle import solver
-from countdown_rl.puzzle.rules import Puzzle
-from countdown_rl.tasks import traces
+from countdown_rl.tasks import registry, traces
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.tasks.response_format import ANSWER_CLOSE, ANSWER_OPEN
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.task import Baseline, Row, resolve
 
 
-def complete(name: str, row: Row, seed: str) -> str:
-    """The completion of *row* by the baseline *name*: empty thinking, and an answer.
-
-    Args:
-        seed: seed of the random expression, together with the row. The solver ignores it.
+def find(name: str, rows: Sequence[Row]) -> Baseline | None:
+    """The baseline called *name* of the task of *rows*; None where no task has such a baseline.
 
     Raises:
-        InputError: the row is not a Countdown puzzle, or too large for the solver.
+        InputError: only another task has it.
     """
-    if not isinstance(row, CountdownRow):
-        raise InputError(f"{name} knows Countdown puzzles only; give --model a model for this data.")
-    if name == "random":
-        answer = expression(row.puzzle, random.Random(seed))
-    else:
-        answer = solver.solve(row.puzzle).solution or "impossible"
-    return f"{row.style.opening}\n</{row.style.tag}>\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
+    tasks = {row.task for row in rows}
+    if name not in registry.baseline_names():
+        return None
+    found = [baseline for task in tasks if (baseline := registry.task(task).baselines.get(name))]
+    if len(tasks) > 1 or not found:
+        raise InputError(f"{name} is no baseline of the task {' or '.join(sorted(tasks))}; give --model a model.")
+    return found[0]
+
+
+def complete(baseline: Baseline, row: Row, seed: str) -> Completion:
+    """The completion of *row* by a *baseline* that gives answers alone: empty thinking, and its answer.
+
+    Args:
+        seed: of its random numbers, together with the row.
+    """
+    answer = resolve(baseline.answer or "")(row, random.Random(seed))
+    line = "\n" if row.style.lines else ""
+    text = f"{row.style.opening}\n</{row.style.tag}>\n{ANSWER_OPEN}{line}{answer}{line}{ANSWER_CLOSE}"
+    return Completion(text, 0, True)
 
 
 class Teacher:
@@ -72,38 +79,12 @@ class Teacher:
         return probability
 
     def _check(self, row: Row) -> None:
-        if len(row.get("nums", ())) not in self._plan:
+        if not isinstance(row, CountdownRow) or len(row["nums"]) not in self._plan:
             sizes = " and ".join(map(str, self._plan))
             raise InputError(f"teacher knows puzzles of {sizes} numbers only; give --data such puzzles.")
-        if row.style.lines:
-            raise InputError("teacher does not write the style lines; give --data of another style.")
-        if isinstance(row, CountdownRow) and not traces.supports(row.puzzle):
+        if not traces.supports(row.puzzle):
             raise InputError("teacher uses all operators; give --data puzzles that allow them.")
 
     def _count(self, texts: list[str]) -> list[int]:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [len(encoding) + text.endswith(ANSWER_CLOSE) for encoding, text in zip(encodings, texts, strict=True)]
-
-
-def expression(puzzle: Puzzle, rng: random.Random) -> str:
-    """A random expression that obeys the rules of *puzzle*.
-
-    Two random values on the table are joined by a random operator until one value is left; a join that the rules
-    forbid is drawn again. Where not all numbers must be used, their count is drawn first.
-    """
-    count = len(puzzle.numbers) if puzzle.rule.every else rng.randint(1, len(puzzle.numbers))
-    table = [(Fraction(number), str(number)) for number in rng.sample(puzzle.numbers, count)]
-    while len(table) > 1:
-        (a, left), (b, right) = pair = rng.sample(table, 2)
-        operator = rng.choice(puzzle.operators)
-        if operator == "/" and b == 0:
-            continue
-        value = a + b if operator == "+" else a - b if operator == "-" else a * b if operator == "*" else a / b
-        # This terminates: sums and products of positive integers are always allowed.
-        if puzzle.rule.whole and (value <= 0 or value.denominator != 1):
-            continue
-        for joined in pair:
-            table.remove(joined)
-        table.append((value, f"({left} {operator} {right})"))
-    text = table[0][1]
-    return text[1:-1] if text.startswith("(") else text

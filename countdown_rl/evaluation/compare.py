@@ -13,11 +13,11 @@ from countdown_rl.evaluation.metrics import pass_at
 from countdown_rl.evaluation.results import Result, is_baseline, read
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.formatting import interval, percent
+from countdown_rl.tasks.registry import parse_row, task_of
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
-#: Fields of a change: of its puzzle, and of each of its two completions.
-_PUZZLE = ("id", "nums", "target", "needs", "question", "gold")
+#: Fields of each of the two completions of a change.
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
@@ -75,7 +75,7 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
     _check_conditions(results, models, groups)
     rows = []
     for name, result in results.items():
-        keys = ("accuracy", "n", "correct", "interval", "pass_at", "by_size", "by_needs", "format", "mean_tokens")
+        keys = ("accuracy", "n", "correct", "interval", "pass_at", "groups", "format", "mean_tokens")
         row = {"name": name} | {
             key: result.metrics[key] for key in (*keys, "truncated", "model") if key in result.metrics
         }
@@ -165,7 +165,7 @@ def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator
         }
         yield (
             {"from": first, "to": second, "side": "won" if won else "lost"}
-            | {key: before[0][key] for key in _PUZZLE if key in before[0]}
+            | parse_row(before[0]).kept
             | ({"right_before": was, "right_after": now, "completions": len(before)} if len(before) > 1 else {})
             | {when: {key: sample.get(key) for key in _COMPLETION} for when, sample in shown.items()}
         )
@@ -173,17 +173,28 @@ def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator
 
 def table(values: Mapping[str, Any]) -> str:
     """The Markdown table of :func:`figures`."""
-    sizes = sorted({size for row in values["results"] for size in row["by_size"]}, key=int)
+    task, groups = task_of(values), values["results"][0]["groups"]
+    main = next(filter(task.is_main, groups), "")
+    columns = list(groups.get(main, ()))
     k = largest_k(values)
-    counts, passes = [f"{size} numbers" for size in sizes], [f"pass@{k}"] if k else []
-    head = ["", "solved", "95%", *counts, *passes, "format", "tokens", "against the one before"]
+    passes = [f"pass@{k}"] if k else []
+    head = [
+        "",
+        "solved",
+        "95%",
+        *(task.group_name(main, value) for value in columns),
+        *passes,
+        "format",
+        "tokens",
+        "against the one before",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for row in values["results"]:
         cells = [
             row["name"].replace("|", "\\|"),
             percent(row["accuracy"]),
             interval(row["interval"]),
-            *(percent(row["by_size"][size]["accuracy"]) if size in row["by_size"] else "" for size in sizes),
+            *(percent(row["groups"][main][value]["accuracy"]) for value in columns),
             *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
             *(("", "") if is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
             points(row["against_previous"]) if "against_previous" in row else "",

@@ -27,7 +27,7 @@ from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template
 from countdown_rl.models import load as models
 from countdown_rl.models import reference as references
-from countdown_rl.tasks.task import SHOWN, Row
+from countdown_rl.tasks.task import Baseline, Row, resolve
 
 #: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
@@ -63,13 +63,13 @@ def evaluate(
     artifacts.check_writable(out, "eval")
     file, rows = _read_rows(Path(data), options.limit)
     inputs: dict[str, Any] = {"data": artifacts.file_input(file)}
-    if model in results.BASELINES:
+    if baseline := baselines.find(model, rows):
         if revision is not None:
             raise UsageError(f"--revision is for models on the Hub, and {model} is not one; leave it out.")
-        inputs["model"] = {"source": model, "kind": results.BASELINES[model]}
+        inputs["model"] = {"source": model, "kind": baseline.kind}
         if process[1] > 1:
             raise UsageError(f"--model {model} is evaluated in one process; leave the launcher out.")
-        return _evaluate_baseline(model, rows, options, inputs, out)
+        return _evaluate_baseline(baseline, rows, options, inputs, out)
 
     if options.engine == "openai":
         if revision is not None or process[1] > 1:
@@ -136,25 +136,24 @@ def _evaluate_endpoint(
 
 
 def _evaluate_baseline(
-    name: str, rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any], out: Path
+    baseline: Baseline, rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any], out: Path
 ) -> Result:
-    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply, and ``max_new_tokens`` for the
-    teacher, whose accuracy is the exact expectation."""
+    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply, and ``max_new_tokens`` for one
+    that writes text, whose accuracy is the exact expectation."""
     decoding = {"samples": options.samples, "seed": options.seed}
-    teacher = None
-    if name == "teacher":
-        teacher = baselines.Teacher(options.max_new_tokens)
+    policy = resolve(baseline.policy)(options.max_new_tokens) if baseline.policy else None
+    if policy:
         decoding["max_new_tokens"] = options.max_new_tokens
 
     def complete(row: Row, seed: str) -> Completion:
-        return teacher.complete(row, seed) if teacher else Completion(baselines.complete(name, row, seed), 0, True)
+        return policy.complete(row, seed) if policy else baselines.complete(baseline, row, seed)
 
     samples = [
         graded(row, turn, options.samples, complete(row, f"{options.seed} {index} {turn}"))
         for index, row in enumerate(rows)
         for turn in range(options.samples)
     ]
-    expected = [teacher.expected_accuracy(row) for row in rows] if teacher else None
+    expected = [policy.expected_accuracy(row) for row in rows] if policy else None
     metrics = measure(samples, rows, expected) | {
         "decoding": decoding,
         **{key: inputs[key] for key in ("data", "model")},
@@ -337,5 +336,4 @@ def _completed(engine: Engine, batches: Sequence[tuple[int, Sequence[Any]]]) -> 
 
 def graded(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
     """A line of ``samples.jsonl``: the row, the completion and its grade."""
-    shown = {key: row[key] for key in SHOWN if key in row} | ({"sample": turn} if per_row > 1 else {})
-    return shown | completion.sample(row.grade(completion.text))
+    return row.kept | ({"sample": turn} if per_row > 1 else {}) | completion.sample(row.grade(completion.text))

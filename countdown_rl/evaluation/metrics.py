@@ -1,21 +1,17 @@
 """Figures of graded completions: shares with their 95% intervals, over all puzzles and by kind."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from math import comb
 from statistics import median, pstdev
 from typing import Any
 
 from countdown_rl.evaluation.statistics import bootstrap, mean_interval
-from countdown_rl.puzzle import canonical
-from countdown_rl.puzzle.rules import DEFAULT_RULE
-from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Row
 
 Sample = dict[str, Any]
-Row = Mapping[str, Any]
-
-#: Kinds of puzzle by number of solutions: name and lower limit.
-_SOLUTIONS = (("1", 1), ("2-4", 2), ("5-9", 5), ("10+", 10))
 
 
 def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[float] | None = None) -> dict[str, Any]:
@@ -30,23 +26,18 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
     groups = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
     counts = [sum(sample["correct"] for sample in group) for group in groups]
     correct: Sequence[float] = counts if expected is None else [share * per_row for share in expected]
-
-    def by(key: Callable[[Row], Any]) -> dict[str, Any]:
-        members: dict[Any, list[float]] = {}
-        for row, count in zip(rows, correct, strict=True):
-            if (name := key(row)) is not None:
-                members.setdefault(name, []).append(count)
-        return {str(name): _share(members[name], per_row) for name in sorted(members)}
-
-    by_solutions = by(lambda row: _solutions(row.get("solutions")))
+    members: dict[str, dict[str, list[float]]] = {}
+    for row, count in zip(rows, correct, strict=True):
+        for group, value in row.groups.items():
+            members.setdefault(group, {}).setdefault(value, []).append(count)
     reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
     return {
         **_share(correct, per_row),
         **(_several(groups, counts, per_row) if per_row > 1 else {}),
-        "by_size": by(lambda row: len(row["nums"]) if "nums" in row else None),
-        "by_needs": by(lambda row: row.get("needs")),
-        "by_solutions": {name: by_solutions[name] for name, _ in _SOLUTIONS if name in by_solutions},
-        **_refusals(groups, rows, correct, per_row),
+        "groups": {
+            group: {value: _share(values[value], per_row) for value in sorted(values, key=_by_number)}
+            for group, values in members.items()
+        },
         "format": _mean(samples, "format"),
         "strict_format": _mean(samples, "strict_format"),
         "truncated": _mean(samples, "truncated"),
@@ -54,8 +45,8 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
         "intervals": {key: _interval(groups, key) for key in ("format", "strict_format", "truncated")},
         "tokens": _tokens(samples),
         "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        "task": rows[0].get("task") or CountdownRow.task,
-        "rules": sorted({row.get("rule") or DEFAULT_RULE for row in rows if "nums" in row}),
+        "task": rows[0].task,
+        "rules": sorted({row.rule for row in rows} - {""}),
     }
 
 
@@ -70,15 +61,16 @@ def pass_at(k: int, correct: int, n: int) -> float:
 def vote(samples: Sequence[Sample]) -> bool:
     """Return True if the most frequent answer among *samples*, completions of one puzzle, is correct.
 
-    Answers are compared in canonical form (:mod:`countdown_rl.puzzle.canonical`); of equally frequent ones the first
-    counts. A completion without an answer does not vote.
+    Answers are compared in their canonical form (:meth:`Row.vote_key`); of equally frequent ones the first counts. A
+    completion without an answer does not vote.
     """
-    claims = [canonical.claim(sample) for sample in samples]
-    counts = Counter(claim for claim in claims if claim is not None)
+    row = parse_row(samples[0])
+    keys = [None if sample["answer"] is None else row.vote_key(sample["answer"], sample["value"]) for sample in samples]
+    counts = Counter(key for key in keys if key is not None)
     if not counts:
         return False
     # `most_common` keeps the order of arrival among equals.
-    return bool(samples[claims.index(counts.most_common(1)[0][0])]["correct"])
+    return bool(samples[keys.index(counts.most_common(1)[0][0])]["correct"])
 
 
 def _several(groups: Sequence[Sequence[Sample]], correct: Sequence[int], per_row: int) -> dict[str, Any]:
@@ -94,26 +86,10 @@ def _several(groups: Sequence[Sequence[Sample]], correct: Sequence[int], per_row
     }
 
 
-def _solutions(count: int | None) -> str | None:
-    """The kind of a puzzle by its number of solutions; None where that is unknown or 0."""
-    names = [name for name, lowest in _SOLUTIONS if count is not None and count >= lowest]
-    return names[-1] if names else None
-
-
-def _refusals(
-    groups: Sequence[Sequence[Sample]], rows: Sequence[Row], correct: Sequence[float], per_row: int
-) -> dict[str, Any]:
-    """Shares of the answer "impossible": on puzzles without a solution (correct), and on the others (wrong)."""
-    impossible = [count for row, count in zip(rows, correct, strict=True) if row.get("solutions") == 0]
-    wrong = [
-        sum(sample["reason"] == "not-impossible" for sample in group)
-        for row, group in zip(rows, groups, strict=True)
-        if "nums" in row and row.get("solutions") != 0
-    ]
-    return {
-        **({"impossible": _share(impossible, per_row)} if impossible else {}),
-        **({"wrong_refusals": _share(wrong, per_row, "share")} if wrong else {}),
-    }
+def _by_number(value: str) -> tuple[float, str]:
+    """Sort key of a group's value: by the number that it begins with, if there is one."""
+    digits = re.match(r"\d+", value)
+    return (float(digits[0]) if digits else -1.0, value)
 
 
 def _tokens(samples: Sequence[Sample]) -> dict[str, Any]:

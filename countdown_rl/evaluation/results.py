@@ -15,28 +15,17 @@ from countdown_rl.artifacts import Manifest
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation.metrics import Sample
+from countdown_rl.tasks.registry import task_of
 
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
 
-#: Title of each breakdown in the metrics, and how its kinds are called.
-_BREAKDOWNS = {
-    "by_size": ("Count of numbers", "{} numbers"),
-    "by_needs": ("Operators needed", "{}"),
-    "by_solutions": ("Number of solutions", "{} solutions"),
-}
-_KINDS = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed", "1 solutions": "1 solution"}
-_REFUSALS = {
-    "impossible": "impossible puzzles, and the answer is impossible",
-    "wrong_refusals": "solvable puzzles, and the answer is impossible",
-}
-
-#: Baselines: values of ``--model`` that stand for no model, and their kind.
-BASELINES = {"random": "floor", "solver": "ceiling", "teacher": "teacher"}
+#: Kinds of baselines, which take the place of a model in an evaluation.
+BASELINE_KINDS = ("floor", "ceiling", "teacher")
 
 
 def is_baseline(metrics: Mapping[str, Any]) -> bool:
     """Return True if *metrics* are those of a baseline, not of a model."""
-    return metrics["model"]["kind"] in BASELINES.values()
+    return metrics["model"]["kind"] in BASELINE_KINDS
 
 
 class _Figures(TypedDict, total=False):
@@ -68,21 +57,16 @@ class _Details(TypedDict, total=False):
     data: Required[dict[str, Any]]
     decoding: Required[_Decoding]
     reasons: Required[dict[str, int]]
-    by_size: dict[str, _Figures]
-    by_needs: dict[str, _Figures]
-    by_solutions: dict[str, _Figures]
+    groups: Required[dict[str, dict[str, _Figures]]]
     format: float
     truncated: float
     mean_tokens: float
     rules: list[str]
-    task: str
+    task: Required[str]
     precision: str
 
 
 class _Sample(TypedDict, total=False):
-    nums: list[int]
-    target: int
-    question: str
     completion: Required[str]
     correct: Required[bool]
     reason: Required[str]
@@ -135,34 +119,32 @@ def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]
     jsonl.write_rows(directory / SAMPLES, samples)
 
 
-def refuses(metrics: Mapping[str, Any]) -> bool:
-    """Return True if a puzzle is impossible, or the answer "impossible" was given to one that is not."""
-    return "impossible" in metrics or "not-impossible" in metrics["reasons"]
-
-
-def breakdowns(metrics: Mapping[str, Any], *, refusals: bool) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield a title, a kind of puzzle and its figures: by numbers, operators and solutions, and the *refusals*."""
-    for key, (title, name) in _BREAKDOWNS.items():
-        for kind, figures in metrics.get(key, {}).items():
-            yield title, _KINDS.get(kind) or _KINDS.get(name.format(kind)) or name.format(kind), figures
-    for key, name in _REFUSALS.items():
-        if refusals and (figures := metrics.get(key)):
-            yield "Answer impossible", name, {"accuracy": figures.get("share")} | figures
+def breakdowns(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the title of each group, the name of a value, and its figures."""
+    task = task_of(metrics)
+    for group, values in metrics["groups"].items():
+        for value, figures in values.items():
+            yield task.group_title(group), task.group_name(group, value), figures
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
-    ``low`` and ``high`` are the ends of the 95% interval of ``accuracy``, ``acc_3`` is the accuracy on puzzles of
-    three numbers, ``add_sub`` and ``mul_div`` are those by operators needed.
+    ``low`` and ``high`` are the ends of the 95% interval of ``accuracy``. Accuracies by group follow under their
+    names, such as ``numbers_3``, where the task lists the group as a main one.
     """
+    task = task_of(metrics)
     low, high = metrics["interval"]
     shares = {
         "accuracy": metrics["accuracy"],
         "low": low,
         "high": high,
-        **{f"acc_{size}": share["accuracy"] for size, share in metrics["by_size"].items()},
-        **{needs.replace("-", "_"): share["accuracy"] for needs, share in metrics["by_needs"].items()},
+        **{
+            f"{group}_{value}": share["accuracy"]
+            for group, values in metrics["groups"].items()
+            if task.is_main(group)
+            for value, share in values.items()
+        },
         "format": metrics["format"],
         "trunc": metrics["truncated"],
     }

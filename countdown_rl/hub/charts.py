@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from countdown_rl.runlog.log import KIND, StepRow, thinned
+from countdown_rl.runlog.log import GROUP, StepRow, thinned
 
 WIDTH, HEIGHT = 360, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 12, 26
@@ -63,19 +63,21 @@ _QUANTITIES: tuple[tuple[str, str, str, Format], ...] = (
     ("grad_norm", "Gradient norm", "before clipping", _number),
     ("seconds", "Seconds per step", "generation, rewards and loss", _number),
 )
-_KINDS = {"add_sub": "of puzzles that + and − solve", "mul_div": "of puzzles that need × or ÷"}
 
 
 def curves(rows: Sequence[StepRow], *, readouts: bool = True) -> list[Curve]:
     """The charts of a training log, one for each quantity that was measured."""
     points = thinned(rows, stride(rows))
     quantities = list(_QUANTITIES)
-    for column in sorted({name for row in rows for name in row.kinds}):
-        kind = column.removeprefix(KIND)
-        quantities.append((column, "Share solved", _KINDS.get(kind, f"of puzzles with {kind} numbers"), _share))
+    quantities += [
+        (column, "Share solved", column.removeprefix(GROUP).replace("_", " "), _share)
+        for column in sorted({name for row in rows for name in row.groups})
+    ]
     charts = []
     for name, title, subtitle, text in quantities:
-        values = [(row.step, row.kinds.get(name) if name in row.kinds else getattr(row, name, None)) for row in points]
+        values = [
+            (row.step, row.groups.get(name) if name in row.groups else getattr(row, name, None)) for row in points
+        ]
         series = [(step, value) for step, value in values if value is not None]
         if series:
             smooth = smoothed(series)

@@ -16,8 +16,8 @@ from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.hub import formats
 from countdown_rl.hub.model_card import Release
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.tasks.explain import REASONS
+from countdown_rl.tasks.countdown import TASK, CountdownRow
+from countdown_rl.tasks.task import REASONS
 
 #: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
 WLLAMA = Path(__file__).parents[1] / "assets" / "wllama"
@@ -82,7 +82,7 @@ def text(file: Path, chain: Sequence[Link]) -> str:
             trained=any(link.by_grpo for link in chain),
             version=VERSION,
             max_tokens=MAX_TOKENS,
-            reasons=REASONS,
+            reasons={**REASONS, **TASK.reasons},
             license=(WLLAMA / "LICENSE").read_text("utf-8"),
             **_puzzles(file, chain),
         )

@@ -127,7 +127,7 @@ def _metadata(release: Release) -> Any:
 
 
 def _groups(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(kind, figures) for _, kind, figures in breakdowns(metrics, refusals=False)]
+    return [(kind, figures) for _, kind, figures in breakdowns(metrics)]
 
 
 def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]:

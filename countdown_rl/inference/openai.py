@@ -114,7 +114,7 @@ class OpenAI:
 
     def prompt(self, row: Row) -> dict[str, Any]:
         """The prompt for *row*."""
-        return {"messages": row.messages(), "style": row.get("style") or row.default_style}
+        return {"messages": row.messages(), "style": row.get("style") or row.styles[0]}
 
     def prepare(self, length: int) -> int | None:
         return None

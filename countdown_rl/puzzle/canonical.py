@@ -1,30 +1,12 @@
 """Canonical form of an answer, for majority voting.
 
 Two expressions are equal when one becomes the other by reordering or re-bracketing sums and products:
-``(2 + 3) * 4`` and ``4 * (3 + 2)``, ``8 - (5 - 3)`` and ``8 + 3 - 5``. Any other answer (a number, a word,
-a text outside the language) is compared as text.
+``(2 + 3) * 4`` and ``4 * (3 + 2)``, ``8 - (5 - 3)`` and ``8 + 3 - 5``.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from countdown_rl.puzzle.expression import ExpressionError, Tree, parse
-
-
-def claim(sample: Mapping[str, Any]) -> str | None:
-    """The canonical form of the answer of a graded *sample*; None where it has no answer."""
-    answer = sample["answer"]
-    if answer is None:
-        return None
-    plain = " ".join(answer.lower().split()).rstrip(".!")
-    if "nums" not in sample:  # a word problem: the number is the answer
-        return plain if sample["value"] is None else str(sample["value"])
-    try:
-        expression = parse(answer)
-    except ExpressionError:
-        return plain
-    form = canonical(expression.tree)
-    return form if expression.agrees else f"{form} = something else"
+from countdown_rl.puzzle.expression import Tree
 
 
 def canonical(tree: Tree) -> str:

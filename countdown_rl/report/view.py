@@ -9,12 +9,13 @@ from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MADE_BY, Link
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare, diagnose
-from countdown_rl.evaluation.results import Result, breakdowns, is_baseline, refuses
+from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
 from countdown_rl.hub import charts, results
 from countdown_rl.report import transcripts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.tasks.explain import REASONS
+from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.task import REASONS
 
 Group = Mapping[str, Result]
 
@@ -63,7 +64,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "altered": artifacts.altered(last.manifest.inputs["model"]),
         "made_by": MADE_BY,
         "versions": last.manifest.versions,
-        "reasons": REASONS,
+        "reasons": {**REASONS, **task_of(last.metrics).reasons},
     }
 
 
@@ -142,9 +143,8 @@ def _details(evaluation: Result) -> dict[str, Any]:
 def _breakdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     """By title and kind of puzzle: each row's name, its share, and whether it is a bound."""
     groups: dict[str, dict[str, list[Any]]] = {}
-    refusals = any(refuses(row["metrics"]) for row in rows)
     for row in rows:
-        for title, kind, figures in breakdowns(row["metrics"], refusals=refusals):
+        for title, kind, figures in breakdowns(row["metrics"]):
             groups.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
     return groups
 

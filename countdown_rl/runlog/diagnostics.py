@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from countdown_rl.runlog.log import KIND, StepRow
+from countdown_rl.runlog.log import GROUP, StepRow
+from countdown_rl.tasks.task import Task
 
 #: Steps over which a condition must hold.
 WINDOW = 10
@@ -20,58 +21,86 @@ EARLY, NEARLY_ALL, HIGH = 3, 0.9, 0.3
 KEPT = 0.75
 #: A best mean below this may be chance.
 MIN_BEST = 0.05
+#: A group's value with more than this mean is solved.
+LEARNED = 0.3
 #: Nats per token below which all completions of a puzzle are alike.
 NO_ENTROPY = 0.01
 #: Prefix of the warnings that training has made the model worse.
 COLLAPSE = "collapse"
 
-_MULTIPLICATION, _ADDITION = "correct_mul_div", "correct_add_sub"
-_KINDS = {_MULTIPLICATION: "puzzles that need × or ÷", _ADDITION: "puzzles solvable with + and − alone"}
 
-
-def warnings(rows: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapping[str, str]) -> dict[str, str]:
+def warnings(
+    rows: Sequence[StepRow], task: Task, reasons: Mapping[str, int], examples: Mapping[str, str]
+) -> dict[str, str]:
     """The warnings that *rows*, newest last, give rise to: sentences by a short name.
 
     Args:
+        task: names the groups.
         reasons: counts of the reasons, in words, for which recent answers were graded wrong.
         examples: for each reason an answer, or the end of a completion, graded wrong for it.
     """
-    texts = {**_collapses(rows), "multiplication": _not_learned(rows)}
+    texts = {**_collapses(rows, task), **_not_learned(rows, task)}
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
         texts |= {"entropy": _entropy(last), "length": _length(last), "zero": _zero(last, reasons, examples)}
     return {name: text for name, text in texts.items() if text}
 
 
-def _collapses(rows: Sequence[StepRow]) -> dict[str, str]:
-    """Collapses of the share correct: of all puzzles, or of a kind while others are kept."""
-    kinds = {}
-    for name in sorted({name for row in rows[-WINDOW:] for name in row.kinds}):
-        fall = _fall([share for row in rows if (share := row.kinds.get(name)) is not None])
+def _collapses(rows: Sequence[StepRow], task: Task) -> dict[str, str]:
+    """Collapses of the share correct: of all rows, or of a group's value while others of that group are kept."""
+    falls = {}
+    for column, shares in _shares(rows, rows[-WINDOW:]).items():
+        fall = _fall(shares)
         if fall and fall.best >= MIN_BEST:
-            kinds[name] = fall
-    worst = min(kinds, key=lambda name: kinds[name].now / kinds[name].best, default="")
-    # Of puzzles by their count of numbers, or by the operators they need, some are lost and others kept.
-    if any(fall.now > KEPT * fall.best and (name in _KINDS) == (worst in _KINDS) for name, fall in kinds.items()):
-        if not kinds[worst].significant:
+            falls[column] = fall
+    worst = min(falls, key=lambda column: falls[column].now / falls[column].best, default="")
+    if any(fall.now > KEPT * fall.best and _group(column) == _group(worst) for column, fall in falls.items()):
+        if not falls[worst].significant:
             return {}
         return {
-            f"collapse of {worst.removeprefix(KIND)}": f"{_kind(worst)} are being unlearned, and the mean hides it: "
-            f"{kinds[worst]}; try a lower --learning-rate, --beta 0.01, or data with more of them (gen-data --balance)."
+            f"{COLLAPSE} of {worst.removeprefix(GROUP)}": f"rows with {_name(worst, task)} are being unlearned, and "
+            f"the mean hides it: {falls[worst]}; try a lower --learning-rate, --beta 0.01, or data with more of them."
         }
     total, reward = (_fall(shares, early=True) for shares in ([r.correct for r in rows], [r.reward for r in rows]))
     if not total or not total.significant:
         return {}
     if reward and reward.significant:
-        return {"collapse": f"training diverges: {total} of all puzzles; try a lower --learning-rate, or --beta 0.01."}
+        return {COLLAPSE: f"training diverges: {total} of all rows; try a lower --learning-rate, or --beta 0.01."}
     return {
-        "collapse of correctness": f"the reward is kept up without correct answers: {total} of all puzzles; give "
+        f"{COLLAPSE} of correctness": f"the reward is kept up without correct answers: {total} of all rows; give "
         "correct answers more weight (--reward correct=1), and other rewards less."
     }
 
 
-def _kind(name: str) -> str:
-    return _KINDS.get(name) or f"puzzles of {name.removeprefix(KIND)} numbers"
+def _not_learned(rows: Sequence[StepRow], task: Task) -> dict[str, str]:
+    """A group's value that is not learned while another one of that group is solved."""
+    shares = {column: values for column, values in _shares(rows, rows).items() if len(values) >= WINDOW}
+    texts = {}
+    for column, values in shares.items():
+        if len(values) < LONG_WINDOW or _best(values, WINDOW) >= MIN_BEST:
+            continue
+        for other, others in shares.items():
+            if _group(other) == _group(column) and (level := _mean(others[-WINDOW:])) >= LEARNED:
+                texts[f"{column.removeprefix(GROUP)} not learned"] = (
+                    f"{_name(column, task)}: not being learned, with {_mean(values[-WINDOW:]):.0%} of the completions "
+                    f"correct where {_name(other, task)} has {level:.0%}; try data with more such rows."
+                )
+    return texts
+
+
+def _shares(rows: Sequence[StepRow], among: Sequence[StepRow]) -> dict[str, list[float]]:
+    """The shares correct in *rows* by the group columns that *among* has."""
+    columns = sorted({column for row in among for column in row.groups})
+    return {column: [share for row in rows if (share := row.groups.get(column)) is not None] for column in columns}
+
+
+def _group(column: str) -> str:
+    return column.removeprefix(GROUP).partition("_")[0]
+
+
+def _name(column: str, task: Task) -> str:
+    group, _, value = column.removeprefix(GROUP).partition("_")
+    return task.group_name(group, value)
 
 
 @dataclass(frozen=True)
@@ -104,18 +133,6 @@ def _best(shares: Sequence[float], count: int) -> float:
     """The highest mean of *count* shares in a row."""
     sums = list(accumulate(shares, initial=0.0))
     return max(end - start for start, end in zip(sums, sums[count:], strict=False)) / count
-
-
-def _not_learned(rows: Sequence[StepRow]) -> str:
-    hard, easy = (
-        [share for row in rows if (share := row.kinds.get(name)) is not None] for name in (_MULTIPLICATION, _ADDITION)
-    )
-    if len(hard) < LONG_WINDOW or len(easy) < WINDOW or _best(hard, WINDOW) >= MIN_BEST or _mean(easy[-WINDOW:]) < 0.3:
-        return ""
-    return (
-        f"multiplication is not being learned: {_mean(hard[-WINDOW:]):.0%} of the completions to puzzles that need × "
-        f"or ÷ are correct, {_mean(easy[-WINDOW:]):.0%} of the others; try data with more of them (gen-data --balance)."
-    )
 
 
 def _entropy(last: Sequence[StepRow]) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.errors import InputError
+from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.task import Row
 
 
 @dataclass(frozen=True)
@@ -32,25 +34,21 @@ class StepRow:
     seconds_rest: float = 0.0  # data, optimiser, logging
     eval_correct: float | None = None  # share of the validation puzzles solved greedily; None between evaluations
     importance_sampling_ratio: float | None = None  # of the policy to vLLM, whose completions it corrects; mean
-    #: Share correct by kind of puzzle, under its column (``correct_3``, ``correct_mul_div``); None in a step
-    #: without such a puzzle.
-    kinds: Mapping[str, float | None] = field(default_factory=dict)
+    #: Share correct by group, under its column (``correct_numbers_4``); None in a step without such a row.
+    groups: Mapping[str, float | None] = field(default_factory=dict)
 
 
-COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "kinds")
+COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "groups")
 #: Columns that every log has; the others are those that were measured.
-_REQUIRED = tuple(column.name for column in fields(StepRow) if column.default is MISSING and column.name != "kinds")
-#: Prefix of the column of a kind of puzzle.
-KIND = "correct_"
+_REQUIRED = tuple(column.name for column in fields(StepRow) if column.default is MISSING and column.name != "groups")
+#: Prefix of the column of a group's value: ``correct_numbers_4``.
+GROUP = "correct_"
 
 
-def kinds(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kind columns of the puzzle *row*: by its count of numbers, and by the operators it needs."""
-    size = row.get("size") or len(row.get("nums") or ())
-    names = [str(size)] if size else []
-    if row.get("needs"):
-        names.append(row["needs"].replace("-", "_"))
-    return tuple(KIND + name for name in names)
+def group_columns(row: Row) -> tuple[str, ...]:
+    """The columns that the *row* of a task counts in: one for each main group."""
+    task = task_of({"task": row.task})
+    return tuple(f"{GROUP}{group}_{value}" for group, value in row.groups.items() if task.is_main(group))
 
 
 def thinned(rows: Sequence[StepRow], every: int) -> list[StepRow]:
@@ -64,8 +62,8 @@ def thinned(rows: Sequence[StepRow], every: int) -> list[StepRow]:
 def mean(rows: Sequence[StepRow]) -> StepRow:
     """The means of *rows*, under the step of the last one."""
     values = {name: _mean(getattr(row, name) for row in rows) for name in COLUMNS[1:]}
-    shares = {name: _mean(row.kinds.get(name) for row in rows) for name in _kind_columns(rows)}
-    return StepRow(step=rows[-1].step, kinds=shares, **values)  # type: ignore[arg-type]
+    shares = {name: _mean(row.groups.get(name) for row in rows) for name in _group_columns(rows)}
+    return StepRow(step=rows[-1].step, groups=shares, **values)  # type: ignore[arg-type]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -73,8 +71,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return rounded(sum(present) / len(present)) if present else None
 
 
-def _kind_columns(rows: Iterable[StepRow]) -> list[str]:
-    return sorted({name for row in rows for name in row.kinds})
+def _group_columns(rows: Iterable[StepRow]) -> list[str]:
+    return sorted({name for row in rows for name in row.groups})
 
 
 def rounded(value: float) -> float:
@@ -85,13 +83,13 @@ def rounded(value: float) -> float:
 def write(path: Path, rows: Iterable[StepRow]) -> None:
     """Write the whole log, atomically."""
     rows = list(rows)
-    shares = _kind_columns(rows)
+    shares = _group_columns(rows)
     columns = [name for name in COLUMNS if name in _REQUIRED or any(getattr(row, name) is not None for row in rows)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*columns, *shares])
     for row in rows:  # csv writes None as an empty field
-        writer.writerow([*(getattr(row, name) for name in columns), *(row.kinds.get(name) for name in shares)])
+        writer.writerow([*(getattr(row, name) for name in columns), *(row.groups.get(name) for name in shares)])
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text.getvalue())
@@ -103,7 +101,7 @@ def read(path: Path) -> list[StepRow]:
     with path.open(newline="") as stream:
         reader = csv.DictReader(stream)
         names = tuple(reader.fieldnames or ())
-        shares = tuple(name for name in names if name.startswith(KIND))
+        shares = tuple(name for name in names if name.startswith(GROUP))
         if not set(_REQUIRED) <= set(names) - set(shares) <= set(COLUMNS):
             raise InputError(f"{path} is not a training log of this version of countdown-rl.")
         try:
@@ -114,5 +112,5 @@ def read(path: Path) -> list[StepRow]:
 
 def _row(line: Mapping[str, str], shares: Sequence[str]) -> StepRow:
     values: dict[str, Any] = {name: float(text) if text else None for name, text in line.items()}
-    kinds = {name: values.pop(name) for name in shares}
-    return StepRow(**values | {"step": int(line["step"]), "kinds": kinds})
+    groups = {name: values.pop(name) for name in shares}
+    return StepRow(**values | {"step": int(line["step"]), "groups": groups})

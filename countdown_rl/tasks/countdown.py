@@ -1,15 +1,17 @@
 """The Countdown task: prompt and grading of one puzzle."""
 
+import random
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from countdown_rl.errors import InputError
-from countdown_rl.puzzle import expression, rules
+from countdown_rl.puzzle import canonical, expression, rules
 from countdown_rl.puzzle.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.puzzle.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.task import Baseline, Group, Row, Task
 
 SYSTEM = (
     "You are a careful solver of number puzzles. First reason inside <think> and </think>, "
@@ -27,24 +29,26 @@ _INTEGER = re.compile(r"\s*([0-9]{1,15})(?:\.0+)?\s*").fullmatch
 _LIST = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,; ]\s*[0-9]+)*)\s*,?\s*[\])]?\s*").fullmatch
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
-#: Reasons why an expression, or the lack of one, is not right; those of its syntax are the expression's own.
-REASONS = {
-    "no-answer": "no complete <answer> after the thinking",
+#: Reasons why an expression is not right; those of its syntax are the expression's own.
+_REASONS = {
     "number-not-given": "a number that is not in the puzzle",
     "number-used-twice": "a number used more often than it is given",
     "number-left-out": "a number not used, where the rule asks for all",
     "operator-not-allowed": "an operator that this puzzle does not allow",
     "not-positive-integer": "an intermediate result that is no positive integer, under the television rule",
     "wrong-value": "a legal expression whose value is not the target",
-    "not-impossible": "the answer is impossible, but there is a solution",
-    "not-proved": "the answer is impossible, but the puzzle is too large to prove it",
+    "not-impossible": "a refusal, but there is a solution",
+    "not-proved": "a refusal of a puzzle that is too large to prove it",
 }
+#: Names of the numbers of solutions, by the lowest.
+SOLUTIONS = ((0, "0"), (1, "1"), (2, "2-4"), (5, "5+"))
 
 
 class CountdownRow(Row):
     """A puzzle: ``nums``, ``target``, and where they are not the default ``rule``, ``operators`` and ``style``."""
 
     task = "countdown"
+    kept_fields = ("nums", "target", "needs", "operators", "rule")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         for key in ("nums", "target"):
@@ -93,6 +97,47 @@ class CountdownRow(Row):
             return value, "answers-disagree"
         return value, "" if top == puzzle.target * bottom else "wrong-value"
 
+    @property
+    def reference(self) -> str:
+        return str(self.puzzle.target)
+
+    @property
+    def headline(self) -> str:
+        return f"{' '.join(map(str, self.puzzle.numbers))} → {self.puzzle.target}"
+
+    @property
+    def identity(self) -> str:
+        return " ".join(map(str, self._sorted))
+
+    @property
+    def id(self) -> str:
+        return self.puzzle.id
+
+    @property
+    def split(self) -> str:
+        return rules.split_of(self._sorted)
+
+    @property
+    def groups(self) -> dict[str, str]:
+        groups = {"numbers": str(len(self._sorted))}
+        if needs := self.get("needs"):
+            groups["needs"] = needs
+        if (count := self.get("solutions")) is not None:
+            groups["solutions"] = next(name for lowest, name in reversed(SOLUTIONS) if count >= lowest)
+        return groups
+
+    @property
+    def rule(self) -> str:
+        return self.puzzle.rule.name
+
+    def vote_key(self, answer: str, value: str | None) -> str:
+        try:
+            parsed = parse(answer)
+        except ExpressionError:
+            return super().vote_key(answer, None)
+        form = canonical.canonical(parsed.tree)
+        return form if parsed.agrees else f"{form} = something else"
+
     def _misuse(self, numbers: list[int]) -> str:
         """The reason why *numbers* are not those that the rule asks for, or ""."""
         unused = list(self._sorted)
@@ -137,3 +182,73 @@ def _solvable(puzzle: Puzzle) -> bool | None:
     from countdown_rl.puzzle.solver import solvable
 
     return solvable(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None
+
+
+def random_answer(row: CountdownRow, rng: random.Random) -> str:
+    """A random expression that obeys the rules of the puzzle.
+
+    Two random values on the table are joined by a random operator until one value is left; a join that the rules
+    forbid is drawn again. Where not all numbers must be used, their count is drawn first.
+    """
+    puzzle = row.puzzle
+    count = len(puzzle.numbers) if puzzle.rule.every else rng.randint(1, len(puzzle.numbers))
+    table = [(Fraction(number), str(number)) for number in rng.sample(puzzle.numbers, count)]
+    while len(table) > 1:
+        (a, left), (b, right) = pair = rng.sample(table, 2)
+        operator = rng.choice(puzzle.operators)
+        if operator == "/" and b == 0:
+            continue
+        value = a + b if operator == "+" else a - b if operator == "-" else a * b if operator == "*" else a / b
+        # This terminates: sums and products of positive integers are always allowed.
+        if puzzle.rule.whole and (value <= 0 or value.denominator != 1):
+            continue
+        for joined in pair:
+            table.remove(joined)
+        table.append((value, f"({left} {operator} {right})"))
+    text = table[0][1]
+    return text[1:-1] if text.startswith("(") else text
+
+
+def solver_answer(row: CountdownRow, rng: random.Random) -> str:
+    """A solution of the puzzle, or ``impossible``."""
+    from countdown_rl.puzzle.solver import solve
+
+    return solve(row.puzzle).solution or "impossible"
+
+
+TASK = Task(
+    name="countdown",
+    title="Countdown numbers puzzle",
+    purpose="Make a target from given numbers with + - * / and parentheses, each number used once.",
+    row=CountdownRow,
+    fields={
+        "id": "identifier: the numbers in ascending order, and the target",
+        "nums": "the numbers, each used exactly once (or as `rule` says)",
+        "target": "the number to reach",
+        "solutions": "how many distinct solutions there are, counted exhaustively; 0 means proved impossible",
+        "solution": "one of them",
+        "needs": "`add-sub` where + and - suffice, else `mul-div`",
+        "size": "the count of numbers",
+        "rule": "how numbers may be used, where it is not `exactly-once`",
+        "operators": "the operators allowed, where they are not all four",
+        "style": "the response format, where it is not the default",
+    },
+    example={"nums": [19, 36, 55, 7], "target": 65},
+    reasons=expression.REASONS | _REASONS,
+    groups={
+        "numbers": Group("Count of numbers", "{} numbers"),
+        "needs": Group("Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}),
+        "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
+    },
+    source="countdown_rl.data.countdown:CountdownSource",
+    data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible", "balance")),
+    baselines={
+        "random": Baseline("floor", "a random legal expression", answer=random_answer),
+        "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
+        "teacher": Baseline(
+            "teacher",
+            "the search that countdown-tiny was trained on, without a mistake",
+            policy="countdown_rl.evaluation.baselines:Teacher",
+        ),
+    },
+)

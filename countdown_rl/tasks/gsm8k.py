@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from countdown_rl.errors import InputError
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.task import Row, Task
 
 _SYSTEM = (
     "You solve word problems in arithmetic. First reason inside <{tag}> and </{tag}>, then give the final "
@@ -28,7 +28,8 @@ class Gsm8kRow(Row):
     """A word problem: ``question``, and ``gold``, the right number as exact text."""
 
     task = "gsm8k"
-    default_style = "lines"
+    styles = ("lines", "begun", "own")
+    kept_fields = ("question", "gold")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
@@ -38,6 +39,19 @@ class Gsm8kRow(Row):
             self.gold = Fraction(fields["gold"] if _GOLD(fields["gold"]) else "")
         except (ValueError, ZeroDivisionError):
             raise InputError("`gold` should be an exact number such as -7 or 5/2") from None
+
+    @property
+    def reference(self) -> str:
+        return str(self["gold"])
+
+    @property
+    def headline(self) -> str:
+        return " ".join(self["question"].split())
+
+    @property
+    def identity(self) -> str:
+        # The same problem in other white space, case or punctuation is the same problem.
+        return " ".join(re.findall(r"\w+", self["question"].casefold()))
 
     def messages(self) -> list[dict[str, str]]:
         tag = self.style.tag
@@ -54,17 +68,20 @@ class Gsm8kRow(Row):
         return str(value), "" if value == self.gold else "wrong-value"
 
 
-def gold(answer: str) -> str:
-    """The gold answer after ``####`` in *answer*, as exact text such as ``-7`` or ``5/2``.
+def import_row(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a published problem, whose ``answer`` ends with ``####`` and the right number.
 
     Raises:
-        InputError: there is none, or it is no number.
+        InputError: there is no question, or no such answer.
     """
+    question, answer = fields.get("question"), fields.get("answer")
+    if not isinstance(question, str) or not isinstance(answer, str):
+        raise InputError("there is no `question` or no `answer`")
     _, mark, text = answer.rpartition("####")
     value = _number(text) if mark else None
     if value is None:
         raise InputError("`answer` should end with `####` and a number")
-    return str(value)
+    return {"task": "gsm8k", "question": question.strip(), "gold": str(value), "solution": answer.strip()}
 
 
 def _number(text: str) -> Fraction | None:
@@ -74,3 +91,22 @@ def _number(text: str) -> Fraction | None:
         return None
     value = Fraction(match[2].replace(",", ""))
     return -value if match[1] in ("-", "−") else value
+
+
+TASK = Task(
+    name="gsm8k",
+    title="GSM8K word problems",
+    purpose="Solve a word problem in arithmetic and give the final number.",
+    row=Gsm8kRow,
+    fields={
+        "id": "identifier: a digest of the question",
+        "task": "`gsm8k`",
+        "question": "the word problem",
+        "gold": "the right number, exact",
+        "solution": "the published solution",
+        "style": "the response format, where it is not the default",
+    },
+    example={"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
+    import_row=import_row,
+    benchmark="openai/gsm8k",
+)

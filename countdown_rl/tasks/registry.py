@@ -1,14 +1,55 @@
 """Registry of the tasks, and the parser of data rows."""
 
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from countdown_rl.errors import InputError
-from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.tasks.gsm8k import Gsm8kRow
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.task import Row, Task, resolve
 
-TASKS: dict[str, type[Row]] = {row.task: row for row in (CountdownRow, Gsm8kRow)}
+GROUP = "countdown_rl.tasks"
+#: The task of rows that name none.
+DEFAULT = "countdown"
+#: The tasks of this package; those of others come from their entry points.
+_OWN = {"countdown": "countdown_rl.tasks.countdown:TASK", "gsm8k": "countdown_rl.tasks.gsm8k:TASK"}
+
+
+@cache
+def task(name: str) -> Task:
+    """The task called *name*.
+
+    Raises:
+        InputError: there is none, or the package that has it cannot be imported.
+    """
+    if name in _OWN:
+        found: Task = resolve(_OWN[name])
+        return found
+    entry = _others().get(name)
+    if entry is None:
+        raise InputError(f"there is no task {name!r}; take {' or '.join(names())}")
+    try:
+        loaded = entry.load()
+    except Exception as error:  # anything may happen in a module of somebody else
+        raise InputError(f"the task {name!r} of {entry.value} cannot be imported: {error}") from error
+    if not isinstance(loaded, Task) or loaded.name != name or loaded.row.task != name:
+        raise InputError(f"{entry.value} is no Task with the name {name!r}")
+    return loaded
+
+
+def names() -> list[str]:
+    """The names of all tasks."""
+    return [*_OWN, *sorted(_others().keys() - _OWN.keys())]
+
+
+def task_of(fields: Mapping[str, Any]) -> Task:
+    """The task of a row, a graded completion or metrics: the one in their field ``task``."""
+    return task(fields.get("task") or DEFAULT)
+
+
+def baseline_names() -> list[str]:
+    """The names of the baselines of all tasks."""
+    return list(dict.fromkeys(baseline for name in names() for baseline in task(name).baselines))
 
 
 def parse_row(fields: Any) -> Row:
@@ -21,7 +62,12 @@ def parse_row(fields: Any) -> Row:
         return fields
     if not isinstance(fields, Mapping):
         raise InputError("not a JSON object")
-    name = fields.get("task") or CountdownRow.task
-    if name not in TASKS:
-        raise InputError(f"there is no task {name!r}; take {' or '.join(TASKS)}")
-    return TASKS[name](fields)
+    name = fields.get("task") or DEFAULT
+    if not isinstance(name, str):
+        raise InputError("`task` should be text")
+    return task(name).row(fields)
+
+
+@cache
+def _others() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}

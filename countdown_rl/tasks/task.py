@@ -1,18 +1,20 @@
-"""A task's data row, which knows its prompt and grades completions.
+"""The task interface: a task, its data rows, and the grade of a completion.
 
-A task is a subclass of :class:`Row`, listed in :mod:`countdown_rl.tasks.registry`.
+A task is one :class:`Task` object with a subclass of :class:`Row`. Everything that a stage needs to know of a task is
+asked of these two.
 """
 
+import hashlib
+import importlib
+import random
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.errors import InputError
+from countdown_rl.puzzle.rules import PARTS, SPLITS
 from countdown_rl.tasks.response_format import STYLES, Style
-
-#: Fields of a row that are kept beside a completion: enough to read it, and to grade it again.
-SHOWN = ("id", "task", "nums", "target", "needs", "operators", "rule", "style", "question", "gold")
 
 
 @dataclass(slots=True)  # not frozen: that would make grading a quarter slower
@@ -25,7 +27,7 @@ class Grade:
         correct: the answer is right.
         answer: the text of the answer, if there is one.
         value: its exact value as text, ``65`` or ``13/2``, if it has one.
-        reason: empty when correct, else a key of :data:`countdown_rl.tasks.explain.REASONS`.
+        reason: empty when correct, else a key of :attr:`Task.reasons` or of :data:`REASONS`.
         trailing: text other than white space follows the last ``</answer>``.
     """
 
@@ -48,24 +50,37 @@ class Grade:
         return self.value is not None or self.correct or self.reason == "not-impossible"
 
 
+#: Reasons that any task may give, in words; a task adds its own.
+REASONS = {
+    "no-answer": "no complete <answer> after the thinking",
+    "empty": "an empty answer",
+    "not-a-number": "an answer that is no number",
+    "wrong-value": "a value other than the right one",
+    "refused": "the server refused to answer",
+}
+
+
 class Row(Mapping[str, Any]):
     """One row of a data set: a read-only mapping of its fields, validated when made.
 
     Attributes:
         task: the name of its task.
-        style: the layout of its completions.
+        styles: the response formats that the task knows, the default first.
+        kept_fields: fields that are kept beside a completion: enough to read it, and to grade it again.
+        style: the response format of this row.
 
     Raises:
         InputError: a field is missing or wrong; the text says which, without a place.
     """
 
     task: ClassVar[str]
-    default_style: ClassVar[str] = "begun"
+    styles: ClassVar[tuple[str, ...]] = ("begun", "own")
+    kept_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        style = fields.get("style") or self.default_style
-        if not isinstance(style, str) or style not in STYLES:
-            raise InputError(f"`style` should be one of {', '.join(STYLES)}")
+        style = fields.get("style") or self.styles[0]
+        if style not in self.styles:
+            raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self._fields = dict(fields)
         self.style: Style = STYLES[style]
 
@@ -93,8 +108,159 @@ class Row(Mapping[str, Any]):
     def judge(self, answer: str) -> tuple[str | None, str]:
         """The exact value of *answer* as text, and the reason why it is not right ("" when it is)."""
 
+    @property
+    @abstractmethod
+    def reference(self) -> str:
+        """The value of a right answer, as text such as ``65`` or ``5/2``."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """The row in one line, for tables and lists."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The part of a row that must not be in two splits."""
+
+    @property
+    def id(self) -> str:
+        """The identifier of the row: equal for rows that ask the same."""
+        return str(self.get("id") or hashlib.sha256(self.identity.encode()).hexdigest()[:16])
+
+    @property
+    def split(self) -> str:
+        """The split that the row belongs to in every data set; it depends on :attr:`identity` alone."""
+        part = int(hashlib.sha256(self.identity.encode()).hexdigest()[:15], 16) % PARTS
+        return SPLITS[max(0, part - PARTS + 3)]
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The value of each group that the row is in, such as ``{"numbers": "4", "needs": "mul-div"}``.
+
+        Metrics, the training log and the curriculum count rows by them; :attr:`Task.groups` has their titles.
+        """
+        return {}
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule that answers are graded by; "" where the task has one rule only."""
+        return ""
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The fields that are kept beside a completion."""
+        return {key: self[key] for key in ("id", "task", *self.kept_fields, "style") if key in self}
+
+    def vote_key(self, answer: str, value: str | None) -> str:
+        """The canonical form of an *answer* with its *value*, for majority voting."""
+        return value or " ".join(answer.lower().split()).rstrip(".!")
+
     def grade(self, completion: str) -> Grade:
         """The grade of a *completion* of the prompt."""
         form, strict, answer, trailing = self.style.read(completion)
         value, reason = (None, "no-answer") if answer is None else self.judge(answer)
         return Grade(form, strict, not reason, answer, value, reason, trailing)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Words for the values of a group: its *title*, a *label* for any value, and *names* of single values.
+
+    The accuracies of a *main* group are in ``metrics.json`` and in the training log.
+    """
+
+    title: str
+    label: str = "{}"
+    names: Mapping[str, str] = field(default_factory=dict)
+    main: bool = True
+
+    def name(self, group_value: str) -> str:
+        """The name of a value, such as ``4 numbers``."""
+        return self.names.get(group_value) or self.label.format(group_value)
+
+
+#: A function or class, or where to import it from when it is used, as "module:name".
+Hook = Callable[..., Any] | str
+
+
+def resolve(hook: Hook) -> Any:
+    """Return what *hook* stands for."""
+    if not isinstance(hook, str):
+        return hook
+    module, _, name = hook.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A solver that is no model, evaluated like one; each is a value of ``eval --model``.
+
+    Attributes:
+        kind: what its accuracy is for a model.
+        about: a phrase for tables.
+        answer: ``(row, rng) -> str``, the answer alone; or
+        policy: ``(max_new_tokens) -> policy`` with ``policy.complete(row, seed) -> (text, tokens, ended)`` and
+            ``policy.expected_accuracy(row) -> float``, the exact probability of a right answer.
+    """
+
+    kind: Literal["floor", "ceiling", "teacher"]
+    about: str
+    answer: Hook | None = None
+    policy: Hook | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, as the stages see it. A distribution registers it in the entry point group ``countdown_rl.tasks``.
+
+    Attributes:
+        title: for headings, such as ``Countdown numbers puzzle``.
+        purpose: what a completion has to do, in one sentence; for cards.
+        row: the class of its rows.
+        fields: descriptions of a row's fields, for the data card.
+        example: the fields of a row, for cards and checks.
+        reasons: reasons of its grades, in words.
+        groups: titles of the groups of its rows.
+        draw: ``(rng) -> fields`` of a random row, if rows can be generated. A row that was drawn before, or belongs to
+            another split, is drawn again.
+        import_row: ``(fields) -> fields`` of a row from those of a published one; InputError where it is none. Without
+            it published rows are taken as they are.
+        source: in place of these two, a class such as :class:`countdown_rl.data.source.Source`.
+        data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
+        baselines: by the name that ``--model`` takes.
+        readers: ``(sample, row, plan) -> reading or None``, tried in turn by ``diagnose``.
+        benchmark: the Hub data set that its test split is, if that is a registered benchmark.
+    """
+
+    name: str
+    title: str
+    purpose: str
+    row: type[Row]
+    fields: Mapping[str, str]
+    example: Mapping[str, Any]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    draw: Callable[[random.Random], Mapping[str, Any]] | None = None
+    import_row: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    source: Hook = "countdown_rl.data.source:Source"
+    data_options: frozenset[str] = frozenset()
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    readers: tuple[Hook, ...] = ()
+    benchmark: str | None = None
+
+    def reason(self, key: str) -> str:
+        """The reason of a grade, in words."""
+        return self.reasons.get(key) or REASONS.get(key, key)
+
+    def group_name(self, group: str, group_value: str) -> str:
+        """The name of a group's value, such as ``4 numbers``."""
+        return self.groups[group].name(group_value) if group in self.groups else f"{group} {group_value}"
+
+    def is_main(self, group: str) -> bool:
+        """Return True if the accuracies of a group are in ``metrics.json`` and in the training log."""
+        return group not in self.groups or self.groups[group].main
+
+    def group_title(self, group: str) -> str:
+        """The title of a group, such as ``Count of numbers``."""
+        return self.groups[group].title if group in self.groups else group

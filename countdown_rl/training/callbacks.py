@@ -17,9 +17,8 @@ from countdown_rl import processes
 from countdown_rl.errors import CountdownError
 from countdown_rl.runlog import diagnostics
 from countdown_rl.runlog.journal import Journal
-from countdown_rl.runlog.log import KIND, StepRow, rounded
-from countdown_rl.tasks.explain import REASONS
-from countdown_rl.tasks.task import SHOWN
+from countdown_rl.runlog.log import GROUP, StepRow, rounded
+from countdown_rl.tasks.task import Task
 from countdown_rl.training.checkpoints import Checkpoints, Schedule
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import Curriculum, kind
@@ -43,11 +42,13 @@ class Recorder(TrainerCallback):
         journal: Journal,
         store: Checkpoints,
         curriculum: Curriculum | None,
+        task: Task,
         *,
         on_step: Callable[[StepRow], None],
         on_warning: Callable[[str], None],
     ) -> None:
         self._options, self._journal, self._store, self._curriculum = options, journal, store, curriculum
+        self._task = task
         self._on_step, self._on_warning = on_step, on_warning
         self._schedule = Schedule(options)
         self._begin = time.perf_counter()
@@ -58,7 +59,7 @@ class Recorder(TrainerCallback):
     def on_graded(self, step: int, completions: Sequence[GradedCompletion]) -> None:
         """Take in a round of completions, generated for *step* and the steps that share them."""
         wrong = [each for each in completions if not each.grade.correct]
-        reasons = [REASONS.get(each.grade.reason, each.grade.reason) for each in wrong]
+        reasons = [self._task.reason(each.grade.reason) for each in wrong]
         self._reasons.append(Counter(reasons))
         self._examples |= {
             reason: each.grade.answer or each.text[-_TAIL:] for reason, each in zip(reasons, wrong, strict=True)
@@ -98,7 +99,7 @@ class Recorder(TrainerCallback):
             state.global_step, self._generation_logs | {"eval_correct": None} | logs, time.perf_counter() - self._begin
         )
         self._journal.add_row(row)
-        warnings = diagnostics.warnings(self._journal.rows, sum(self._reasons, Counter()), self._examples)
+        warnings = diagnostics.warnings(self._journal.rows, self._task, sum(self._reasons, Counter()), self._examples)
         new = {name: text for name, text in warnings.items() if name not in self._journal.warnings}
         self._journal.warnings |= new
         if self._options.stop_on_collapse and any(name.startswith(diagnostics.COLLAPSE) for name in warnings):
@@ -138,7 +139,7 @@ def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
         seconds_rest=rounded(max(0.0, seconds - sum(parts.values()))),
         eval_correct=logs.get("eval_correct"),
         importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
-        kinds={name: rounded(share) for name, share in logs.items() if name.startswith(KIND)},
+        groups={name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)},
         **{name: rounded(value) for name, value in parts.items()},
     )
 
@@ -148,7 +149,7 @@ def _sample(step: int, completion: GradedCompletion, options: TrainOptions) -> d
     truncated = grade.answer is None and completion.tokens >= options.max_completion_length
     return (
         {"step": step}
-        | {key: row[key] for key in SHOWN if key in row}
+        | row.kept
         | {"completion": completion.text}
         | {key: getattr(grade, key) for key in ("correct", "reason", "answer", "value")}
         | {"tokens": completion.tokens, "truncated": truncated}

@@ -1,11 +1,11 @@
 """Order in which a run draws puzzles: every one in turn, or more of the kinds that the model solves sometimes.
 
 A group whose completions are all wrong gives no gradient, and one whose completions are all correct gives none without
-a discount and little with it. The curriculum counts the recent groups with both outcomes for every kind of puzzle
-(count of numbers, operators needed, number of solutions), and draws a kind in proportion to its rows times that share.
-Half of a round is drawn from all rows alike: without puzzles that it solves at once, a model unlearns how it solves
-them. The draws of a round depend on the seed, the number of the round and these counts alone, so a resumed run draws
-the same puzzles.
+a discount and little with it. The curriculum counts the recent groups with both outcomes for every kind of row (the
+values of its groups: for Countdown the count of numbers, the operators needed, the number of solutions), and draws a
+kind in proportion to its rows times that share. Half of a round is drawn from all rows alike: without puzzles that it
+solves at once, a model unlearns how it solves them. The draws of a round depend on the seed, the number of the round
+and these counts alone, so a resumed run draws the same puzzles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-Row = Mapping[str, Any]
+from countdown_rl.tasks.task import Row
+
 #: By kind: [groups, groups with both outcomes], discounted over time.
 Evidence = dict[str, list[float]]
 
@@ -24,25 +25,11 @@ _UNIFORM = 0.5
 _DECAY = 0.95
 #: Rounds that may be drawn before the rewards of the first of them are known: data loaders prefetch.
 _AHEAD = 2
-#: Upper ends of the ranges of solutions that count as one kind.
-_SOLUTIONS = (0, 1, 3, 9)
 
 
 def kind(row: Row) -> str:
-    """The kind of the puzzle *row*, e.g. ``4 numbers, mul-div, 2-3 solutions``."""
-    size = row.get("size") or len(row.get("nums") or ())
-    return f"{size} numbers, {row.get('needs') or '?'}, {_solutions(row.get('solutions'))} solutions"
-
-
-def _solutions(solutions: int | None) -> str:
-    if solutions is None:
-        return "?"
-    low = 0
-    for high in _SOLUTIONS:
-        if solutions <= high:
-            return str(high) if low == high else f"{low}-{high}"
-        low = high + 1
-    return f"{low}+"
+    """The kind of the *row*: the values of all its groups, e.g. ``numbers 4, needs mul-div, solutions 2-4``."""
+    return ", ".join(f"{group} {value}" for group, value in row.groups.items())
 
 
 def in_turn(count: int, seed: int, start: int = 0) -> Iterator[int]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from countdown_rl.errors import UsageError, first_line
 from countdown_rl.options import MAX_FLOAT
-from countdown_rl.runlog.log import kinds
+from countdown_rl.runlog.log import group_columns
 from countdown_rl.tasks.task import Grade, Row
 
 Reward = Callable[[Grade, Row, int], float]
@@ -37,8 +37,7 @@ def _closeness(grade: Grade, row: Row, n_tokens: int) -> float:
         return 1.0
     if not grade.legal or grade.value is None:
         return 0.0
-    target = row["gold"] if "gold" in row else row["target"]
-    return float(1 / (1 + abs(Fraction(grade.value) - Fraction(target))))
+    return float(1 / (1 + abs(Fraction(grade.value) - Fraction(row.reference))))
 
 
 def _no_trailing(grade: Grade, row: Row, n_tokens: int) -> float:
@@ -230,5 +229,5 @@ class Grading:
         log_metric("correct", sum(completion.grade.correct for completion in self._completions) / count)
         log_metric("format", sum(completion.grade.format for completion in self._completions) / count)
         for completion in self._completions:  # TRL takes the mean over all of them, in every process
-            for kind in kinds(completion.row):
-                log_metric(kind, float(completion.grade.correct))
+            for column in group_columns(completion.row):
+                log_metric(column, float(completion.grade.correct))

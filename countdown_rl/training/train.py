@@ -19,6 +19,7 @@ from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import StepRow
+from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import preflight, rewards, trl_config
 from countdown_rl.training.checkpoints import Checkpoints, step_of
@@ -228,7 +229,7 @@ def _trainer(
         order = partial(curriculum.indices, first_round)
     else:
         order = partial(in_turn, len(rows), options.seed, first_round * round_size)
-    recorder = Recorder(options, journal, store, curriculum, on_step=on_step, on_warning=on_warning)
+    recorder = Recorder(options, journal, store, curriculum, task_of(rows[0]), on_step=on_step, on_warning=on_warning)
     grading = rewards.Grading(rows, loaded.tokenizer, recorder.on_graded)
     lora_config = peft.LoraConfig(
         r=options.lora_r,

@@ -29,5 +29,5 @@ def _document(line: str) -> dict[str, str]:
         "system": turns["system"],
         "user": turns["user"],
         "prefill": turns.get("assistant", ""),
-        "reference": str(row["gold"] if "gold" in row else row["target"]),
+        "reference": row.reference,
     }

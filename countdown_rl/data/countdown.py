@@ -1,0 +1,129 @@
+"""Countdown rows: generated from a distribution of puzzles, or imported, every one solved exhaustively."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from countdown_rl import processes
+from countdown_rl.data import generate
+from countdown_rl.data.config import DataOptions
+from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
+from countdown_rl.data.enumeration import Enumeration
+from countdown_rl.data.source import Candidate, Dropped, Source
+from countdown_rl.errors import InputError, UsageError
+from countdown_rl.puzzle import rules
+from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
+from countdown_rl.tasks.countdown import integer, numbers_of
+from countdown_rl.tasks.task import Row, Task
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
+
+
+class CountdownSource(Source):
+    """Puzzles of the distribution that the options ask for."""
+
+    def __init__(self, task: Task, options: DataOptions) -> None:
+        super().__init__(task, options)
+        self._distribution = distribution_of(options)
+        self._exclusion = Exclusion()
+
+    def keep_out(self, fields: Mapping[str, Any]) -> None:
+        """Keep out a puzzle; without a target, its numbers with every target."""
+        nums, target = numbers_of(fields), integer(fields.get("target"))
+        if nums is None:
+            raise InputError("there is no list of whole numbers in `nums` or `numbers`")
+        if target is None:
+            self._exclusion.number_sets.add(tuple(sorted(nums)))
+        else:
+            self._exclusion.puzzles.add((tuple(sorted(nums)), target))
+
+    def keep_out_identity(self, row: Row) -> None:
+        self._exclusion.number_sets.add(tuple(sorted(row["nums"])))
+
+    def candidate(self, published_split: str, fields: Mapping[str, Any], *, own_test: bool = False) -> Candidate:
+        nums, target = numbers_of(fields), integer(fields.get("target"))
+        if nums is None or target is None or min(nums) < 1 or target < 1:
+            raise Dropped("not-a-row", "without positive whole numbers in nums (or numbers) and target")
+        if len(nums) > MAX_NUMBERS:
+            raise Dropped("too-many-numbers", f"of more than {MAX_NUMBERS} numbers")
+        if not own_test and (tuple(sorted(nums)), target) in self._exclusion:
+            raise Dropped("excluded")
+        puzzle = Puzzle(tuple(nums), target, self._distribution.rule, self._distribution.operators)
+
+        def make() -> dict[str, Any]:
+            row = generate.solved_row(puzzle)
+            if not (row["solutions"] or own_test or self.options.impossible):
+                raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
+            return row
+
+        return Candidate(puzzle.id, "test" if own_test else rules.split_of(nums), make)
+
+    def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
+        enumeration = Enumeration(self._distribution, self._exclusion)
+        plans = [generate.plan(enumeration, *size, seed=self.options.seed) for size in sizes.items()]
+        workers = self.options.workers or processes.cpu_threads()
+        return {plan.split: generate.rows(plan, workers=workers) for plan in plans}
+
+
+def distribution_of(options: DataOptions) -> Distribution:
+    """The distribution that *options* ask for.
+
+    Raises:
+        UsageError: one of them cannot be read, or they contradict each other.
+    """
+    preset = PRESETS[options.preset]
+    try:
+        operators = rules.operators(options.operators) if options.operators else preset.operators
+    except InputError as error:
+        raise UsageError(str(error)) from None
+    wanted = replace(
+        preset,
+        impossible=options.impossible,
+        balance=tuple(sorted(set(options.balance))),
+        rule=rules.rule(options.rule) if options.rule else preset.rule,
+        operators=operators,
+        sizes=_sizes(options.size) or preset.sizes,
+    )
+    if options.numbers:
+        values, tiles = _numbers(options.numbers)
+        wanted = replace(wanted, values=values, tiles=tiles)
+    if options.targets:
+        match = _RANGE(options.targets)
+        if not match or match[3]:
+            raise UsageError(f"--targets {options.targets}: write LOW-HIGH, e.g. 10-100.")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not 1 <= low <= high:
+            raise UsageError(f"--targets {options.targets}: targets begin at 1, the lower one first.")
+        wanted = replace(wanted, low=low, high=high)
+    if wanted.tiles and max(wanted.sizes) > len(wanted.values):
+        raise UsageError(f"--numbers has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}.")
+    return wanted
+
+
+def _sizes(specs: Iterable[str]) -> dict[int, float]:
+    """Weights by count of numbers."""
+    sizes: dict[int, float] = {}
+    for spec in specs:
+        size, _, weight = spec.partition("=")
+        try:
+            sizes[int(size)] = float(weight or 1)
+        except ValueError:
+            raise UsageError(f"--size {spec}: write a number, or a number and a weight such as 4=0.5.") from None
+        if not 1 <= int(size) <= rules.MAX_NUMBERS or not 0 < sizes[int(size)] < float("inf"):
+            raise UsageError(f"--size {spec}: puzzles have 1 to {rules.MAX_NUMBERS} numbers, and weights are above 0.")
+    return sizes
+
+
+def _numbers(spec: str) -> tuple[tuple[int, ...], bool]:
+    """The values to draw from, and whether they are tiles."""
+    items = [_RANGE(item.strip()) for item in spec.split(",")]
+    values: list[int] = []
+    for item in items:
+        if not item:
+            raise UsageError(f"--numbers {spec}: write a range such as 1-99, or tiles such as 25,50,1-10x2.")
+        low, high = int(item[1]), int(item[2] or item[1])
+        if not 1 <= low <= high or high - low > 100_000:
+            raise UsageError(f"--numbers {spec}: numbers begin at 1, the lower one first.")
+        values += list(range(low, high + 1)) * int(item[3] or 1)
+    return tuple(sorted(values)), len(items) > 1 or any(item and item[3] for item in items)
