@@ -1,0 +1,212 @@
+"""Tables of the README and the docs, filled from the files that the pipeline and the benchmarks wrote.
+
+    python -m benchmarks.tables
+
+Rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in README.md and docs/*.md. A test checks
+that nothing would change.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+#: Rows of the README's table: the evaluation, and what it is called there.
+SUMMARY = {
+    "base": "start: the shipped model",
+    "adapter": "trained with GRPO",
+    "quantized": "trained, merged, 4-bit",
+    "solver": "exact solver",
+}
+#: Rows of the table of sizes: parameters in millions, and the file of results.
+SIZES = {"1.08": "learning-1m", "5.16": "learning-5m", "10.21": "learning-10m"}
+
+
+def render(text: str) -> str:
+    """*text* with all its tables filled."""
+    return _TABLE.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[3]}", text)
+
+
+def result(name: str) -> Any:
+    """A file of ``benchmarks/results``."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def comparison() -> str:
+    """The table of ``compare``, with the line under it that says how it was measured."""
+    return (ROOT / "artifacts/eval/comparison/comparison.md").read_text().strip()
+
+
+def compared() -> dict[str, dict[str, str]]:
+    """The cells of :func:`comparison`, by row and column."""
+    header, _, *lines = [line for line in comparison().splitlines() if line.startswith("|")]
+    columns = [cell.strip() for cell in header.strip("|").split("|")]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    return {name: dict(zip(columns[1:], cells, strict=True)) for name, *cells in rows}
+
+
+def summary() -> str:
+    columns = {"solved": "solved", "95%": "95% interval", "3 numbers": "3 numbers", "4 numbers": "4 numbers"}
+    rows = compared()
+    cells = [(text, *(rows[name][column] for column in columns)) for name, text in SUMMARY.items()]
+    return table(("", *columns.values()), cells)
+
+
+def learning() -> str:
+    """The gains of every seed: 42 is the pipeline's own run."""
+    rows = compared()
+    change = percent(share(rows["adapter-sampled"]["pass@4"]) - share(rows["base-sampled"]["pass@4"]), sign=True)
+    cells = [rows[name][column] for name in ("adapter", "adapter-sampled") for column in ("solved", before(rows))]
+    lines = [("42", *cells, change, minutes(ROOT / "artifacts/train/log.csv"))]
+    for run in result("learning")["runs"]:
+        change = percent(run["sampled"]["gain"]["pass_at"]["4"]["difference"], sign=True)
+        log = ROOT / f"benchmarks/results/learning-{run['seed']}.csv"
+        lines.append((str(run["seed"]), *both(run), change, minutes(log)))
+    header = ("seed", "greedy", "gain", "sampled", "gain", "change of pass@4", "minutes of steps")
+    return table(header, lines)
+
+
+def sizes() -> str:
+    rows, lines = compared(), {}
+    cells = [
+        rows[name][column]
+        for kind in ("", "-sampled")
+        for name, column in ((f"base{kind}", "solved"), (f"adapter{kind}", "solved"), (f"adapter{kind}", before(rows)))
+    ]
+    lines["3.48"] = ("3.48 (shipped)", *cells)
+    for millions, name in SIZES.items():
+        found = result(name)
+        lines[millions] = (millions, *(
+            cell
+            for kind in ("greedy", "sampled")
+            for cell in (percent(found["base"][kind]["accuracy"]), *gain(found["runs"][0][kind]))
+        ))  # fmt: skip
+    header = ("million parameters", *("start", "trained", "gain", "start, sampled", "trained", "gain"))
+    return table(header, [lines[millions] for millions in sorted(lines, key=float)])
+
+
+def variants() -> str:
+    """Every training option of ``benchmarks.variants``, over its seeds."""
+    runs: dict[str, list[Any]] = {}
+    for run in result("variants")["runs"]:
+        runs.setdefault(run["variant"], []).append(run)
+    lines = []
+    for name in sorted(runs, key=lambda name: (name != "pipeline", name.startswith("plain"))):
+        some = sorted(runs[name], key=lambda run: run["seed"])
+        cells = []
+        for kind in ("greedy", "sampled"):
+            gains = [run[kind]["gain"]["difference"] for run in some]
+            cells += [points(mean(gains)), ", ".join(map(points, gains))]
+        lines.append((name, *cells, f"{mean([run['minutes'] for run in some]):.1f}"))
+    return table(("", "greedy", "by seed", "sampled", "by seed", "minutes"), lines)
+
+
+def passes() -> str:
+    names, results = ("start", "trained"), result("passes")["results"]
+    counts = list(results[0]["pass_at"])
+    lines = [
+        (name, *(percent(found["pass_at"][k]["share"]) for k in counts))
+        for name, found in zip(names, results, strict=True)
+    ]
+    return table(("k", *counts), lines)
+
+
+def budgets() -> str:
+    """Accuracy by the number of tokens, of models and of searches without a mistake."""
+    found = result("teacher")["accuracy by tokens"]
+    names = {
+        "teacher": "teacher: one of the next ways, drawn", "start": "start", "trained": "trained",
+        "plan in order": "the plan, way by way",
+    }  # fmt: skip
+    counts = list(found["teacher"]["all"])
+    lines = [
+        (text, *(percent(found[name][part].get(k)) for part in ("all", "4 numbers") for k in counts))
+        for name, text in names.items()
+    ]
+    return table(("order of the ways", *counts, *(f"4 numbers: {k}" for k in counts)), lines)
+
+
+def faults() -> str:
+    """What each fault costs, before and after training."""
+    found = result("execution")
+    causes = {
+        name: {cause["cause"]: (str(cause["occurrences"]), f"{100 * cause['points']:.1f}") for cause in part["causes"]}
+        for name, part in ((name, found[name]) for name in ("start", "trained"))
+    }
+    names = list(dict.fromkeys([*causes["start"], *causes["trained"]]))
+    lines = [
+        (name, *causes["start"].get(name, ("0", "0.0")), *causes["trained"].get(name, ("0", "0.0"))) for name in names
+    ]
+    unexplained = [f"{100 * found[name]['unexplained']:.1f}" for name in ("start", "trained")]
+    lines.append(("no single repair is enough", "", unexplained[0], "", unexplained[1]))
+    return table(("fault", "start", "points", "trained", "points"), lines)
+
+
+def lines() -> str:
+    """Puzzles solved within so many lines of a search."""
+    start, trained = (result("execution")[name]["solved_by_line"]["all"] for name in ("start", "trained"))
+    rows = {
+        "start": start["model"], "teacher": start["teacher"], "trained": trained["model"],
+        "the plan, way by way": start["plan in order"],
+    }  # fmt: skip
+    counts = [str(2**power) for power in range(len(start["model"]))]
+    return table(("lines", *counts), [(name, *map(percent, shares)) for name, shares in rows.items()])
+
+
+def minutes(log: Path) -> str:
+    """The time of all steps in a training log."""
+    with log.open() as stream:
+        return f"{sum(float(row['seconds']) for row in csv.DictReader(stream)) / 60:.1f}"
+
+
+def both(run: Any) -> list[str]:
+    return [cell for kind in ("greedy", "sampled") for cell in gain(run[kind])]
+
+
+def gain(scored: Any) -> tuple[str, str]:
+    """The accuracy of a run, and its gain with the interval."""
+    low, high = (f"{100 * value:+.1f}" for value in scored["gain"]["interval"])
+    return percent(scored["accuracy"]), f"{points(scored['gain']['difference'])} ({low} to {high})"
+
+
+def before(rows: dict[str, dict[str, str]]) -> str:
+    """The name of the last column: the paired difference."""
+    return list(rows["adapter"])[-1]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def percent(value: float | None, *, sign: bool = False) -> str:
+    return "" if value is None else points(value) if sign else f"{100 * value:.1f}%"
+
+
+def points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def share(text: str) -> float:
+    return float(text.removesuffix("%")) / 100
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+TABLES = {
+    function.__name__: function
+    for function in (summary, comparison, learning, sizes, variants, passes, budgets, faults, lines)
+}
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(render(page.read_text()))

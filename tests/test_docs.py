@@ -1,0 +1,216 @@
+"""README and docs: every command parses and runs, every path, link and flag exists, tables are those of the results.
+
+The commands of a page run in its order, in a directory that has the artifacts of the README's commands, with the values
+of ``QUICK`` after their own. A block under ``<!-- not run: REASON -->`` is only parsed.
+"""
+
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from benchmarks import tables
+from countdown_rl.cli import main
+from tests.support.command import status
+
+ROOT = Path(__file__).parents[1]
+README = "README.md"
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in tables.PAGES}
+COMMANDS = {name: main.command(name) for panel in main.COMMANDS.values() for name in panel}
+
+#: Options that a command gets after its own, by command and by the option that must be there; the last one counts.
+QUICK = {
+    ("gen-data", ""): "--n 300 --workers 1",
+    ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --max-completion-length 32 "
+    "--eval-size 2 --threads 1",
+    ("eval", ""): "--limit 4 --max-new-tokens 32 --threads 1",
+    ("eval", "--samples"): "--samples 2",
+    ("sft", ""): "--max-steps 1 --batch-tokens 500 --threads 1",
+    ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
+    ("verify", ""): "--limit 4",
+    ("report", ""): "--transcripts 2",
+}
+
+#: Flags in the text that belong to other programs.
+FOREIGN = {"--quick"}
+
+_BLOCK = re.compile(r"(?:<!-- not run: ([^>]+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
+
+
+class Block(NamedTuple):
+    """A fenced block: ``reason`` says why it is not run, ``output`` is the text block that follows it at once."""
+
+    language: str
+    text: str
+    reason: str
+    output: str
+
+    def lines(self) -> list[str]:
+        """Its shell commands."""
+        lines = self.text.replace("\\\n", " ").splitlines() if self.language == "bash" else []
+        return [line for line in lines if line.split("#")[0].strip()]
+
+
+def blocks(page: str) -> list[Block]:
+    matches = list(_BLOCK.finditer(page))
+    followers = [*matches[1:], None]
+    return [
+        Block(
+            match[2],
+            match[3],
+            match[1] or "",
+            after[3] if after and after[2] == "text" and after.start() - match.end() < 3 else "",
+        )
+        for match, after in zip(matches, followers, strict=True)
+    ]
+
+
+def prose(page: str) -> str:
+    return _BLOCK.sub("", page)
+
+
+def words(line: str) -> list[list[str]]:
+    """The words of each command of a pipe, without the redirection of its output."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        commands.append([]) if word == "|" else commands[-1].append(word)
+    return [command[: command.index(">")] if ">" in command else command for command in commands]
+
+
+def check(command: list[str]) -> None:
+    """Parse *command* as its own program does, without running it."""
+    if command[0] == "countdown-rl":
+        assert command[1] in COMMANDS
+        COMMANDS[command[1]].make_context(command[1], command[2:])
+    elif command[0] == "dvc":
+        parse_args = pytest.importorskip("dvc.cli").parse_args
+        parse_args(command[1:])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_command_parses(name):
+    for block in blocks(PAGES[name]):
+        for line in block.lines():
+            for command in words(line):
+                check(command)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_command_and_flag_in_the_text_exists(name):
+    flags = {
+        flag
+        for command in COMMANDS.values()
+        for param in command.params
+        for flag in (*param.opts, *param.secondary_opts)
+    }
+    for code in _INLINE.findall(prose(PAGES[name])):
+        first, *rest = code.split() or [""]
+        if first == "countdown-rl" and rest and rest[0] != "--help":
+            first, *rest = rest
+            assert first in COMMANDS, code
+        if first in COMMANDS and rest and "..." not in rest:
+            check(["countdown-rl", first, *shlex.split(code.partition(first)[2])])
+        elif first.startswith("--"):
+            assert first in flags | FOREIGN | {"--help"}, code
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_path_and_link_exists(name):
+    for path in re.findall(r"`((?:stages|countdown_rl|tests|benchmarks|docs)/[\w./-]+)`", PAGES[name]):
+        assert (ROOT / path).exists(), path
+    for target, anchor in _LINK.findall(prose(PAGES[name])):
+        if "://" in target:
+            continue
+        page = (ROOT / name).parent / target if target else ROOT / name
+        assert page.exists(), target
+        headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE) if anchor else []
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, (target, anchor)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_table_of_results_is_that_of_the_files(name):
+    assert tables.render(PAGES[name]) == PAGES[name], "python -m benchmarks.tables"
+
+
+def test_the_readme_is_short_and_leads_to_every_page():
+    assert len(PAGES[README].splitlines()) <= 130
+    assert [name for name in PAGES if name != README and name not in PAGES[README]] == []
+
+
+def run(page: str) -> None:
+    """Run the commands of *page* in the working directory."""
+    for block in blocks(page):
+        if block.language == "python":
+            name = re.match(r"# (\w+\.py)\n", block.text)
+            assert name, "a block of Python begins with the name of its file"
+            Path(name[1]).write_text(block.text)
+        if not block.reason:
+            printed = "".join(_run(line) for line in block.lines())
+            assert not block.output or printed.strip() == block.output.strip()
+
+
+def _run(line: str) -> str:
+    """Run one line and return its stdout; a single command of this package in this process, which saves its imports."""
+    commands = words(line)
+    if len(commands) > 1 or commands[0][0] != "countdown-rl":
+        done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, text=True)
+        assert done.returncode == 0, line
+        return done.stdout
+    (command,) = commands
+    quick = [value for (name, flag), value in QUICK.items() if name == command[1] and (not flag or flag in command)]
+    with redirect_stdout(io.StringIO()) as stdout, pytest.MonkeyPatch.context() as patch:
+        assert status(patch, *command[1:], *shlex.split(" ".join(quick))) == 0, line
+    return stdout.getvalue()
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory) -> Iterator[None]:
+    """Put ``countdown-rl`` and ``python`` of this environment on the path, and keep sys.path."""
+    directory = tmp_path_factory.mktemp("bin")
+    command = directory / "countdown-rl"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m countdown_rl "$@"\n')
+    command.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr(sys, "path", list(sys.path))
+        yield
+
+
+@pytest.fixture(scope="module")
+def site(shell, tmp_path_factory) -> Path:
+    """A directory in which the commands of the README have run."""
+    path = tmp_path_factory.mktemp("site")
+    (path / "stages").symlink_to(ROOT / "stages")
+    with chdir(path):
+        run(PAGES[README])
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAGES if name != README])
+def test_the_commands_of_a_page_run(name, site, tmp_path):
+    if any(block.lines() and not block.reason for block in blocks(PAGES[name])):
+        copy = shutil.copytree(site, tmp_path / "site", symlinks=True)
+        with chdir(copy):
+            run(PAGES[name])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_write_every_artifact(site):
+    for name in ("data", "adapter", "eval/adapter", "merged", "quantized", "release"):
+        assert (site / "artifacts" / name / "manifest.json").is_file()
