@@ -150,3 +150,28 @@ def test_a_clone_with_the_remote_has_everything_and_runs_nothing(project, root, 
     dvc("repro", "--quiet")
     assert not (root / "stages").exists()
     assert subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True).stdout == ""
+
+
+def check_lock() -> str:
+    """Return what the check of continuous integration says of dvc.lock, as in a clone without the cache."""
+    shutil.rmtree(".dvc/cache")
+    for path in ("artifacts/data", "artifacts/adapter"):
+        shutil.rmtree(path)
+    return subprocess.run([sys.executable, ROOT / ".ci/check_lock.py"], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("countdown_rl/tasks/module.py", "x = 1\n"),
+        ("stages/train.yaml", "train:\n  learning-rate: 1.0\n  temperature: 1.0\n"),
+        ("artifacts/train/log.csv", "step,reward\n"),
+    ],
+)
+def test_a_lock_of_other_code_options_or_results_is_found(project, file, text):
+    Path(file).write_text(text)
+    assert "train: " in check_lock()
+
+
+def test_the_lock_of_the_present_code_passes_without_the_cache(project):
+    assert check_lock() == ""
