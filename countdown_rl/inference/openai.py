@@ -215,7 +215,7 @@ class OpenAI:
     async def _ask(
         self, client: Any, prompt: Mapping[str, Any], number: int, on_text: Callable[[str], None] | None = None
     ) -> Completion:
-        import httpx
+        import httpx2
         import openai
 
         decoding, extra = self._decoding, CONTINUES.get(self.server)
@@ -243,7 +243,7 @@ class OpenAI:
             raise _FailedError(f"HTTP {error.status_code}", str(said or error)) from error
         except (TimeoutError, openai.APITimeoutError) as error:
             raise _FailedError("timeout", f"no answer within --timeout {self._timeout:g} s") from error
-        except (openai.APIConnectionError, httpx.TransportError) as error:
+        except (openai.APIConnectionError, httpx2.TransportError) as error:
             raise _FailedError("lost connection", str(error.__cause__ or error)) from error
         except openai.APIError as error:  # in the middle of a stream
             raise _FailedError("error", str(error)) from error
