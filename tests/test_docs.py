@@ -108,23 +108,21 @@ def test_each_command_parses(name):
                 check(command)
 
 
+def flags(command: str) -> set[str]:
+    return {flag for param in COMMANDS[command].params for flag in (*param.opts, *param.secondary_opts)} | {"--help"}
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_each_command_and_flag_in_the_text_exists(name):
-    flags = {
-        flag
-        for command in COMMANDS.values()
-        for param in command.params
-        for flag in (*param.opts, *param.secondary_opts)
-    }
+    every = set().union(*map(flags, COMMANDS))
     for code in _INLINE.findall(prose(PAGES[name])):
-        first, *rest = code.split() or [""]
-        if first == "countdown-rl" and rest and rest[0] != "--help":
-            first, *rest = rest
-            assert first in COMMANDS, code
-        if first in COMMANDS and rest and "..." not in rest:
-            check(["countdown-rl", first, *shlex.split(code.partition(first)[2])])
-        elif first.startswith("--"):
-            assert first in flags | FOREIGN | {"--help"}, code
+        parts = code.split()
+        if parts[0] == "countdown-rl" and parts[-1] != "--help":
+            parts = parts[1:]
+            assert parts[0] in COMMANDS, code
+        known = flags(parts[0]) if parts[0] in COMMANDS else every | FOREIGN
+        if parts[0] in COMMANDS or parts[0].startswith("--"):
+            assert {part for part in parts if part.startswith("--")} <= known, code
 
 
 @pytest.mark.parametrize("name", PAGES)
