@@ -17,7 +17,8 @@ class _Panels:
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 panel = param.rich_help_panel or ("Arguments" if param.param_type_name == "argument" else "Options")
-                panels.setdefault(panel, []).append(record)
+                flags = record[0].replace(" range>", ">").replace("<list[", "<").replace("]>", ">")
+                panels.setdefault(panel, []).append((flags, record[1]))
         for name, command in getattr(self, "commands", {}).items():
             panels.setdefault(command.rich_help_panel, []).append((name, command.help))
         for heading, rows in panels.items():
