@@ -28,8 +28,9 @@ def merge(
 
     - for bf16, GGUF or W4A16: dequantized, which is the trained policy but for one rounding.
 
-    Weights are written a tensor at a time, so with --verify none a model larger than memory can be merged. A result
-    whose logits differ from those of the adapter over the same base is refused.
+    Plain LoRA is merged a shard at a time, so with --verify none a model larger than memory can be merged. Other
+    adapters (DoRA, biases, modules trained in full), and 4-bit and GGUF bases, are merged by PEFT with the whole model
+    in memory, in fp32. A result whose logits differ from those of the adapter over the same base is refused.
 
     Examples:
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged

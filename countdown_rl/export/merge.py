@@ -1,5 +1,6 @@
-"""Merging a LoRA adapter into its base: full-precision weights, written one tensor at a time, and verified.
+"""Merging a LoRA adapter into its base: full-precision weights, and a comparison of them with the adapter.
 
+Plain LoRA over unquantized safetensors is merged one tensor at a time, everything else by PEFT.
 The base decides what survives. A QLoRA adapter was trained over NF4 weights. Merged into the de-quantized NF4 base,
 in bf16, it gives the trained policy (measured KL 0.001), but quantizing that to NF4 again rounds the adapter away.
 Merged into the original base it differs a little in bf16 (KL 0.16), and returns to the policy when the result is
@@ -8,24 +9,21 @@ quantized to NF4 (KL 0.02).
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from countdown_rl import artifacts
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import checkpoint, files, nf4, reference, shape
-from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
+from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.load import Loaded, load, load_tokenizer
 from countdown_rl.models.lora import Adapter
-from countdown_rl.models.nf4 import Nf4Checkpoint
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
 
@@ -42,28 +40,6 @@ _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Contents of the merged checkpoint.
-
-    Attributes:
-        transposed: weights stored as (in, out).
-        packed: weights that NF4 quantizes.
-        tied: (embedding, output head) where the base has one tensor for both.
-        untie: the adapter changes one of the two, so the merged checkpoint has a tensor for each.
-    """
-
-    specs: dict[str, TensorSpec]
-    transposed: frozenset[str]
-    packed: frozenset[str]
-    tied: tuple[str, str] | None
-    untie: bool
-
-    @property
-    def parameters(self) -> int:
-        return sum(spec.numel for spec in self.specs.values())
 
 
 def merge(
@@ -86,131 +62,130 @@ def merge(
     trained_over = ref.trained_precision or "unknown"
     if options.base == "dequantized" and trained_over != "nf4":
         raise UsageError(f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize.")
-    adapter = Adapter(reference.files(ref))
-    with (
-        artifacts.writing(
-            out, "merged", options=asdict(options), inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
-        ) as draft,
-        _safetensors_base(ref.base, draft.path.parent) as base,
-    ):
-        source = _open_base(base, ref.base, options)
-        dtype = DTYPES.get(options.dtype) or (torch.bfloat16 if ref.base.kind == "gguf" else None)
-        plan = _plan(base, source, adapter, dtype)
-        fake_quantize = options.base == "dequantized" and not isinstance(source, Nf4Checkpoint)
-        checkpoint.write(draft.path, plan.specs, _tensors(source, adapter, plan, fake_quantize))
-        _write_other_files(draft.path, base, ref, plan, dtype)
+    adapter, base = Adapter(reference.files(ref)), reference.files(ref.base)
+    _check_base(ref.base, base, options)
+    dtype = DTYPES.get(options.dtype)
+    with artifacts.writing(
+        out, "merged", options=asdict(options), inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
+    ) as draft:
+        if not _merge_plain(adapter, base, draft.path, options, dtype):
+            _merge_with_peft(ref, adapter, base, draft.path, options, dtype)
+        _write_tokenizer(draft.path, base, ref)
+        specs = Checkpoint(draft.path).specs.values()
         draft.facts.update(
             base=options.base,
             trained_over=trained_over,
-            adapted_modules=len(adapter.layers),
-            whole_tensors=len(adapter.saved),
-            parameters=plan.parameters,
-            bytes=sum(spec.nbytes for spec in plan.specs.values()),
+            adapted_modules=len(adapter.modules),
+            parameters=sum(spec.numel for spec in specs),
+            bytes=sum(spec.nbytes for spec in specs),
         )
         if options.verify != "none":
             if conversations is None:
                 conversations = probe.conversations(agreement.PROMPTS[options.verify])
-            ref = replace(ref, base=ModelRef(ref.base.source, "directory", base))
-            draft.facts["agreement"] = _verify(ref, draft.path, options, plan, trained_over, conversations)
+            draft.facts["agreement"] = _verify(ref, draft.path, options, trained_over, conversations)
     return artifacts.read(out, "merged", verify=False)
 
 
-@contextmanager
-def _safetensors_base(base: ModelRef, parent: Path) -> Iterator[Path]:
-    """The directory of *base* as safetensors; a GGUF file is de-quantized into a temporary one in *parent*."""
-    path = reference.files(base)
-    if path.is_dir():
-        yield path
-        return
-    # In fp32, so that its values are rounded once, after the merge.
-    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=parent) as name:
-        loaded = load(base, precision="fp32", device="cpu")
-        loaded.model.save_pretrained(name)
-        loaded.tokenizer.save_pretrained(name)
-        del loaded
-        yield Path(name)
-
-
-def _open_base(path: Path, base: ModelRef, options: MergeOptions) -> Checkpoint:
-    config = shape.quantization_config(path)
-    if config is None:
-        return Checkpoint(path)
-    if config.get("quant_method") != "bitsandbytes":
+def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
+    config = shape.quantization_config(path) if path.is_dir() else None
+    if config is not None and config.get("quant_method") != "bitsandbytes":
         raise ModelError(
-            f"{base.source} is quantized with {config.get('quant_method', 'an unknown method')}, which cannot be "
+            f"{ref.source} is quantized with {config.get('quant_method', 'an unknown method')}, which cannot be "
             "merged into; train over the unquantized weights."
         )
-    if options.base == "original":
+    if config is not None and options.base == "original":
         raise UsageError(
-            f"{base.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized."
+            f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized."
         )
-    return Nf4Checkpoint(path)
 
 
-def _plan(path: Path, source: Checkpoint, adapter: Adapter, dtype: torch.dtype | None) -> Plan:
-    model = shape.skeleton(shape.read_config(path))
-    names = {id(module): name for name, module in model.named_modules()}
-    tied = None
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if head is not None and model.config.tie_word_embeddings:
-        tied = (f"{names[id(embedding)]}.weight", f"{names[id(head)]}.weight")
-    if tied and adapter.config.get("ensure_weight_tying"):
-        _tie(adapter, *tied)
-        untie = tied[1] in adapter.parameters()
-    else:
-        untie = tied is not None and not set(tied).isdisjoint(adapter.parameters())
-    specs: dict[str, TensorSpec] = {}
-    for name, spec in source.specs.items():
-        if tied and name == tied[1]:
-            continue
-        specs[name] = TensorSpec(dtype if dtype and spec.dtype.is_floating_point else spec.dtype, spec.shape)
-        if tied and untie and name == tied[0]:
-            specs[tied[1]] = specs[name]
-    missing = sorted(set(adapter.parameters()) - specs.keys())
-    if missing:
-        raise ModelError(
-            f"{adapter.directory} changes {missing[0]}, which its base does not have"
-            f"{f' (and {len(missing) - 1} more)' if missing[1:] else ''}; it was trained over another."
-        )
-    transposed = {f"{name}.weight" for name, module in model.named_modules() if nf4.is_transposed(module)}
-    packed = {f"{name}.weight" for name in nf4.linears(model)}
-    return Plan(specs, frozenset(transposed), frozenset(packed), tied, untie)
+def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> bool:
+    """Merge plain LoRA into the unquantized safetensors at *base*, holding one shard of the result in memory.
 
+    Returns:
+        False if the adapter or the base is of another kind; nothing is written then.
 
-def _tie(adapter: Adapter, embedding: str, head: str) -> None:
-    """Keep one copy, the embedding's, of what an adapter trained with tied weights saved twice or as the head's."""
-    if head in adapter.saved:
-        adapter.saved.setdefault(embedding, adapter.saved.pop(head))
-    if embedding.removesuffix(".weight") in adapter.layers:
-        adapter.layers.pop(head.removesuffix(".weight"), None)
+    Raises:
+        ModelError: the adapter was trained over another base.
+    """
+    if not adapter.is_plain or base.is_file() or shape.quantization_config(base) is not None:
+        return False
+    source, model = Checkpoint(base), shape.skeleton(shape.read_config(base))
+    module_names = {id(module): name for name, module in model.named_modules()}
+    embedding, head = (
+        module_names.get(id(part)) for part in (model.get_input_embeddings(), model.get_output_embeddings())
+    )
+    tied = model.config.tie_word_embeddings
+    if tied and {embedding, head} & adapter.modules:
+        return False
+    weights = {f"{module}.weight" for module in adapter.modules}
+    if missing := sorted(weights - source.specs.keys()):
+        raise ModelError(f"{adapter.directory} changes {missing[0]}, which its base does not have.")
+    linears = nf4.linears(model)
+    if any(nf4.is_transposed(module) for module in linears.values()):
+        return False
+    rounded = {f"{name}.weight" for name in linears} if options.base == "dequantized" else set()
 
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, spec in source.specs.items():
+            if tied and name == f"{head}.weight":  # a copy of the embedding
+                continue
+            weight = source.read(name)
+            merged = adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight)
+            yield name, merged.to(dtype if dtype and spec.dtype.is_floating_point else spec.dtype)
 
-def _tensors(
-    source: Checkpoint, adapter: Adapter, plan: Plan, fake_quantize: bool
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, spec in plan.specs.items():
-        transposed = name in plan.transposed
-        is_untied_head = plan.tied is not None and plan.untie and name == plan.tied[1]
-        weight = source.read(plan.tied[0] if plan.tied and is_untied_head else name)
-        if fake_quantize and name in plan.packed:
-            weight = nf4.fake_quantize(weight.T).T if transposed else nf4.fake_quantize(weight)
-        merged = adapter.merge(name, weight, transposed=transposed)
-        del weight  # nothing is held while the next tensor is read
-        merged = merged.to(spec.dtype)
-        yield name, merged
-        del merged
-
-
-def _write_other_files(out: Path, base: Path, ref: ModelRef, plan: Plan, dtype: torch.dtype | None) -> None:
-    """Write the configuration, generation config and tokenizer."""
+    checkpoint.write(out, tensors())
     config = files.config(base)
-    config.pop("quantization_config", None)
     if dtype is not None:
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
-    if plan.untie:
-        config["tie_word_embeddings"] = False
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return True
+
+
+def _merge_with_peft(
+    ref: ModelRef, adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None
+) -> None:
+    """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32.
+
+    Raises:
+        ModelError: the adapter was trained over another base, cannot be merged, or holds values that are not finite.
+    """
+    from peft import get_peft_model_state_dict
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if dtype is None:
+        config = {} if base.is_file() else files.config(base)
+        dtype = getattr(torch, str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"))
+    precision = "nf4" if options.base == "dequantized" else "fp32"
+    model = load(ref, precision=precision, device="cpu", plain=True).model.float()
+    expected = get_peft_model_state_dict(model, save_embedding_layers=False).keys()
+    lora = {name for name in expected if ".lora_" in name}
+    if unmatched := sorted((adapter.names - expected - model.state_dict().keys()) | (lora - adapter.names)):
+        raise ModelError(f"{adapter.directory} and its base differ in {unmatched[0]}; it was trained over another.")
+    for part in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if isinstance(part, BaseTunerLayer):  # merged in place, which must not change the other where both are tied
+            part.base_layer.weight = torch.nn.Parameter(part.base_layer.weight.detach().clone())
+    try:
+        model = model.merge_and_unload()
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise ModelError(f"PEFT cannot merge {ref.source}: {first_line(error)}") from error
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if model.config.tie_word_embeddings and head is not None:
+        if torch.equal(embedding.weight, head.weight):
+            head.weight = embedding.weight
+        else:  # the adapter changed one of the two
+            model.config.tie_word_embeddings = False
+    nf4.cast(model, dtype)
+    for name, parameter in model.named_parameters():
+        checkpoint.check_finite(name, parameter.detach())
+    # The names of a 4-bit checkpoint's tensors are not those of the weights in them.
+    original_names = base.is_file() or shape.quantization_config(base) is None
+    model.save_pretrained(out, max_shard_size=checkpoint.MAX_SHARD_SIZE, save_original_format=original_names)
+
+
+def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:
+    """Write the tokenizer, and the generation config of the base."""
     if (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", out / "generation_config.json")
     adapter = reference.files(ref)
@@ -226,7 +201,6 @@ def _verify(
     ref: ModelRef,
     merged: Path,
     options: MergeOptions,
-    plan: Plan,
     trained_over: str,
     conversations: Sequence[Sequence[Mapping[str, str]]],
 ) -> dict[str, Any]:
@@ -235,7 +209,8 @@ def _verify(
     Raises:
         ModelError: the first of the two differs by more than rounding.
     """
-    large = plan.parameters > MAX_FP32_PARAMETERS
+    specs = Checkpoint(merged).specs.values()
+    large = sum(spec.numel for spec in specs) > MAX_FP32_PARAMETERS
     precision = "bf16" if large else "fp32"
 
     def load_adapter(precision: str) -> Loaded:
@@ -252,7 +227,7 @@ def _verify(
     del adapted
     merged_logits = agreement.logits(load(ModelRef(merged.name, "directory", merged), precision=precision), transcripts)
     with_definition = agreement.compare(adapted_logits, merged_logits)
-    narrowest = max((spec.dtype for spec in plan.specs.values() if spec.dtype in MAX_KL), key=MAX_KL.__getitem__)
+    narrowest = max((spec.dtype for spec in specs if spec.dtype in MAX_KL), key=MAX_KL.__getitem__)
     limit = MAX_KL[torch.bfloat16 if large else narrowest]
     if not with_definition.kl <= limit:  # also true of NaN
         raise ModelError(

@@ -1,14 +1,12 @@
-"""LoRA adapters: written as PEFT reads them, and merged into a checkpoint's tensors without a model.
+"""LoRA adapters: written as PEFT reads them, and plain ones merged into a checkpoint's tensors without a model.
 
 LoRA (Hu et al. 2021, arXiv:2106.09685) adds ``s B A`` to a weight, with ``s`` = alpha / r, or alpha / sqrt(r) when
-rank-stabilised (arXiv:2312.03732). DoRA (arXiv:2402.09353) then scales each output row to a learnt length. Merging
-is done in fp32, on the values that PEFT's layers compute with.
+rank-stabilised (arXiv:2312.03732). Merging is done in fp32, on the values that PEFT's layers compute with.
 """
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import fields
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -20,21 +18,17 @@ from countdown_rl.models import files, reference
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.reference import ModelRef
 
-#: Fields of a LoraConfig that do not change the weights or are handled here. All others must be unset.
-_SUPPORTED = {
-    *("task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
-    *("inference_mode", "r", "lora_alpha", "lora_dropout", "fan_in_fan_out", "use_rslora", "use_dora"),
-    *("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"),
-    *("rank_pattern", "alpha_pattern", "lora_bias", "ensure_weight_tying", "runtime_config", "init_lora_weights"),
-    *("megatron_core", "qalora_group_size", "eva_config"),  # without effect while their switches are off
+#: Fields of a LoraConfig that plain LoRA may set: read here, or without effect on the merged weights.
+_PLAIN = {
+    *("task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "bias"),
+    *("inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights"),
+    *("runtime_config", "megatron_core", "qalora_group_size", "eva_config"),
 }
 #: Initialisations that leave the base weights unchanged; the others (PiSSA, OLoRA, LoftQ, ...) modify them.
 _INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")
-
-_PART = re.compile(
-    r"(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)"
-    r"(?P<bias>\.bias)?(?:\.weight)?"
-)
+#: PEFT's own modules, in the names of an adapter's tensors.
+_PREFIX = "base_model.model."
 
 
 def save(
@@ -76,119 +70,66 @@ def loading_code(directory: Path, base: ModelRef) -> str:
     return f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({words}), {str(directory)!r})"
 
 
-@dataclass
-class Layer:
-    """The tensors of the adapter for one module. ``a`` is (r, in), ``b`` is (out, r)."""
-
-    scale: float = 0.0
-    a: torch.Tensor | None = None
-    b: torch.Tensor | None = None
-    bias: torch.Tensor | None = None
-    magnitude: torch.Tensor | None = None
-    embedding: bool = False
-
-
 class Adapter:
-    """The adapter in a directory: ``layers`` by module name, and by parameter name the tensors ``saved`` whole."""
+    """The adapter in a directory.
+
+    Attributes:
+        config: its ``adapter_config.json``.
+        names: the names of its tensors.
+        modules: the names of the modules that have LoRA.
+        is_plain: it is LoRA alone, which :meth:`merge` adds. PEFT merges others.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Read it. Raises ModelError if it uses something beside LoRA and DoRA that cannot be merged here."""
+        """Read its configuration and names. Raises ModelError if it cannot be merged."""
         self.directory = Path(directory)
         self.config = files.adapter_config(self.directory)
         self._check_config()
-        self.layers: dict[str, Layer] = {}
-        self.saved: dict[str, torch.Tensor] = {}
-        stored = Checkpoint(self.directory)
-        for key in stored.specs:
-            self._add(key, stored.read(key))
-        for module, layer in self.layers.items():
-            if layer.a is None or layer.b is None:
-                raise ModelError(f"{self.directory} holds half of the LoRA pair of {module}; train it again.")
-            if layer.embedding and layer.magnitude is not None:
-                raise ModelError(f"{self.directory} uses DoRA on the embedding {module}, which cannot be merged here.")
-            layer.scale = self._scale(module, rank=layer.a.shape[0])
+        self._tensors = Checkpoint(self.directory)
+        self.names = self._tensors.specs.keys()
+        self.modules = {name.partition(".lora_")[0].removeprefix(_PREFIX) for name in self.names if ".lora_" in name}
+        plain_names = {self._name(module, part) for module in self.modules for part in "AB"}
+        unusual = [name for name, value in self.config.items() if value and name not in _PLAIN]
+        self.is_plain = self.names == plain_names and not unusual
 
     def _check_config(self) -> None:
-        unsupported = [
-            f"{name}={value}"
-            for name, value in self.config.items()
-            if name not in _SUPPORTED and value and (name, value) != ("bias", "none")
-        ]
+        from peft import LoraConfig
+
+        start = self.config.get("init_lora_weights", True)
         if (kind := self.config.get("peft_type")) != "LORA":
-            unsupported.insert(0, f"{kind} instead of LoRA")
-        if (start := self.config.get("init_lora_weights", True)) not in _INITIALISATIONS:
-            unsupported.insert(0, f"init_lora_weights={start}, which changes the base itself")
-        if unsupported:
-            raise ModelError(
-                f"{self.directory} uses {unsupported[0]}, which cannot be merged here; merge it with PEFT."
-            )
-
-    def _add(self, key: str, tensor: torch.Tensor) -> None:
-        name = key.removeprefix("base_model.model.")
-        match = _PART.fullmatch(name)
-        if match is None:
-            # A module trained in full (modules_to_save), or an embedding saved along.
-            if "lora_" in name or not name.endswith((".weight", ".bias")):
-                raise ModelError(f"{self.directory} holds {key}, which cannot be merged here; merge it with PEFT.")
-            self.saved[name.replace(".modules_to_save", "").replace(".base_layer", "")] = tensor
-            return
-        layer = self.layers.setdefault(match["module"], Layer())
-        part = match["part"]
-        layer.embedding |= "embedding" in part
-        if match["bias"]:
-            layer.bias = tensor
-        elif part == "lora_magnitude_vector":
-            layer.magnitude = tensor
-        elif part.endswith("A"):
-            layer.a = tensor
+            unsupported = f"{kind} instead of LoRA"
+        elif start not in _INITIALISATIONS:
+            unsupported = f"init_lora_weights={start}, which changes the base itself"
+        elif unknown := sorted(self.config.keys() - {field.name for field in fields(LoraConfig)}):
+            unsupported = f"{unknown[0]}, which this version of PEFT does not know"
         else:
-            layer.b = tensor
+            return
+        raise ModelError(f"{self.directory} uses {unsupported}, so it cannot be merged here.")
 
-    def _scale(self, module: str, rank: int) -> float:
-        from peft.utils.other import get_pattern_key
-
-        patterns = self.config.get("alpha_pattern") or {}
-        alpha = patterns.get(get_pattern_key(patterns.keys(), module), self.config.get("lora_alpha", 8))
-        return alpha / (sqrt(rank) if self.config.get("use_rslora") else rank)
-
-    def parameters(self) -> Iterator[str]:
-        """The names of the parameters that the adapter changes."""
-        yield from self.saved
-        for module, layer in self.layers.items():
-            yield f"{module}.weight"
-            if layer.bias is not None:
-                yield f"{module}.bias"
-
-    def merge(self, name: str, weight: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
-        """The merged value of parameter *name*: fp32 where a layer changes it, else *weight* or its replacement.
-
-        *transposed* means that the weight is stored as (in, out), as in GPT-2's Conv1D.
+    def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """Return the merged value, in fp32, of parameter *name* if it has plain LoRA, else *weight*.
 
         Raises:
             ModelError: the shapes do not match.
         """
-        if name in self.saved:
-            if self.saved[name].shape != weight.shape:
-                raise ModelError(
-                    f"{self.directory} holds {name} as {tuple(self.saved[name].shape)}, where the base has "
-                    f"{tuple(weight.shape)}; a resized vocabulary cannot be merged here."
-                )
-            weight = self.saved[name]
-        module, _, kind = name.rpartition(".")
-        layer = self.layers.get(module)
-        if layer is None or layer.a is None or layer.b is None:
+        module = name.removesuffix(".weight")
+        if module not in self.modules:
             return weight
-        if kind == "bias":
-            return weight if layer.bias is None else weight.float() + layer.scale * layer.bias.float()
-        transposed = transposed or layer.embedding  # (vocabulary, hidden), and A is (r, vocabulary)
-        delta = (layer.b.float() @ layer.a.float()).mul_(layer.scale)
-        original = weight.float().T if transposed else weight.float()
-        if delta.shape != original.shape:
+        a, b = (self._tensors.read(self._name(module, part)).float() for part in "AB")  # (r, in), (out, r)
+        if (len(b), a.shape[1]) != weight.shape or len(a) != b.shape[1]:
             raise ModelError(
-                f"{self.directory} changes {module} by {tuple(delta.shape)}, where the base has "
-                f"{tuple(original.shape)}; this is not the base it was trained over."
+                f"{self.directory} changes {module} by {(len(b), a.shape[1])}, where the base has "
+                f"{tuple(weight.shape)}; this is not the base it was trained over."
             )
-        merged = delta.add_(original)  # in place: allocating another tensor of this size takes longer than the sum
-        if layer.magnitude is not None:
-            merged *= (layer.magnitude.float() / torch.linalg.vector_norm(merged, dim=1)).view(-1, 1)
-        return merged.T if transposed else merged
+        # In place: allocating another tensor of this size takes longer than the sum.
+        return (b @ a).mul_(self._scale(module, rank=len(a))).add_(weight)
+
+    def _scale(self, module: str, rank: int) -> float:
+        patterns = self.config.get("alpha_pattern") or {}
+        default = self.config.get("lora_alpha", 8)
+        # As PEFT matches them: a pattern is a module's name, or ends it.
+        alpha = next((patterns[key] for key in patterns if re.match(rf"(.*\.)?({key})$", module)), default)
+        return alpha / (sqrt(rank) if self.config.get("use_rslora") else rank)
+
+    def _name(self, module: str, part: str) -> str:
+        return f"{_PREFIX}{module}.lora_{part}.weight"

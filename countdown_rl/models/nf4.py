@@ -6,22 +6,13 @@ No ``Linear4bit`` runs on a CPU: with AVX512-BF16, in bitsandbytes 0.50, its fir
 place, after which gradients and ``dequantize`` are wrong.
 """
 
-import json
-from math import ceil, prod
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
-
 BLOCK = 64
 #: Values quantized at once on a CPU, where bitsandbytes takes about twelve bytes for each; whole blocks.
 _CHUNK = 1 << 20
-#: The tensor in which bitsandbytes stores, as JSON, how a weight was packed. It is padded with spaces, which JSON
-#: allows, to a length that is known before the values are.
-STATE = "quant_state.bitsandbytes__nf4"
-STATE_BYTES = 256
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -49,25 +40,10 @@ def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
 
 
 def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors that bitsandbytes stores for the *weight* called *name*, with the specs of :func:`layout`."""
+    """The tensors that bitsandbytes stores for the *weight* called *name*."""
     values, state = quantize(weight)
-    tensors = {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
-    description = bytes(tensors[f"{name}.{STATE}"].tolist()).ljust(STATE_BYTES)
-    return tensors | {f"{name}.{STATE}": torch.tensor(list(description), dtype=torch.uint8)}
-
-
-def layout(name: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
-    """Specs of the tensors that :func:`pack` returns for a weight of *shape*."""
-    count = prod(shape)
-    blocks = ceil(count / BLOCK)
-    return {
-        name: TensorSpec(torch.uint8, (ceil(count / 2), 1)),
-        f"{name}.absmax": TensorSpec(torch.uint8, (blocks,)),
-        f"{name}.quant_map": TensorSpec(torch.float32, (16,)),
-        f"{name}.nested_absmax": TensorSpec(torch.float32, (ceil(blocks / 256),)),
-        f"{name}.nested_quant_map": TensorSpec(torch.float32, (256,)),
-        f"{name}.{STATE}": TensorSpec(torch.uint8, (STATE_BYTES,)),
-    }
+    parts = state.as_dict(packed=True)  # some of its tensors belong to all states
+    return {name: values} | {f"{name}.{part}": tensor.clone() for part, tensor in parts.items()}
 
 
 def is_transposed(module: torch.nn.Module) -> bool:
@@ -122,27 +98,3 @@ def cast(model: Any, dtype: torch.dtype) -> None:
     """Convert the parameters of *model* to *dtype*, but not its buffers: rotary frequencies must stay fp32."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-
-
-class Nf4Checkpoint(Checkpoint):
-    """A bitsandbytes 4-bit checkpoint, read as an unquantized one: ``specs`` and values are the de-quantized ones."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self._parts: dict[str, dict[str, str]] = {}
-        for state in [name for name in self.specs if name.endswith(STATE)]:
-            weight = state.removesuffix(f".{STATE}")
-            parts = [name for name in self.specs if name.startswith(f"{weight}.")]
-            description = json.loads(bytes(super().read(state).tolist()))
-            self._parts[weight] = {name.removeprefix(f"{weight}."): name for name in parts}
-            self.specs = {name: spec for name, spec in self.specs.items() if name not in parts}
-            self.specs[weight] = TensorSpec(getattr(torch, description["dtype"]), tuple(description["shape"]))
-
-    def read(self, name: str) -> torch.Tensor:
-        from bitsandbytes.functional import QuantState, dequantize_4bit
-
-        if name not in self._parts:
-            return super().read(name)
-        stored = {part: super(Nf4Checkpoint, self).read(key) for part, key in self._parts[name].items()}
-        state = QuantState.from_dict(stored, device=torch.device("cpu"))
-        return dequantize_4bit(super().read(name), state)
