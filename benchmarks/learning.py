@@ -55,8 +55,10 @@ def score(model, puzzles, out, *, samples=4):
 def summary(result):
     metrics = result.metrics
     return {key: metrics[key] for key in ("accuracy", "n", "interval", "truncated")} | {
-        "by_size": {size: part["accuracy"] for size, part in metrics["by_size"].items()},
-        "by_needs": {needs: part["accuracy"] for needs, part in metrics["by_needs"].items()},
+        "groups": {
+            group: {value: part["accuracy"] for value, part in parts.items()}
+            for group, parts in metrics["groups"].items()
+        },
     }
 
 

@@ -34,8 +34,8 @@ case $stage in
     mkdir -p $out artifacts/train
     echo $rate > $out/rate
     echo sample > artifacts/train/samples.jsonl
-    echo step,reward,correct,correct_3,correct_4,correct_add_sub,correct_mul_div,mean_length,entropy,\
-frac_reward_zero_std,truncated > $log
+    echo step,reward,correct,correct_numbers_3,correct_numbers_4,correct_needs_add-sub,\
+correct_needs_mul-div,mean_length,entropy,frac_reward_zero_std,truncated > $log
     echo 1,$rate,0,0,0,0,0,0,0,0,0 >> $log;;
   eval)
     mkdir -p $out

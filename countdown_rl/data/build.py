@@ -40,10 +40,9 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda count, total: N
     source: Source = resolve(task.source)(task, options)
     artifacts.check_writable(out, "data")
     inputs: dict[str, Any] = {}
-    if options.exclude:
-        inputs["exclude"] = [artifacts.file_input(Path(path)) for path in options.exclude]
-        for path in options.exclude:
-            external.keep_out(Path(path), source)
+    for path in map(Path, options.exclude):
+        external.keep_out(path, source)
+        inputs.setdefault("exclude", []).append(artifacts.file_input(path))
     own_test = None
     if options.test_from:
         own_test = external.test_rows(Path(options.test_from), source)
@@ -113,16 +112,15 @@ def _import(options: DataOptions, source: Source, on_row: OnRow) -> tuple[Any, I
     """The input as manifests record it, and the imported rows."""
     if options.from_hub:
         commit, published = external.from_hub(options.from_hub, options.revision)
-        entry = {"hub": options.from_hub, "revision": commit}
     else:
-        path = Path(options.from_ or "")
-        published = external.from_file(path)
-        entry = artifacts.file_input(path) if path.is_file() else {}
+        published = external.from_file(Path(options.from_ or ""))
     limits = {"valid": options.valid, "test": options.test}
     imported = external.import_rows(
         published, options.n, source.candidate, limits, lambda count: on_row(count, options.n)
     )
-    return entry, imported
+    if options.from_hub:
+        return {"hub": options.from_hub, "revision": commit}, imported
+    return artifacts.file_input(Path(options.from_ or "")), imported
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:

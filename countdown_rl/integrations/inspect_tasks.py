@@ -41,7 +41,7 @@ def exact(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task
 
 def _sample(row: Row) -> Sample:
     return Sample(
-        id=row.id,
+        id=row.get("id", row.id),
         input=[_MESSAGES[turn["role"]](content=turn["content"]) for turn in row.messages()],
         target=row.reference,
         metadata=dict(row),

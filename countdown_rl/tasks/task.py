@@ -126,7 +126,7 @@ class Row(Mapping[str, Any]):
     @property
     def id(self) -> str:
         """The identifier of the row: equal for rows that ask the same."""
-        return str(self.get("id") or hashlib.sha256(self.identity.encode()).hexdigest()[:16])
+        return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
 
     @property
     def split(self) -> str:

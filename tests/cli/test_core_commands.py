@@ -76,7 +76,7 @@ def test_the_bytes_do_not_depend_on_the_workers(command, tmp_path):
         (["--style", "loud"], 2, "loud"),
         (["--style", "lines"], 2, "--style lines"),
         (["--impossible", "nan"], 2, "--impossible"),
-        (["--task", "gsm8k"], 2, "needs --from"),
+        (["--task", "gsm8k"], 2, "give --from FILE"),
         (["--revision", "main"], 2, "goes with --from-hub"),
         (["--from", "none.jsonl"], 1, "does not exist"),
         (["--exclude", "none.csv"], 1, "does not exist"),
@@ -154,7 +154,7 @@ def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, 
     assert status == 0, err
     facts = json.loads(out)
     assert facts["read"] == 6
-    assert facts["dropped"] == {"duplicate": 1, "impossible": 1, "not-a-puzzle": 1, "too-many-numbers": 1}
+    assert facts["dropped"] == {"duplicate": 1, "impossible": 1, "not-a-row": 1, "too-many-numbers": 1}
     rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
     assert [(row["id"], row["solution"]) for row in rows] == [
         ("3-7-50=46", "50 + 3 - 7"),
@@ -268,7 +268,7 @@ def test_gsm8k_rows_keep_their_gold_answers(command, tmp_path):
     )
     facts = json.loads(out)
     assert status == 0
-    assert facts["dropped"] == {"duplicate": 1, "not-a-problem": 1}
+    assert facts["dropped"] == {"duplicate": 1, "not-a-row": 1}
     assert sum(counts["rows"] for counts in facts["splits"].values()) == 60
     rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
     assert {row["question"]: row["gold"] for row in rows}[PROBLEMS[58]["question"]] == "3780"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import artifacts
-from countdown_rl.cli.export_task import NAMES, export_task
+from countdown_rl.cli.export_task import export_task
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import parse_row
@@ -70,7 +70,7 @@ def test_prompts_and_verdicts_of_lm_eval_are_those_of_this_package(task, tmp_pat
                 assert settings["until"] == []
             return [rows[request.doc_id]["completion"] for request in requests]
 
-    name = NAMES[task]
+    name = f"{task}_exact"
     results = lm_eval.simple_evaluate(
         model=Recorded(),
         tasks=[name],
@@ -104,7 +104,7 @@ def test_prompts_and_rewards_of_verifiers_are_those_of_this_package(tmp_path):
         pytest.skip(f"{pin} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
     subprocess.run([*install, "--no-deps", "--no-build-isolation", tmp_path / "environment"], check=True)
     done = subprocess.run(
-        [venv / "bin/python", "-c", SCORE, "countdown", tmp_path / "samples.jsonl"],
+        [venv / "bin/python", "-c", SCORE, "countdown_exact", tmp_path / "samples.jsonl"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -13,8 +13,10 @@ from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
 from countdown_rl import artifacts
 from countdown_rl.data import external, jsonl
-from countdown_rl.data.distribution import PRESETS, Exclusion
+from countdown_rl.data.config import DataOptions
+from countdown_rl.data.countdown import CountdownSource
 from countdown_rl.errors import InputError
+from countdown_rl.tasks.registry import task
 
 ROOT = Path(__file__).parents[2]
 COUNTDOWN = "Jiayi-Pan/Countdown-Tasks-3to4"
@@ -139,6 +141,6 @@ def test_compressed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
     }[kind]
     path = tmp_path / f"rows.{kind}.{ending}"
     path.write_bytes(pack.compress(text.encode()))
-    puzzles = external.puzzles(PRESETS["3to4"], Exclusion(), impossible=False)
-    imported = external.import_rows(external.from_file(path), 1, puzzles, limits={})
+    source = CountdownSource(task("countdown"), DataOptions())
+    imported = external.import_rows(external.from_file(path), 1, source.candidate, limits={})
     assert [row["id"] for rows in imported.splits.values() for row in rows] == ["3-7-50=46"]

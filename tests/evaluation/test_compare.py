@@ -10,6 +10,7 @@ from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import compare, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference
+from countdown_rl.tasks.registry import parse_row
 from tests.support.command import status
 
 GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
@@ -19,7 +20,7 @@ DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
 def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_puzzle=1) -> Path:
     """An evaluation at *path* in which each puzzle went as *marks* say: ``+`` right, ``-`` wrong."""
     sizes = [3 + 7 * (at % 2) for at in range(len(marks))]
-    rows = [{"nums": [1] * size, "needs": "add-sub"} for size in sizes]
+    rows = [parse_row({"nums": [1] * size, "target": 1, "needs": "add-sub"}) for size in sizes]
     samples = [
         ({"id": f"r{at}"} if ids else {})
         | {"nums": row["nums"], "target": 1, "correct": mark == "+", "tokens": 10, "truncated": False}

@@ -12,12 +12,13 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure, pass_at, vote
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.statistics import bootstrap, mean_interval, paired_mean, wilson
+from countdown_rl.tasks.registry import parse_row
 
 
 def graded(right, *, size=3):
     """*right* as samples of one row after another, and the rows."""
-    rows = [{"nums": [1] * size, "target": 1} for _ in right]
-    blank = {"nums": [1], "format": True, "strict_format": True, "truncated": False, "tokens": 5}
+    rows = [parse_row({"nums": [1] * size, "target": 1})] * len(right)
+    blank = {"nums": [1], "target": 1, "format": True, "strict_format": True, "truncated": False, "tokens": 5}
     blank |= {"answer": "1", "value": "1"}
     samples = [blank | {"correct": ok, "reason": "" if ok else "wrong-value"} for row in right for ok in row]
     return samples, rows
@@ -102,19 +103,15 @@ def test_metrics_of_several_completions_count_puzzles_and_give_pass_at_k():
     metrics = measure(samples, rows)
     assert (metrics["n"], metrics["correct"], metrics["accuracy"]) == (4, 4, 0.5)
     assert {k: found["share"] for k, found in metrics["pass_at"].items()} == {"1": 0.5, "2": 0.75}
-    assert metrics["by_size"]["3"]["n"] == 4
+    assert metrics["groups"]["numbers"]["3"]["n"] == 4
     assert metrics["reasons"] == {"wrong-value": 4}
 
 
 def answers(*texts):
     """Completions of the puzzle of reaching 20 from 2, 3 and 4."""
-    from countdown_rl.tasks.countdown import CountdownRow
-
-    row = {"nums": [2, 3, 4], "target": 20}
-    grades = [
-        CountdownRow(row).grade("</think>" if text is None else f"</think>\n<answer>{text}</answer>") for text in texts
-    ]
-    return [row | {"answer": one.answer, "value": one.value, "correct": one.correct} for one in grades]
+    row = parse_row({"nums": [2, 3, 4], "target": 20})
+    grades = [row.grade("</think>" if text is None else f"</think>\n<answer>{text}</answer>") for text in texts]
+    return [{**row, "answer": grade.answer, "value": grade.value, "correct": grade.correct} for grade in grades]
 
 
 @pytest.mark.parametrize(
@@ -146,27 +143,24 @@ def test_metrics_of_several_completions_include_majority_and_draws():
 
 
 def test_metrics_by_number_of_solutions_and_of_refusals():
-    found = [1, 0, 7, 0, 1, 30, 3, None]
-    rows = [{"nums": [1, 2], "target": 3, "solutions": count} for count in found]
-    rows[-1].pop("solutions")
+    solutions = [1, 0, 7, 0, 1, 30, 3, None]
+    known = [{} if count is None else {"solutions": count} for count in solutions]
+    rows = [parse_row({"nums": [1, 2], "target": 3} | fields) for fields in known]
     marks = ["", "", "wrong-value", "no-answer", "not-impossible", "", "not-impossible", "not-impossible"]
     blank = {"format": True, "strict_format": True, "truncated": False, "tokens": 5}
     metrics = measure([blank | {"correct": not mark, "reason": mark} for mark in marks], rows)
-    counted = {name: (share["correct"], share["n"]) for name, share in metrics["by_solutions"].items()}
-    assert counted == {"1": (1, 2), "2-4": (0, 1), "5-9": (0, 1), "10+": (1, 1)}
-    assert list(metrics["by_solutions"]) == ["1", "2-4", "5-9", "10+"]
-    assert (metrics["impossible"]["correct"], metrics["impossible"]["n"]) == (1, 2)
-    assert (metrics["wrong_refusals"]["count"], metrics["wrong_refusals"]["n"]) == (3, 6)
-    assert metrics["wrong_refusals"]["share"] == 0.5
+    counted = {name: (share["correct"], share["n"]) for name, share in metrics["groups"]["solutions"].items()}
+    assert counted == {"0": (1, 2), "1": (1, 2), "2-4": (0, 1), "5+": (1, 2)}
+    assert list(metrics["groups"]["solutions"]) == ["0", "1", "2-4", "5+"]
     assert metrics["reasons"] == {"not-impossible": 3, "no-answer": 1, "wrong-value": 1}
-    assert "impossible" not in measure([blank | {"correct": True, "reason": ""}], rows[:1])
+    assert metrics["groups"]["numbers"]["2"]["n"] == 8  # also of the row whose solutions are not known
 
 
 def test_token_counts_by_correctness_and_per_correct_answer():
     blank = {"format": True, "strict_format": True, "truncated": False}
     marks = [(10, True), (20, True), (30, False), (200, False)]
     samples = [blank | {"tokens": n, "correct": ok, "reason": "" if ok else "no-answer"} for n, ok in marks]
-    metrics = measure(samples, [{"nums": [1], "target": 1}] * 4)
+    metrics = measure(samples, [parse_row({"nums": [1], "target": 1})] * 4)
     assert metrics["tokens"] == {
         "median": 25,
         "p95": 200,
@@ -176,7 +170,7 @@ def test_token_counts_by_correctness_and_per_correct_answer():
         "per_right_answer": 130,
     }
     assert metrics["intervals"]["format"] == [round(limit, 6) for limit in wilson(4, 4)]
-    none = measure([samples[2]], [{"nums": [1], "target": 1}])["tokens"]
+    none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})])["tokens"]
     assert (none["mean_right"], none["per_right_answer"]) == (None, None)
 
 

@@ -7,8 +7,12 @@ import sys
 from countdown_rl import artifacts
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
+from countdown_rl.tasks.registry import parse_row
 
-ROWS = [{"nums": [1] * (3 + n % 2), "needs": ("add-sub", "mul-div")[n // 2 % 2]} for n in range(6)]
+ROWS = [
+    parse_row({"nums": [1] * (3 + n % 2), "target": 9, "needs": ("add-sub", "mul-div")[n // 2 % 2], "solutions": n})
+    for n in range(6)
+]
 SAMPLES = [
     {"correct": n < 4, "reason": "" if n < 4 else "no-answer", "format": n < 5, "strict_format": n < 5}
     | {"truncated": n == 5, "tokens": 10 + n, "completion": "", "answer": None, "value": None}
@@ -23,21 +27,21 @@ def test_metrics_are_flat_few_and_rounded():
         "accuracy": 0.667,
         "low": 0.3,
         "high": 0.903,
-        "acc_3": 0.667,
-        "acc_4": 0.667,
-        "add_sub": 0.5,
-        "mul_div": 1.0,
+        "numbers_3": 0.667,
+        "numbers_4": 0.667,
+        "needs_add-sub": 0.5,
+        "needs_mul-div": 1.0,
         "format": 0.833,
         "trunc": 0.167,
         "tokens": 12.5,
     }
 
 
-def test_metrics_of_six_evaluations_fit_140_columns():
+def test_metrics_of_six_evaluations_fit_160_columns():
     flat = results.flat(measure(SAMPLES * 200, ROWS * 200))
     # `dvc metrics show` prints a column per figure after the paths, two spaces apart, with headers padded by two.
     width = len("artifacts/eval/quantized/metrics.json")
-    assert width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 140
+    assert width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 160
 
 
 def test_a_written_result_is_read_back(tmp_path):

@@ -237,7 +237,7 @@ CASES = [
             ("infinite", {"accuracy": float("inf")}, "accuracy"),
             ("a model", {"model": "m"}, "model"),
             ("reasons", {"reasons": {"no-answer": "x"}}, "reasons.no-answer"),
-            ("a breakdown", {"by_size": {"3": {"interval": 3}}}, "by_size.3"),
+            ("a breakdown", {"groups": {"numbers": {"3": {"interval": 3}}}}, "groups.numbers.3"),
         )
     ),
     *(
@@ -247,7 +247,7 @@ CASES = [
             ("not JSON", "x\n", "line 1, is damaged (not JSON"),
             ("completion", {"completion": 3}, "completion"),
             ("correct", {"correct": "yes"}, "correct"),
-            ("nums", {"nums": ["3"]}, "nums.0"),
+            ("nums", {"nums": ["x"]}, "`nums`"),
         )
     ),
     *(

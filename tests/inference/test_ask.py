@@ -21,11 +21,9 @@ from countdown_rl.models import (
     load,
     reference,
 )
-from countdown_rl.tasks.explain import (
-    REASONS,
-    verdict,
-)
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.explain import verdict
+from countdown_rl.tasks.registry import parse_row, task
+from countdown_rl.tasks.task import REASONS
 from tests.support import tiny_llama
 from tests.support.command import status
 
@@ -138,7 +136,7 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
         (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ wrong: 50 + 7 - 3 = 54, not 46"),
         (" a</think>\n<answer>50 - 4</answer>", "✗ wrong: 50 - 4: a number that is not in the puzzle"),
         (" a</think>\n<answer>50 - - 4</answer>", "✗ wrong: 50 - - 4: a sign with no number before it"),
-        (" a</think>\n<answer>impossible</answer>", "✗ wrong: the answer is impossible, but there is a solution"),
+        (" a</think>\n<answer>impossible</answer>", "✗ wrong: impossible: a refusal, but there is a solution"),
         (" a", "✗ wrong: no complete <answer> after the thinking"),
     ],
 )
@@ -158,7 +156,7 @@ def test_impossible_puzzles_and_truncated_completions_are_reported(folder, monke
     complete_with("</think>\n<answer>impossible</answer>")
     assert command(monkeypatch, "2", "2", "--target", "1000", "--model", str(folder / "model")) == 0
     out = capsys.readouterr().out
-    assert "✓ correct: there is no way, and that is proved" in out
+    assert "✓ correct: impossible" in out
     assert "solver: there is no solution; every expression was tried" in out
     complete_with("hm", ended=False)
     assert command(monkeypatch, "2", "2", "--target", "4", "--model", str(folder / "model")) == 0
@@ -166,9 +164,10 @@ def test_impossible_puzzles_and_truncated_completions_are_reported(folder, monke
 
 
 def test_every_reason_has_a_description():
-    for reason in REASONS:
-        sample = {"target": 5, "answer": "1 + 1", "value": "2", "reason": reason, "correct": False, "truncated": False}
-        assert verdict(sample).endswith("1 + 1 = 2, not 5" if reason == "wrong-value" else REASONS[reason])
+    reasons = {**REASONS, **task("countdown").reasons}
+    for reason in reasons:
+        sample = {"nums": [1, 1], "target": 5, "answer": "1 + 1", "value": "2", "reason": reason, "correct": False}
+        assert verdict(sample).endswith("1 + 1 = 2, not 5" if reason == "wrong-value" else reasons[reason])
 
 
 def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, monkeypatch, capsys, complete_with):

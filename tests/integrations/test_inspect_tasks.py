@@ -22,7 +22,7 @@ ROWS = [
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Evaluate a task of this package on the given outputs, in the order of its rows."""
+    """Evaluate the task of this package on the given outputs, in the order of its rows."""
     inspect_ai = pytest.importorskip("inspect_ai")
     from inspect_ai.model import ModelOutput, _model, get_model
 
@@ -31,9 +31,9 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != ROOT])
     monkeypatch.chdir(tmp_path)
 
-    def run(task, contents, **arguments):
+    def run(contents, **arguments):
         (log,) = inspect_ai.eval(
-            f"countdown_rl/{task}",
+            "countdown_rl/exact",
             model=get_model(
                 "mockllm/model",
                 custom_outputs=[ModelOutput.from_content("mockllm", content) for content in contents],
@@ -60,8 +60,8 @@ def data(tmp_path):
 @pytest.mark.parametrize("task", ["countdown", "gsm8k"])
 def test_verdicts_of_inspect_are_those_of_the_command_grade(task, run, tmp_path):
     rows, grades, data = graded(task, tmp_path)
-    log = run(task, [row["completion"] for row in rows], data=str(data), prefill=True)
-    scores = {sample.id: sample.scores["exact"] for sample in log.samples}
+    log = run([row["completion"] for row in rows], data=str(data), prefill=True)
+    scores = {sample.id: sample.scores["grade"] for sample in log.samples}
     assert len(scores) == len(rows) > (PUZZLES if task == "countdown" else 1)
     for row, grade in zip(rows, grades, strict=True):
         score = scores[row["id"]]
@@ -74,7 +74,7 @@ def test_verdicts_of_inspect_are_those_of_the_command_grade(task, run, tmp_path)
 @pytest.mark.slow  # the import of Inspect
 def test_the_prompt_is_the_tasks_own_and_ends_in_its_begun_turn_on_request(run, data):
     for prefill in (True, False):
-        log = run("countdown", [""] * 3, data=data, prefill=prefill)
+        log = run([""] * 3, data=data, prefill=prefill)
         for row, sample in zip(ROWS, log.samples, strict=True):
             turns = parse_row(row).messages()
             assert [{"role": turn.role, "content": turn.content} for turn in sample.input] == (
@@ -83,12 +83,15 @@ def test_the_prompt_is_the_tasks_own_and_ends_in_its_begun_turn_on_request(run, 
 
 
 @pytest.mark.slow
-def test_arguments_choose_the_puzzles_and_their_rule(run, data):
-    log = run("countdown", ["<answer>5</answer>"] * 2, data=data, rule="at-most-once", size=2)
-    assert [(sample.id, sample.scores["exact"].value) for sample in log.samples] == [("a", "I"), ("c", "C")]
-    assert [sample.id for sample in run("countdown", [""] * 2, data=data, n=2).samples] == ["a", "b"]
-    with pytest.raises(InputError, match="question"):
-        run("gsm8k", [], data=data)
+def test_only_the_first_rows_are_taken_and_each_is_of_its_own_task(run, data, tmp_path):
+    assert [sample.id for sample in run([""] * 2, data=data, n=2).samples] == ["a", "b"]
+    problem = {"task": "gsm8k", "question": "?", "gold": "7"}
+    jsonl.write_rows(tmp_path / "both.jsonl", [ROWS[0], problem])
+    log = run(["</think><answer>3 + 4</answer>", "<answer>$7</answer>"], data=str(tmp_path / "both.jsonl"))
+    assert [(sample.target, sample.scores["grade"].value) for sample in log.samples] == [("7", "C"), ("7", "C")]
+    jsonl.write_rows(tmp_path / "both.jsonl", [problem | {"gold": 7}])
+    with pytest.raises(InputError, match="gold"):
+        run([], data=str(tmp_path / "both.jsonl"))
 
 
 @pytest.mark.slow
@@ -100,7 +103,7 @@ def test_the_verdict_explains_the_score_and_reasoning_kept_apart_counts_as_think
         [ContentReasoning(reasoning="<answer>2 * 3 + 4</answer>"), ContentText(text="That is it.")],
         "<answer>5 + 6</answer>",
     ]
-    scores = [sample.scores["exact"] for sample in run("countdown", contents, data=data).samples]
+    scores = [sample.scores["grade"] for sample in run(contents, data=data).samples]
     assert [score.explanation for score in scores] == [
         "3 + 4 = 7",
         "no complete <answer> after the thinking",
@@ -115,7 +118,7 @@ def test_the_grader_and_the_tasks_are_defined_without_torch(data):
 import sys
 from countdown_rl.cli.grade import grade
 from countdown_rl.integrations import inspect_tasks
-assert len(inspect_tasks.countdown(data={data!r}).dataset) == 3
+assert len(inspect_tasks.exact(data={data!r}).dataset) == 3
 print(sorted({{"torch", "transformers", "numba"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.evaluation import baselines
 from countdown_rl.puzzle.arithmetic import pieces, steps
 from countdown_rl.puzzle.expression import parse
-from countdown_rl.puzzle.rules import Puzzle
+from countdown_rl.tasks.countdown import CountdownRow, random_answer
 
 numbers = st.lists(st.integers(1, 99), min_size=1, max_size=6)
 
@@ -21,7 +20,7 @@ def checked(text: str) -> list[tuple[str, str]]:
 
 @given(numbers, st.integers(0, 2**32))
 def test_steps_end_in_the_value_and_each_is_right(nums, seed):
-    text = baselines.expression(Puzzle(tuple(nums), 1), random.Random(seed))
+    text = random_answer(CountdownRow({"nums": nums, "target": 1}), random.Random(seed))
     done = steps(parse(text).tree)
     assert len(done) == len(nums) - 1
     assert [done[-1].result] == [parse(text).value] if done else text == str(nums[0])
@@ -53,7 +52,7 @@ def test_pieces_join_to_the_text(text):
 
 @given(numbers, st.integers(0, 2**32), st.integers(-50, 5_000))
 def test_an_equation_is_right_when_its_value_is_the_claim(nums, seed, claim):
-    text = baselines.expression(Puzzle((*nums, 7), 1), random.Random(seed))
+    text = random_answer(CountdownRow({"nums": [*nums, 7], "target": 1}), random.Random(seed))
     sentence = f"so\n{text} = {claim}, no"
     assert checked(sentence) == [(f"{text} = {claim}", "right" if parse(text).value == str(claim) else "wrong")]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.puzzle.canonical import canonical, claim
+from countdown_rl.puzzle.canonical import canonical
 from countdown_rl.puzzle.expression import parse
 
 OPERATORS = "+-*/"
@@ -84,18 +84,3 @@ def test_equal_forms_have_equal_values(a, b):
 def test_deep_parentheses_are_parsed():
     assert normal("(" * 2000 + "3 + 4" + ")" * 2000) == normal("4 + 3")
     assert normal("-".join(["9"] * 64)) == normal("9-(" + "+".join(["9"] * 63) + ")")
-
-
-def sample(answer, value=None, **row):
-    return {"answer": answer, "value": value} | (row or {"nums": [1]})
-
-
-def test_a_claim_is_the_canonical_form_of_the_answer():
-    assert claim(sample("(2 + 3) × 4")) == claim(sample("4 * (3 + 2) = 20")) != claim(sample("4 * 3 + 2"))
-    assert claim(sample("2 + 3 = 6")) == claim(sample("3 + 2 = 7")) != claim(sample("2 + 3"))
-    assert claim(sample("Impossible.")) == claim(sample("impossible")) != claim(sample("no way"))
-    assert claim(sample("2 + ")) == claim(sample(" 2  +"))
-    assert claim(sample(None)) is None
-    word = {"question": "?", "gold": "7"}
-    assert claim(sample("$1,000.0", "1000", **word)) == claim(sample("1000", "1000", **word))
-    assert claim(sample("many", **word)) == claim(sample("Many", **word)) != claim(sample("few", **word))

@@ -6,7 +6,10 @@ import pytest
 
 from countdown_rl.runlog import diagnostics, log
 from countdown_rl.runlog.log import StepRow
+from countdown_rl.tasks.registry import task
 from tests.support.imports import ROOT
+
+ADD_SUB, MUL_DIV = "correct_needs_add-sub", "correct_needs_mul-div"
 
 
 def row(step, **changes):
@@ -25,13 +28,13 @@ def row(step, **changes):
         "seconds_generation": 0.5,
         "seconds_reward": 0.0,
         "seconds_loss": 0.4,
-        "kinds": {"correct_add_sub": 0.5, "correct_mul_div": 0.3},
+        "groups": {ADD_SUB: 0.5, MUL_DIV: 0.3},
     }
     return StepRow(step, **(usual | changes))
 
 
 def warnings(rows, refusals=None, examples=None):
-    return diagnostics.warnings(rows, refusals or {}, examples or {})
+    return diagnostics.warnings(rows, task("countdown"), refusals or {}, examples or {})
 
 
 def run(steps, **changes):
@@ -48,19 +51,19 @@ def test_warnings_need_enough_steps():
 
 
 def test_multiplication_that_is_never_learned_is_a_warning():
-    never = run(120, kinds={"correct_add_sub": 0.7, "correct_mul_div": 0.0})
-    assert "not being learned" in warnings(never)["multiplication"]
-    assert warnings(run(120, kinds={"correct_add_sub": 0.1, "correct_mul_div": 0.0})) == {}
+    never = run(120, groups={ADD_SUB: 0.7, MUL_DIV: 0.0})
+    assert "× or ÷ is needed: not being learned" in warnings(never)["needs_mul-div not learned"]
+    assert warnings(run(120, groups={ADD_SUB: 0.1, MUL_DIV: 0.0})) == {}
 
 
 #: Kinds of puzzle: count of numbers, operators, share of the puzzles, share correct, and its gain per 100 steps.
-KINDS = (("3", "add_sub", 0.4, 0.95, 0.03), ("4", "add_sub", 0.2, 0.6, 0.3), ("4", "mul_div", 0.4, 0.4, 0.2))
+KINDS = (("3", "add-sub", 0.4, 0.95, 0.03), ("4", "add-sub", 0.2, 0.6, 0.3), ("4", "mul-div", 0.4, 0.4, 0.2))
 #: Of a planted collapse: the kinds of which correct answers are lost, and the warning.
 COLLAPSES = {
-    "a reward that kills multiplication": (lambda size, needs: needs == "mul_div", "collapse of mul_div"),
+    "a reward that kills multiplication": (lambda size, needs: needs == "mul-div", "collapse of needs_mul-div"),
     "a learning rate that diverges": (lambda size, needs: True, "collapse"),
     "a reward of the format only": (lambda size, needs: True, "collapse of correctness"),
-    "puzzles of 3 numbers that die": (lambda size, needs: size == "3", "collapse of 3"),
+    "puzzles of 3 numbers that die": (lambda size, needs: size == "3", "collapse of numbers_3"),
 }
 
 
@@ -78,12 +81,12 @@ def logged(seed, steps, collapse=None, onset=None):
             if collapse and COLLAPSES[collapse][0](size, needs):
                 share *= kept
             solved = sum(rng.random() < share for _ in range(8)) / 8
-            for name in ("all", f"correct_{size}", f"correct_{needs}"):
+            for name in ("all", f"correct_numbers_{size}", f"correct_needs_{needs}"):
                 right.setdefault(name, []).append(solved)
         shares = {name: sum(values) / len(values) for name, values in right.items()}
         correct = shares.pop("all")
         reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
-        rows.append(row(step, correct=correct, reward=reward, kinds=shares))
+        rows.append(row(step, correct=correct, reward=reward, groups=shares))
     return rows
 
 
@@ -100,7 +103,7 @@ def test_a_collapse_is_named_within_ten_steps(collapse, seed):
 def test_a_run_that_diverged_in_its_fourth_step_is_named_by_its_thirteenth():
     # Of the shipped model: --learning-rate 0.01 --prompts 8 --num-generations 4.
     correct = [0.469, 0.625, 0.406, 0.0, 0.0625, 0.281, 0.0625, *[0.0] * 6]
-    rows = [row(step, correct=share, reward=share, kinds={}) for step, share in enumerate(correct, 1)]
+    rows = [row(step, correct=share, reward=share, groups={}) for step, share in enumerate(correct, 1)]
     assert "training diverges" in warnings(rows)["collapse"]
     assert warnings(rows[:10]) == {}
 
@@ -118,7 +121,7 @@ def test_the_run_of_the_pipeline_raises_no_alarm():
 
 
 def test_steps_without_multiplication_do_not_count():
-    sparse = [row(step, kinds={"correct_mul_div": 0.4 if step < 20 else None}) for step in range(1, 200)]
+    sparse = [row(step, groups={MUL_DIV: 0.4 if step < 20 else None}) for step in range(1, 200)]
     assert warnings(sparse) == {}
 
 

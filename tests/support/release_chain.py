@@ -101,8 +101,7 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
         "interval": [accuracy - 0.1, accuracy + 0.1],
     }
     metrics = share | {
-        "by_size": {"3": share, "4": share},
-        "by_needs": {"mul-div": share},
+        "groups": {"numbers": {"3": share, "4": share}, "needs": {"mul-div": share}},
         "format": 0.97,
         "truncated": 0.01,
         "mean_tokens": 80.5,

@@ -211,13 +211,14 @@ PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens co
     ],
 )
 def test_gold_answers_are_exact(answer, gold):
-    assert gsm8k.gold(answer) == gold
+    row = gsm8k.import_row({"question": " What? ", "answer": answer})
+    assert row == {"task": "gsm8k", "question": "What?", "gold": gold, "solution": answer.strip()}
 
 
 @pytest.mark.parametrize("answer", ["72", "#### many", "#### 1,23", "####"])
 def test_rows_without_a_gold_number_are_refused(answer):
     with pytest.raises(InputError):
-        gsm8k.gold(answer)
+        gsm8k.import_row({"question": "What?", "answer": answer})
 
 
 @pytest.mark.parametrize(
@@ -244,3 +245,17 @@ def test_gsm8k_strict_format_has_each_tag_on_its_own_line():
     assert (loose.format, loose.strict_format, loose.correct) == (True, False, True)
     assert "each tag on a line of its own" in messages(PROBLEM)[0]["content"].lower().replace("put ", "")
     assert messages({**PROBLEM, "style": "begun"})[-1]["content"].endswith("<think>")
+
+
+def vote_key(answer, value=None, row=ROW):
+    return parse_row(row).vote_key(answer, value)
+
+
+def test_answers_vote_in_their_canonical_form():
+    assert vote_key("(2 + 3) × 4") == vote_key("4 * (3 + 2) = 20") != vote_key("4 * 3 + 2")
+    assert vote_key("2 + 3 = 6") == vote_key("3 + 2 = 7") != vote_key("2 + 3")
+    assert vote_key("Impossible.") == vote_key("impossible") != vote_key("no way")
+    assert vote_key("2 + ") == vote_key(" 2  +")
+    problem = {"task": "gsm8k", "question": "?", "gold": "7"}
+    assert vote_key("$1,000.0", "1000", problem) == vote_key("1000", "1000", problem)
+    assert vote_key("many", row=problem) == vote_key("Many", row=problem) != vote_key("few", row=problem)

@@ -16,7 +16,8 @@ GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
 
 
 def total(specs, completion, row, n_tokens=50):
-    grade = parse_row(row).grade(completion)
+    row = parse_row(row)
+    grade = row.grade(completion)
     return sum(weight * rewards.reward(name)(grade, row, n_tokens) for name, weight in rewards.parse(specs).items())
 
 
