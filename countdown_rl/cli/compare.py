@@ -12,7 +12,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.tasks import explain
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.registry import parse_row, task_of
 
 
 def compare(
@@ -52,7 +52,7 @@ def _view(values: dict[str, Any]) -> Table:
     from countdown_rl.evaluation.compare import largest_k
 
     first = values["results"][0]
-    title = f"{first['n']:,} held-out puzzles; 95% intervals in parentheses"
+    title = f"{first['n']:,} held-out {task_of(values).noun}s; 95% intervals in parentheses"
     table = console.table("", "solved, %", "against the first", "against the one before", title=title)
     k = largest_k(values)
     for row in values["results"]:

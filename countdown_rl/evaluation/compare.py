@@ -222,7 +222,7 @@ def conditions(values: Mapping[str, Any]) -> str:
     intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
     intervals += ["Wilson at the effective sample size; normal for paired differences"] if several else []
     return (
-        f"{first['n']:,} held-out puzzles ({', '.join(values['rules']) or values['task']}), "
+        f"{first['n']:,} held-out {task_of(values).noun}s ({', '.join(values['rules']) or values['task']}), "
         f"{'; '.join(decodings)}; intervals are 95% ({', with several completions '.join(intervals)})."
     )
 
@@ -250,7 +250,7 @@ def _check_conditions(results: Mapping[str, Result], models: Sequence[str], grou
         # Rows need no id; the first n rows of the same file are the same puzzles.
         if any(first[key] != other.metrics[key] for key in ("n", "data")):
             raise InputError(
-                f"{name} and {first_name} were scored on different puzzles; give both the same --data and --limit."
+                f"{name} and {first_name} were scored on different data; give both the same --data and --limit."
             )
         if (name in alone and name != first_name) or (
             name not in models and other.metrics["decoding"]["samples"] not in counts

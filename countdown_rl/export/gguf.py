@@ -7,7 +7,7 @@ same fallback types for rows that a type cannot hold.
 
 import ctypes
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -60,7 +60,16 @@ class _Tensor:
     heads: int = 0
 
 
-def write(source: Checkpoint, directory: Path, out: Path, *, name: str, kind: str, tokenizer: Any) -> dict[str, int]:
+def write(
+    source: Checkpoint,
+    directory: Path,
+    out: Path,
+    *,
+    name: str,
+    kind: str,
+    tokenizer: Any,
+    conversations: Sequence[gguf_tokenizer.Conversation],
+) -> dict[str, int]:
     """Write *source*, the checkpoint in *directory*, as the GGUF file *out* of type *kind*, one tensor at a time.
 
     Returns:
@@ -90,7 +99,7 @@ def write(source: Checkpoint, directory: Path, out: Path, *, name: str, kind: st
     )
     writer.add_file_type(FILE_TYPES[kind])
     _write_config(writer, directory, config)
-    gguf_tokenizer.write(writer, directory, tokenizer, shape.vocab_size)
+    gguf_tokenizer.write(writer, directory, tokenizer, shape.vocab_size, conversations)
     frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
     if frequencies is not None:
         writer.add_tensor_info("rope_freqs.weight", frequencies.shape, frequencies.dtype, frequencies.nbytes)

@@ -1,24 +1,25 @@
 """Round-trip check of a GGUF file in llama.cpp: its tokens, and its chat template."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
+from countdown_rl.export.gguf_tokenizer import Conversation
 from countdown_rl.inference import llama_cpp
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
-from countdown_rl.tasks import probe
 
 
-def check(file: Path, tokenizer: Any) -> dict[str, Any]:
-    """Load *file* in llama.cpp and compare its tokens and chats with those of *tokenizer*.
+def check(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
+    """Load *file* in llama.cpp and compare its tokens of *conversations*, and its chats, with those of *tokenizer*.
 
     Returns:
-        ``prompts``: the number of puzzles, all of which give the same tokens; ``any_text``: whether other text does;
-        ``chat``: whether the chat template gives the same text (None if there is none).
+        ``prompts``: the number of *conversations*, all of which give the same tokens; ``any_text``: whether other text
+        does; ``chat``: whether the chat template gives the same text (None if there is none).
 
     Raises:
-        ModelError: llama.cpp cannot load the file, or a puzzle gives other tokens.
+        ModelError: llama.cpp cannot load the file, or a prompt gives other tokens.
     """
     server = llama_cpp.server(file, 256, 1, on_cpu=True)
 
@@ -28,22 +29,21 @@ def check(file: Path, tokenizer: Any) -> dict[str, Any]:
         expected: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
         return tokens == expected
 
-    conversations = probe.conversations(16)
-    for conversation in conversations:
+    users = [next(turn for turn in turns if turn["role"] == "user") for turns in conversations]
+    for conversation, user in zip(conversations, users, strict=True):
         if not same_tokens(render(tokenizer, conversation)):
             raise ModelError(
-                f"llama.cpp splits this puzzle into other tokens than the tokenizer: {conversation[1]['content']!r}; "
+                f"llama.cpp splits this prompt into other tokens than the tokenizer: {user['content']!r}; "
                 "use llama.cpp's convert_hf_to_gguf.py."
             )
     return {
         "prompts": len(conversations),
         "any_text": same_tokens(gguf_tokenizer.PROBE),
-        "chat": _same_chat(server, tokenizer) if tokenizer.chat_template else None,
+        "chat": _same_chat(server, tokenizer, users[0]) if tokenizer.chat_template else None,
     }
 
 
-def _same_chat(server: Any, tokenizer: Any) -> bool:
-    user = {"role": "user", "content": "Numbers: 3 7 50\nTarget: 46"}
+def _same_chat(server: Any, tokenizer: Any, user: Mapping[str, str]) -> bool:
     bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
     for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS):
         for turns in ([user], [{"role": "system", "content": "Be brief."}, user]):

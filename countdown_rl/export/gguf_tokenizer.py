@@ -1,6 +1,7 @@
 """The tokenizer of a GGUF file: tokens, merges, special tokens, chat template and pre-tokenizer."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import gguf
 
 from countdown_rl.errors import ModelError
 from countdown_rl.models import chat_template, files
-from countdown_rl.tasks import probe
+
+Conversation = Sequence[Mapping[str, str]]
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _LLAMA3 = (
@@ -27,7 +29,7 @@ PRE_TOKENIZERS = {
 PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße 数字 ١٢٣ 🙂\r\nend  "
 
 
-def write(writer: Any, directory: Path, tokenizer: Any, size: int) -> None:
+def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations: Sequence[Conversation]) -> None:
     """Write the *tokenizer*, whose files are in *directory*, to *writer*, padded to *size* tokens.
 
     Raises:
@@ -47,7 +49,7 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int) -> None:
         tokens[added["id"]] = added["content"]
         types[added["id"]] = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre_tokenizer(tokenizer))
+    writer.add_tokenizer_pre(pre_tokenizer(tokenizer, conversations))
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]])
@@ -73,22 +75,22 @@ def begins_with_bos(tokenizer: Any) -> bool:
     return chat_template.render(tokenizer, [{"role": "user", "content": "a"}]).startswith(tokenizer.bos_token)
 
 
-def pre_tokenizer(tokenizer: Any) -> str:
+def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:
     """The name of llama.cpp's pre-tokenizer with which *tokenizer* gives its own tokens.
 
-    If none does for all text, one that does for the puzzles, which are all that a model with a small vocabulary of
-    its own reads.
+    If none does for all text, one that does for *conversations*, as a model with a small vocabulary of its own reads
+    no other text.
 
     Raises:
         ModelError: there is none.
     """
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-    puzzles = [chat_template.render(tokenizer, conversation) for conversation in probe.conversations(16)]
+    prompts = [chat_template.render(tokenizer, conversation) for conversation in conversations]
     candidate = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     candidate.no_truncation()
     original = tokenizer.backend_tokenizer
-    for texts in ([PROBE, *puzzles], puzzles):
+    for texts in ([PROBE, *prompts], prompts):
         expected = [original.encode(text, add_special_tokens=False).ids for text in texts]
         for name, patterns in PRE_TOKENIZERS.items():
             candidate.pre_tokenizer = pre_tokenizers.Sequence(

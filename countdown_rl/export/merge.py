@@ -48,7 +48,7 @@ def merge(
     """Write the merged artifact of adapter *ref* at *out*; its manifest records the measured agreement.
 
     Args:
-        conversations: prompts that agreement is measured on; None takes built-in puzzles.
+        conversations: prompts that agreement is measured on; None takes random ones of the task that was trained on.
 
     Raises:
         ModelError: the adapter cannot be merged, or the merged model differs from the adapter over that base.
@@ -81,7 +81,7 @@ def merge(
         )
         if options.verify != "none":
             if conversations is None:
-                conversations = probe.conversations(agreement.PROMPTS[options.verify])
+                conversations = probe.conversations(ref.as_input(), agreement.PROMPTS[options.verify])
             draft.facts["agreement"] = _verify(ref, draft.path, options, trained_over, conversations)
     return artifacts.read(out, "merged", verify=False)
 

@@ -21,7 +21,10 @@ from countdown_rl.inference import engines
 from countdown_rl.models import load, reference, shape, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.reference import ModelRef
+from countdown_rl.tasks import probe
 
+#: Prompts of the check of a GGUF file.
+PROMPTS = 16
 LIBRARIES = {
     "nf4": ("torch", "transformers", "bitsandbytes", "safetensors"),
     "gguf": ("torch", "transformers", "gguf"),
@@ -94,7 +97,8 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
     """Write the GGUF file, its tokenizer and an Ollama Modelfile to *out*, and return facts for the manifest."""
     tokenizer = load.load_tokenizer(ref)
     file = out / f"model-{kind.upper()}.gguf"
-    types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer)
+    conversations = probe.conversations(ref.as_input(), PROMPTS)
+    types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations)
     for tokenizer_file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (directory / tokenizer_file).is_file():
             shutil.copyfile(directory / tokenizer_file, out / tokenizer_file)
@@ -111,7 +115,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
     if engines.installed("llama-cpp"):
         from countdown_rl.export import gguf_check
 
-        facts["llama_cpp"] = gguf_check.check(file, tokenizer)
+        facts["llama_cpp"] = gguf_check.check(file, tokenizer, conversations)
     return facts
 
 

@@ -140,7 +140,7 @@ def _entropy(last: Sequence[StepRow]) -> str:
     if not known or _mean(known) >= NO_ENTROPY:
         return ""
     return (
-        f"entropy has fallen to {_mean(known):.4f} nats per token: all completions of a puzzle are nearly equal and "
+        f"entropy has fallen to {_mean(known):.4f} nats per token: all completions of a prompt are nearly equal and "
         "give no advantage; try a lower --learning-rate, a higher --epsilon-high or --temperature, or --beta 0.01."
     )
 
@@ -163,7 +163,7 @@ def _zero(last: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapping
         reason = max(reasons, key=lambda name: (reasons[name], name))
         share = reasons[reason] / sum(reasons.values())
         text += f"; most often ({share:.0%}): {reason}, as in {examples[reason]!r}"
-    return text + "; GRPO needs some correct completions: start with `countdown-rl sft`, or use easier puzzles."
+    return text + "; GRPO needs some correct completions: start with `countdown-rl sft`, or use easier data."
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -216,6 +216,13 @@ def solver_answer(row: CountdownRow, rng: random.Random) -> str:
     return solve(row.puzzle).solution or "impossible"
 
 
+def _probe(rng: random.Random) -> dict[str, Any]:
+    return {
+        "nums": [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))],
+        "target": rng.randint(10, 100),
+    }
+
+
 TASK = Task(
     name="countdown",
     title="Countdown numbers puzzle",
@@ -234,12 +241,14 @@ TASK = Task(
         "style": "the response format, where it is not the default",
     },
     example={"nums": [19, 36, 55, 7], "target": 65},
+    noun="puzzle",
     reasons=expression.REASONS | _REASONS,
     groups={
         "numbers": Group("Count of numbers", "{} numbers"),
         "needs": Group("Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}),
         "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
     },
+    probe=_probe,
     source="countdown_rl.data.countdown:CountdownSource",
     data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible", "balance")),
     baselines={

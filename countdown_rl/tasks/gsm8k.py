@@ -3,6 +3,7 @@
 Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems".
 """
 
+import random
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -93,6 +94,12 @@ def _number(text: str) -> Fraction | None:
     return -value if match[1] in ("-", "−") else value
 
 
+def _probe(rng: random.Random) -> dict[str, str]:
+    rows, books, lent = (rng.randint(2, 12) for _ in range(3))
+    question = f"A shelf holds {rows} rows of {books} books. {lent} are lent out. How many are left?"
+    return {"question": question, "gold": str(rows * books - lent)}
+
+
 TASK = Task(
     name="gsm8k",
     title="GSM8K word problems",
@@ -108,5 +115,6 @@ TASK = Task(
     },
     example={"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
     import_row=import_row,
+    probe=_probe,
     benchmark="openai/gsm8k",
 )

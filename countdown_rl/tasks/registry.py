@@ -27,7 +27,7 @@ def task(name: str) -> Task:
         return found
     entry = _others().get(name)
     if entry is None:
-        raise InputError(f"there is no task {name!r}; take {' or '.join(names())}")
+        raise InputError(f"there is no task {name!r}; take {' or '.join(names())}, or install the package that has it")
     try:
         loaded = entry.load()
     except Exception as error:  # anything may happen in a module of somebody else

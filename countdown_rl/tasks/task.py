@@ -217,6 +217,7 @@ class Task:
     Attributes:
         title: for headings, such as ``Countdown numbers puzzle``.
         purpose: what a completion has to do, in one sentence; for cards.
+        noun: the word for one row, such as ``puzzle``.
         row: the class of its rows.
         fields: descriptions of a row's fields, for the data card.
         example: the fields of a row, for cards and checks.
@@ -226,7 +227,8 @@ class Task:
             another split, is drawn again.
         import_row: ``(fields) -> fields`` of a row from those of a published one; InputError where it is none. Without
             it published rows are taken as they are.
-        source: in place of these two, a class such as :class:`countdown_rl.data.source.Source`.
+        probe: as ``draw``, for prompts that need no answer; where it is not given, ``draw`` or the example serves.
+        source: in place of ``draw`` and ``import_row``, a class such as :class:`countdown_rl.data.source.Source`.
         data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
         baselines: by the name that ``--model`` takes.
         readers: ``(sample, row, plan) -> reading or None``, tried in turn by ``diagnose``.
@@ -239,10 +241,12 @@ class Task:
     row: type[Row]
     fields: Mapping[str, str]
     example: Mapping[str, Any]
+    noun: str = "problem"
     reasons: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Group] = field(default_factory=dict)
     draw: Callable[[random.Random], Mapping[str, Any]] | None = None
     import_row: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    probe: Callable[[random.Random], Mapping[str, Any]] | None = None
     source: Hook = "countdown_rl.data.source:Source"
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)

@@ -147,7 +147,7 @@ def train(
                 save(draft.path, state)
             chat_template.complete_user_turn(loaded.tokenizer, rows[0].messages())
             loaded.tokenizer.save_pretrained(draft.path)
-            draft.facts.update(facts)
+            draft.facts.update(facts, task=rows[0].task)
         store.clear()
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()

@@ -9,6 +9,8 @@ from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize
 from countdown_rl.models import load
 from countdown_rl.models.reference import resolve
+from countdown_rl.tasks import probe
+from countdown_rl.tasks.registry import task
 from tests.support import tiny_llama
 
 #: Puzzles that the shipped model solves.
@@ -23,6 +25,10 @@ def _here(tmp_path, monkeypatch):
 def written(kind: str, **changes):
     tiny_llama.checkpoint(Path("full"), **changes)
     return quantize(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
+
+
+def prompts():
+    return probe.conversations(resolve("countdown-tiny").as_input(), 16)
 
 
 def fields() -> dict:
@@ -106,7 +112,7 @@ def test_a_file_that_llama_cpp_tokenizes_differently_is_not_written(monkeypatch)
     pytest.importorskip("xllamacpp")
     from countdown_rl.export import gguf_tokenizer
 
-    monkeypatch.setattr(gguf_tokenizer, "pre_tokenizer", lambda tokenizer: "superbpe")
+    monkeypatch.setattr(gguf_tokenizer, "pre_tokenizer", lambda tokenizer, conversations: "superbpe")
     with pytest.raises(ModelError, match=r"other tokens"):
         written("q8_0")
     assert not Path("quantized").exists()
@@ -119,7 +125,7 @@ def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     file = Path("quantized", written("q8_0").facts["file"])
     tokenizer = load.load_tokenizer(resolve("full"))
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
-    assert gguf_check.check(file, tokenizer) == {"prompts": 16, "any_text": True, "chat": False}
+    assert gguf_check.check(file, tokenizer, prompts()) == {"prompts": 16, "any_text": True, "chat": False}
 
 
 def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
@@ -136,7 +142,8 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     ref = resolve("countdown-tiny")
     tokenizer, directory = load.load_tokenizer(ref), reference.files(ref)
     complete_user_turn(tokenizer, rows[0].messages())  # as train does
-    gguf.write(Checkpoint(directory), directory, Path("tiny.gguf"), name="tiny", kind="q8_0", tokenizer=tokenizer)
+    options = {"name": "tiny", "kind": "q8_0", "tokenizer": tokenizer, "conversations": prompts()}
+    gguf.write(Checkpoint(directory), directory, Path("tiny.gguf"), **options)
     server = llama_cpp.server(Path("tiny.gguf"), 512, 1, on_cpu=True)
     for row in rows:
         turns = [turn for turn in row.messages() if turn["role"] == "user"]
@@ -150,13 +157,14 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
 def test_the_result_is_scored_by_llama_cpp_if_installed(monkeypatch, there):
     from countdown_rl.data import jsonl
     from countdown_rl.inference import engines
-    from countdown_rl.tasks import probe
 
     if there:
         pytest.importorskip("xllamacpp")
     else:
         monkeypatch.setattr(engines, "installed", lambda name: False)
-    jsonl.write_rows(Path("data.jsonl"), [{"id": str(n)} | row for n, row in enumerate(probe.rows(12))])
+    jsonl.write_rows(
+        Path("data.jsonl"), [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 12))]
+    )
     options = QuantizeOptions(format="gguf", gguf_type="f16", max_drop=20)
     manifest = quantize(resolve("countdown-tiny"), Path("quantized"), options, Path("data.jsonl"))
     score = manifest.facts["against_source"]

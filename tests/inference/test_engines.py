@@ -27,7 +27,7 @@ from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.registry import parse_row, task
 from tests.support import tiny_llama
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
@@ -128,7 +128,9 @@ def vllm(monkeypatch, model):
 def test_llama_cpp_agrees_with_transformers_on_greedy_answers(folder, tmp_path, gguf, capfd):
     load.silence_libraries()
     pytest.importorskip("xllamacpp")
-    jsonl.write_rows(tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(probe.rows(40))])
+    jsonl.write_rows(
+        tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
+    )
     options = EvalOptions(engine="llama-cpp", threads=1, agreement=40, max_new_tokens=32)
     result = run(folder, tmp_path / "eval", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
     assert (result.metrics["engine"], result.metrics["precision"]) == ("llama-cpp", "f16")

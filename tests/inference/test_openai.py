@@ -21,6 +21,7 @@ from countdown_rl.inference import engines, llama_cpp, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
 from countdown_rl.tasks.countdown import BEGUN
+from countdown_rl.tasks.registry import task
 from tests.support.command import status as command
 from tests.support.graded import PUZZLES, graded
 
@@ -489,7 +490,9 @@ def test_a_reader_that_has_gone_ends_a_stream(stub):
 def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process(tmp_path, gguf, monkeypatch):
     pytest.importorskip("xllamacpp")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    jsonl.write_rows(tmp_path / "puzzles.jsonl", [{"id": str(n)} | row for n, row in enumerate(probe.rows(40))])
+    jsonl.write_rows(
+        tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
+    )
     data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
     options = replace(small, engine="llama-cpp", agreement=0, threads=1)
     expected = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process").samples

@@ -26,7 +26,7 @@ def _document(line: str) -> dict[str, str]:
     turns = {turn["role"]: turn["content"] for turn in row.messages()}
     return {
         "row": line,
-        "system": turns["system"],
+        "system": turns.get("system", ""),
         "user": turns["user"],
         "prefill": turns.get("assistant", ""),
         "reference": row.reference,

@@ -45,5 +45,6 @@ class ExactTaskset(vf.Taskset[ExactTask, vf.TasksetConfig]):
     def load(self) -> Iterator[ExactTask]:
         for line in filter(bytes.strip, Path(__file__).with_name("test.jsonl").read_bytes().splitlines()):
             row = parse_row(json.loads(line)).without_begun_turn()
-            system, user = (turn["content"] for turn in row.messages())
-            yield ExactTask(ExactData(system_prompt=system, prompt=user, row=dict(row)), self.config.task)
+            turns = {turn["role"]: turn["content"] for turn in row.messages()}
+            data = ExactData(system_prompt=turns.get("system"), prompt=turns["user"], row=dict(row))
+            yield ExactTask(data, self.config.task)
