@@ -224,7 +224,7 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
     """Peak memory against ``train --check``, and tokens a second, of a few steps on random weights."""
     import torch
 
-    from countdown_rl.training import preflight, train
+    from countdown_rl.training import prepare, train
     from countdown_rl.training.config import TrainOptions
 
     model, data = make_checkpoint(settings, name), make_data(settings, 300, 10)
@@ -241,9 +241,9 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
         save_steps=0,
     )
     place = settings.place
-    run: dict[str, Any] = {"model": str(model), "data": data, "out": place / "adapter", "checkpoints": place / "kept"}
-    checked = preflight.check(options, **run)
-    rows = train.train(options, **run).rows
+    run = prepare.Run(model=str(model), data=data, out=place / "adapter", checkpoints=place / "kept")
+    prepared = prepare.prepare(run, options)
+    rows = train.train(prepared).rows
     last = rows[-1]
     tokens = last.mean_length * options.prompts * options.num_generations
     result: dict[str, Any] = {
@@ -255,12 +255,12 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
             "loss": round(tokens / max(last.seconds_loss, 1e-9), 1),
             "step": round(tokens / last.seconds, 1),
         },
-        "estimate": checked.estimates[0].as_dict(),
+        "estimate": prepared.estimates[0].as_dict(),
     }
     if torch.cuda.is_available():
         peak = torch.cuda.max_memory_allocated()
         result |= {"peak": peak, "reserved": torch.cuda.max_memory_reserved()}
-        result["peak_over_estimate"] = round(peak / checked.estimates[0].peak, 3)
+        result["peak_over_estimate"] = round(peak / prepared.estimates[0].peak, 3)
     return result
 
 
@@ -301,8 +301,10 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer
 
     from countdown_rl.data import jsonl
+    from countdown_rl.inference.generate import STOP
+    from countdown_rl.inference.stop import Stop
     from countdown_rl.models import chat_template, load, lora, reference
-    from countdown_rl.training import train, trl_config
+    from countdown_rl.training import prepare, rollouts, train, trl_config
     from countdown_rl.training.config import TrainOptions
     from countdown_rl.training.curriculum import in_turn
 
@@ -329,7 +331,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
     lora.save(peft.get_peft_model(loaded.model, config), adapter, base=str(base))
     loaded.tokenizer.save_pretrained(adapter)
 
-    def completions(self: Any, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+    def completions(self: Any, prompt_ids: list[list[int]], trainer: Any) -> Any:
         draw = torch.Generator().manual_seed(2)
         longest = options.max_completion_length
         lengths = torch.randint(2, longest + 1, (len(prompt_ids),), generator=draw).tolist()
@@ -342,10 +344,10 @@ def gradients(settings: Settings) -> dict[str, Any]:
         recorded.append([parameter.grad.float().cpu().flatten() for parameter in groups])
 
     hook = register_optimizer_step_pre_hook(record)
-    original, GRPOTrainer._generate_single_turn = GRPOTrainer._generate_single_turn, completions
+    original, rollouts.Rollouts.complete = rollouts.Rollouts.complete, completions
     try:
-        run = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
-        train.train(options, model=str(adapter), data=data, **run)
+        paths = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
+        train.train(prepare.prepare(prepare.Run(model=str(adapter), data=data, **paths), options))
         loaded = load.load(reference.resolve(str(adapter)), precision="nf4", trainable=True)
         rows = jsonl.read_rows(data / "train.jsonl")
         order = in_turn(len(rows), options.seed)
@@ -372,11 +374,12 @@ def gradients(settings: Settings) -> dict[str, Any]:
                 disable_tqdm=True,
             ),
             train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+            rollout_func=rollouts.Rollouts(Stop(loaded.tokenizer, loaded.model, STOP)),
             processing_class=loaded.tokenizer,
         )
         plain.train()
     finally:
-        GRPOTrainer._generate_single_turn = original
+        rollouts.Rollouts.complete = original
         hook.remove()
     ours, theirs = (torch.cat(values) for values in recorded)  # a step of each
     return {

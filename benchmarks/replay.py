@@ -21,12 +21,13 @@ class ReplayingTrainer(trainer.Trainer):
     Their ratio of probabilities is 1, as for the rows of the step itself: the policy is one update older.
     """
 
-    _rare = None
+    replayed = None
 
-    def _micro_batches(self, batch):
-        rare = (self._means > 0) & (self._means <= RARE)
-        *parts, last = super()._micro_batches(batch | {"rare": rare})
-        replayed, self._rare = self._rare, joined([chosen(part, part["rare"]) for part in (*parts, last)])
+    def micro_batches(self, batch):
+        solved = torch.tensor(self.rewards[0].values).view(-1, self.num_generations).mean(1)
+        rare = ((solved > 0) & (solved <= RARE)).repeat_interleave(self.num_generations)
+        *parts, last = super().micro_batches(batch | {"rare": rare})
+        replayed, self.replayed = self.replayed, joined([chosen(part, part["rare"]) for part in (*parts, last)])
         return [*parts, last if replayed is None else joined([last, replayed])]
 
 

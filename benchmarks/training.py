@@ -26,7 +26,7 @@ from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import STOP
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.training import rewards, train
+from countdown_rl.training import prepare, rewards, train
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 
@@ -158,7 +158,7 @@ def plain(options, ref, rows, course):
                 reward_weights=list(weights.values()),
                 learning_rate=options.learning_rate,
                 lr_scheduler_type=options.lr_scheduler_type,
-                scale_rewards="none" if options.scale_rewards == "mean" else options.scale_rewards,
+                scale_rewards=options.scale_rewards,
                 loss_type=options.loss_type,
                 epsilon_high=options.epsilon_high,
                 gradient_checkpointing=False,
@@ -218,15 +218,14 @@ def ours(options, model, data, course):
 
         course.clock.go()
         try:
-            train.train(
-                options,
+            run = prepare.Run(
                 model=model,
                 data=data,
                 out=place / "adapter",
                 checkpoints=place / "checkpoints",
                 log=place / "log.csv",
-                on_step=on_step,
             )
+            train.train(prepare.prepare(run, options), on_step=on_step)
         except Enough:
             return
         finally:

@@ -25,7 +25,7 @@ VARIANTS = {
     "no curriculum": ["curriculum=false"],
     "32 groups of 4": ["num-generations=4", "prompts=32"],
     "64 groups of 2": ["num-generations=2", "prompts=64"],
-    "divided by the mean reward (MaxRL)": ["scale-rewards=mean"],
+    "leave-one-out baseline (RLOO)": ["baseline=leave-one-out"],
     "temperature 0.8": ["temperature=0.8"],
     "all weights": ["tune=all", "precision=auto", "learning-rate=0.0001"],
     "replay of rare successes": [],

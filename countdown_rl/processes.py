@@ -85,6 +85,12 @@ def ignore_scheduler() -> None:
         os.environ.pop("RANK", None)
 
 
+def use_one_gpu() -> None:
+    """Hide all GPUs but the first from a process that no launcher started: transformers would use all of them."""
+    if not launched():
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+
+
 def world_size() -> int:
     """Return the number of processes."""
     return int(os.environ["WORLD_SIZE"]) if launched() else 1

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -66,30 +66,31 @@ def train(
             f"--processes {processes_}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
             f"{processes.world_size()}; leave --processes out, or unset these variables."
         )
-    run: dict[str, Any] = {"model": model, "revision": revision, "data": data, "out": out, "log": log}
-    run |= {"checkpoints": checkpoints, "trust_remote_code": trust_remote_code}
-    if check:
-        from countdown_rl.training import preflight
-
-        count, sharded = max(processes_, processes.world_size()), processes.shards_weights(launch)
-        checked = preflight.check(options, count=count, sharded=sharded, **run)
-        memory_view.show(checked, as_json=as_json)
-        return
-    if not processes.launched() and (processes_ > 1 or launch is not None):
+    if not check and not processes.launched() and (processes_ > 1 or launch is not None):
         raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
+    from countdown_rl.training import prepare
     from countdown_rl.training import train as training
 
+    run = prepare.Run(
+        model=model,
+        data=data,
+        out=out,
+        checkpoints=checkpoints,
+        log=log,
+        revision=revision,
+        restart=restart,
+        trust_remote_code=trust_remote_code,
+        processes=max(processes_, processes.world_size()),
+        sharded=processes.shards_weights(launch),
+    )
+    if check:
+        memory_view.show(prepare.prepare(run, options), as_json=as_json)
+        return
     written = [out, checkpoints] if processes.is_main() else []
     with artifacts.locked(*written), live.progress(options.max_steps) as on_step:
         try:
-            result = training.train(
-                options,
-                restart=restart,
-                on_step=on_step,
-                on_note=console.note,
-                on_warning=console.warn,
-                **run,
-            )
+            prepared = prepare.prepare(run, options)
+            result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
         except (KeyboardInterrupt, processes.Terminated):
             console.note(training.how_to_continue(checkpoints))
             raise

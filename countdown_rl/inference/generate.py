@@ -211,32 +211,46 @@ class Generator:
             )
         else:
             torch.manual_seed(seed)
-            completions = self._generate(prompts, on_token)
+            sampling: dict[str, Any] = {"do_sample": False}
+            if decoding.temperature > 0:
+                sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
+            with torch.inference_mode():
+                completions = generate(
+                    self._loaded.model,
+                    self._stop,
+                    prompts,
+                    self._loaded.device,
+                    on_token=on_token,
+                    max_new_tokens=decoding.max_new_tokens,
+                    **sampling,
+                )
         return [to_completion(self._stop, ids) for ids in completions]
 
-    def _generate(self, prompts: Sequence[Sequence[int]], on_token: Callable[[int], None] | None) -> list[list[int]]:
-        import torch
 
-        from countdown_rl.inference.stop import stopping_criteria
+def generate(
+    model: Any,
+    stop: "Stop",
+    prompts: Sequence[Sequence[int]],
+    device: Any,
+    *,
+    on_token: Callable[[int], None] | None = None,
+    **settings: Any,
+) -> list[list[int]]:
+    """Complete each of *prompts* (token ids) by ``generate`` of transformers, which takes *settings*."""
+    from countdown_rl.inference.stop import stopping_criteria
 
-        loaded, decoding = self._loaded, self._decoding
-        batch = loaded.tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt")
-        start = batch["input_ids"].shape[1]
-
-        sampling: dict[str, Any] = {"do_sample": False}
-        if decoding.temperature > 0:
-            sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
-        with torch.inference_mode():
-            sequences = loaded.model.generate(
-                input_ids=batch["input_ids"].to(loaded.device),
-                attention_mask=batch["attention_mask"].to(loaded.device),
-                max_new_tokens=decoding.max_new_tokens,
-                eos_token_id=sorted(self._stop.ids),
-                pad_token_id=loaded.tokenizer.pad_token_id,
-                stopping_criteria=stopping_criteria(self._stop, start, on_token),
-                **sampling,
-            )
-        return [self._stop.cut(ids) for ids in sequences[:, start:].tolist()]
+    tokenizer = stop.tokenizer
+    batch = tokenizer.pad({"input_ids": [list(ids) for ids in prompts]}, return_tensors="pt")
+    start = batch["input_ids"].shape[1]
+    sequences = model.generate(
+        input_ids=batch["input_ids"].to(device),
+        attention_mask=batch["attention_mask"].to(device),
+        eos_token_id=sorted(stop.ids),
+        pad_token_id=tokenizer.pad_token_id,
+        stopping_criteria=stopping_criteria(stop, start, on_token),
+        **settings,
+    )
+    return [stop.cut(ids) for ids in sequences[:, start:].tolist()]
 
 
 def out_of_memory(error: Exception) -> bool:

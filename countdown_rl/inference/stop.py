@@ -1,7 +1,6 @@
 """The end of a completion, in any engine."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,24 +37,6 @@ class Stop:
         size = len(self.may_end)  # another engine may know tokens that the tokenizer does not
         candidates = (end for end, token in enumerate(ids, 1) if token < size and self.may_end[token])
         return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
-
-
-@contextmanager
-def stopping(model: Any, stop: Stop) -> Iterator[None]:
-    """Within it ``model.generate`` ends each row where *stop* says; the text after that is padding."""
-    generate, own = model.generate, vars(model).get("generate")  # FSDP gives the model one of its own
-
-    def stopped(*, input_ids: Any, **options: Any) -> Any:
-        criteria = stopping_criteria(stop, input_ids.shape[1])
-        return generate(input_ids=input_ids, stopping_criteria=criteria, **options)
-
-    model.generate = stopped
-    try:
-        yield
-    finally:
-        del model.generate
-        if own is not None:
-            model.generate = own
 
 
 def stopping_criteria(stop: Stop, start: int, on_token: Callable[[int], None] | None = None) -> Any:

@@ -130,7 +130,7 @@ def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
         format=rounded(logs["format"]),
         mean_length=rounded(logs["completions/mean_length"]),
         truncated=rounded(logs["truncated"]),
-        frac_reward_zero_std=rounded(logs["frac_reward_zero_std"]),
+        frac_reward_zero_std=rounded(logs["equal_groups"]),
         entropy=None if entropy is None else rounded(entropy),
         kl=None if kl is None else rounded(kl),
         grad_norm=rounded(logs["grad_norm"]),

@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,13 @@ class Checkpoints:
         return phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else [])
 
     def _kept(self) -> Any:
+        """The identity of the run in the directory; an option that is newer than it had its default."""
         try:
-            return json.loads((self.directory / RUN).read_bytes())["run"]
+            kept = json.loads((self.directory / RUN).read_bytes())["run"]
+            defaults = json.loads(json.dumps(asdict(TrainOptions()) | {"processes": 1}))
+            for name in self.identity.get("options", {}).keys() & defaults.keys():
+                kept["options"].setdefault(name, defaults[name])
+            return kept
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

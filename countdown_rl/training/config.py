@@ -1,14 +1,65 @@
-"""Options of ``train``."""
+"""Options of ``train``, and those of them that do not go together."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from countdown_rl import processes
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Options, Precision, option
+from countdown_rl.options import Options, Precision, flag, option
 
 BATCH, LOSS, COMPLETIONS, OPTIMISER = "Batch", "Loss", "Completions", "Optimiser"
 MODEL, RUN = "Weights and precision", "Run"
+
+#: Options about logging and checkpoints, which do not change the weights.
+LOGGING = ("save_steps", "save_minutes", "logging_steps", "sample_every", "sample_size", "report_to")
+
+#: Values of fields, or tests of them; ``trl.KEY`` is the value of ``--trl KEY``.
+Condition = Mapping[str, str | int | tuple[str, ...] | Callable[[Any], bool]]
+
+
+def _below_1(value: float) -> bool:
+    return value < 1
+
+
+#: Options that do not go together, and why.
+CONFLICTS: tuple[tuple[Condition, str], ...] = (
+    ({"tune": "all", "precision": "nf4"}, "weights in 4 bits cannot be trained; add --precision auto"),
+    ({"keep": "best", "eval_every": 0}, "the best weights are found by evaluations; add --eval-every"),
+    ({"stop_on_collapse": True, "keep": "last"}, "it goes back to the best weights; add --keep best and --eval-every"),
+    (
+        {"discount": _below_1, "scale_rewards": ("group", "batch")},
+        "advantages per line are not divided by a deviation; give --scale-rewards none",
+    ),
+    (
+        {"discount": _below_1, "trl.multi_objective_aggregation": "normalize_then_sum"},
+        "advantages per line are of the sum of the rewards; leave one out",
+    ),
+    (
+        {"baseline": "leave-one-out", "trl.multi_objective_aggregation": "normalize_then_sum"},
+        "the baseline is of the sum of the rewards; leave one out",
+    ),
+    (
+        {"loss_type": "cispo", "epsilon_high": _below_1},
+        "CISPO clips the ratios themselves, which begin at 1; give --epsilon-high 5, as ScaleRL",
+    ),
+)
+
+#: Options that go together and are seldom meant.
+CAUTIONS: tuple[tuple[Condition, str], ...] = (
+    (
+        {"importance_sampling_level": "sequence", "loss_type": ("dapo", "dr_grpo", "bnpo", "cispo")},
+        "each completion is weighted by its length; GSPO is --loss-type grpo",
+    ),
+    (
+        {"importance_sampling_level": "sequence", "loss_type": "vespo"},
+        "VESPO has weights per completion of its own; the level has no effect",
+    ),
+    (
+        {"importance_sampling_level": "token", "loss_type": "luspo"},
+        "LUSPO is meant for --importance-sampling-level sequence",
+    ),
+)
 
 #: Largest ``micro_batch`` that is chosen where the option is 0.
 MAX_MICRO_BATCH = 16
@@ -44,16 +95,17 @@ class TrainOptions(Options):
             metavar="NAME=WEIGHT",
         ),
     ] = ("correct=1", "format=0.1")
-    loss_type: Annotated[Literal["dapo", "grpo", "dr_grpo", "bnpo"], option("Normalisation of the loss.", LOSS)] = (
-        "dapo"
-    )
+    loss_type: Annotated[
+        Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"],
+        option("Loss, by the names of TRL.", LOSS),
+    ] = "dapo"
+    baseline: Annotated[
+        Literal["group", "leave-one-out"],
+        option("Subtract the mean reward of the group, or of its other completions (RLOO).", LOSS),
+    ] = "group"
     scale_rewards: Annotated[
-        Literal["group", "batch", "mean", "none"],
-        option(
-            "Divide advantages by the standard deviation of rewards in the group or batch, or by their mean in the "
-            "group (MaxRL).",
-            LOSS,
-        ),
+        Literal["group", "batch", "none"],
+        option("Divide advantages by the standard deviation of rewards in the group or batch.", LOSS),
     ] = "group"
     importance_sampling_level: Annotated[
         Literal["token", "sequence"], option("Level of the probability ratios; sequence is GSPO.", LOSS)
@@ -66,7 +118,13 @@ class TrainOptions(Options):
         float, option("Discount per line of the reward; 1: one advantage per completion.", LOSS, min=0.5, max=1)
     ] = 1.0
     trl: Annotated[
-        tuple[str, ...], option("Other field of TRL's GRPOConfig; repeatable.", LOSS, metavar="KEY=VALUE")
+        tuple[str, ...],
+        option(
+            "Other field of TRL's GRPOConfig; repeatable. entropy_coef=0.01 adds an entropy bonus; "
+            "top_entropy_quantile=0.2 trains the fifth of the tokens with the highest entropy.",
+            LOSS,
+            metavar="KEY=VALUE",
+        ),
     ] = ()
 
     rollouts: Annotated[
@@ -153,25 +211,37 @@ class TrainOptions(Options):
                 f"--micro-batch {self.micro_batch} does not divide the {completions} completions of a step "
                 f"({self.prompts} prompts x {self.num_generations} generations)."
             )
-        if self.tune == "all" and self.precision == "nf4":
-            raise UsageError("--tune all cannot train weights in 4 bits; add --precision auto.")
-        if self.keep == "best" and not self.eval_every:
-            raise UsageError("--keep best needs evaluations; add --eval-every.")
-        if self.stop_on_collapse and self.keep != "best":
-            raise UsageError("--stop-on-collapse goes back to the best weights; add --keep best and --eval-every.")
         for item in self.trl:
-            key, equals, value = item.partition("=")
+            key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():
                 raise UsageError(f"--trl {item} is not of the form key=value.")
-            by_function = key == "multi_objective_aggregation" and value.strip('"') == "normalize_then_sum"
-            if by_function and (self.discount < 1 or self.scale_rewards == "mean"):
-                option = "--discount below 1" if self.discount < 1 else "--scale-rewards mean"
-                raise UsageError(
-                    f"--trl {item} normalizes every reward by itself, and advantages with {option} are of their sum; "
-                    "leave one out."
-                )
-        if self.discount < 1 and self.scale_rewards in ("group", "batch"):
-            raise UsageError(
-                f"--scale-rewards {self.scale_rewards} has no effect with --discount below 1, whose advantages are not "
-                "divided by a deviation; give --scale-rewards none or mean."
-            )
+        for sentence in self._matching(CONFLICTS):
+            raise UsageError(sentence)
+
+    def cautions(self) -> list[str]:
+        """Return a sentence for each combination of options that is seldom meant."""
+        return self._matching(CAUTIONS)
+
+    def _matching(self, table: tuple[tuple[Condition, str], ...]) -> list[str]:
+        """The sentences of *table* whose conditions hold."""
+        values = vars(self) | {
+            f"trl.{key}": text.strip('"') for key, _, text in (item.partition("=") for item in self.trl)
+        }
+        return [
+            " with ".join(_worded(name, values[name]) for name in condition) + f": {reason}."
+            for condition, reason in table
+            if all(name in values and _holds(test, values[name]) for name, test in condition.items())
+        ]
+
+
+def _holds(test: Any, value: Any) -> bool:
+    if callable(test):
+        return bool(test(value))
+    return value in test if isinstance(test, tuple) else bool(value == test)
+
+
+def _worded(name: str, value: Any) -> str:
+    """The flag *name* with its value."""
+    if name.startswith("trl."):
+        return f"--trl {name.removeprefix('trl.')}={value}"
+    return flag(name) if value is True else f"{flag(name)} {value}"

@@ -1,28 +1,120 @@
-"""Completions by vLLM during training, in the training processes or from a server, with the weights of the policy.
+"""Completions during training: by the CPU decoder, by ``generate`` of transformers, or by vLLM."""
 
-TRL merges the adapter into the base in place and takes it out again for each transfer: over 4-bit weights that rounds
-the adapter away (huggingface/trl issue 4973), and in bf16 it leaves its rounding in the base. Here every weight is sent
-as the de-quantized base plus the adapter, and the base stays as it is.
-"""
-
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from trl.generation.vllm_generation import VLLMGeneration
+from transformers import GenerationConfig
+from trl.distributed import DistributedBackend
+from trl.models import unwrap_model_for_generation
 
+from countdown_rl import processes
 from countdown_rl.errors import ModelError, UsageError
-from countdown_rl.inference.vllm import output_to_stderr
+from countdown_rl.inference.cpu_decoder import Decoder, supports
+from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
+from countdown_rl.inference.generate import generate
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models import files, load, lora, reference
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.trl_internals import PolicyEngine
 
 if TYPE_CHECKING:
     from countdown_rl.training.trainer import Trainer
 
 #: Share of a GPU's memory that an engine's weights may take for "auto"; TRL gives the engine 0.3 of it in all.
 _AUTO_SHARE = 0.2
+
+
+class Rollouts:
+    """TRL's ``rollout_func`` of a run, for prompts that hold their special tokens.
+
+    Attributes:
+        stop: the end of a completion.
+        ended: for each completion of the last round, True if it was not truncated.
+        seconds: time spent on completions.
+    """
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop, self.ended, self.seconds = stop, torch.empty(0, dtype=torch.bool), 0.0
+
+    def __call__(self, prompts: Sequence[str], trainer: "Trainer") -> dict[str, Any]:
+        """Complete a round of *prompts*, those of a group side by side."""
+        begin = time.perf_counter()
+        prompt_ids = self.tokenize(prompts)
+        completion_ids, logps = self.complete(prompt_ids, trainer)
+        self.seconds += time.perf_counter() - begin
+        self.ended = torch.tensor([self.stop(ids) for ids in completion_ids], device=trainer.accelerator.device)
+        return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logps}
+
+    def tokenize(self, prompts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each of *prompts*; the tokenizer must not add a second set of special tokens."""
+        unique = list(dict.fromkeys(prompts))
+        ids = self.stop.tokenizer(unique, add_special_tokens=False)["input_ids"]
+        known = dict(zip(unique, ids, strict=True))
+        return [known[prompt] for prompt in prompts]
+
+    def complete(
+        self, prompt_ids: list[list[int]], trainer: "Trainer", *, greedy: bool = False
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
+        """Completions up to their ends, and the log-probabilities with which vLLM drew them.
+
+        Args:
+            greedy: take the most likely tokens, and complete each prompt by itself.
+        """
+        policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
+        trainer.model.eval()  # no LoRA dropout while sampling
+        logps = None
+        # The CPU decoder implements temperature and top-p only.
+        others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
+        plain = not any(others) and config.repetition_penalty == 1.0
+        if trainer.use_vllm:
+            completion_ids, logps = self._by_engine(prompt_ids, trainer, greedy)
+        elif plain and supports(policy):
+            decoder = Bf16Decoder(policy) if config.bf16 else Decoder(policy)
+            completion_ids = decoder.decode(
+                prompt_ids,
+                max_new_tokens=config.max_completion_length,
+                stop=self.stop,
+                temperature=0.0 if greedy else config.temperature,
+                top_p=config.top_p,
+            )
+        else:
+            completion_ids = self._by_transformers(prompt_ids, trainer, greedy)
+        trainer.model.train()
+        return completion_ids, logps
+
+    def _by_transformers(self, prompt_ids: list[list[int]], trainer: "Trainer", greedy: bool) -> list[list[int]]:
+        settings, args = dict(trainer.generation_kwargs), trainer.args
+        if greedy:
+            settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p")) | {"do_sample": False}
+        with (
+            unwrap_model_for_generation(
+                trainer.model_wrapped,
+                trainer.accelerator,
+                gather_deepspeed3_params=args.ds3_gather_for_generation,
+                generation_kwargs=settings,  # those of the checkpoint take no part
+                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+            ) as model,
+            torch.no_grad(),
+            DistributedBackend(trainer.accelerator).summon_full_params(trainer.model_wrapped, recurse=False),
+        ):
+            config = GenerationConfig(**settings, disable_compile=True)
+            return generate(model, self.stop, prompt_ids, trainer.accelerator.device, generation_config=config)
+
+    def _by_engine(
+        self, prompt_ids: list[list[int]], trainer: "Trainer", greedy: bool
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        trainer.sync_engine()
+        engine = trainer.vllm_generation
+        engine.temperature = 0.0 if greedy else trainer.temperature
+        count = 1 if greedy else trainer.num_generations
+        _, drawn, logps, _ = engine.generate(prompts=prompt_ids, images=None, num_generations=count)
+        completion_ids = [self.stop.cut(ids) for ids in drawn]
+        # Of each token the log-probability of the drawn one, the only one that is asked for.
+        kept = [[token[0] for token in row[: len(ids)]] for row, ids in zip(logps, completion_ids, strict=True)]
+        return completion_ids, kept
 
 
 def check(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> None:
@@ -43,11 +135,10 @@ def check(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> N
 
 
 def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str:
-    """The engine of a run: "transformers", "vllm" or "vllm-server".
+    """The engine of a run that passed :func:`check`: "transformers", "vllm" or "vllm-server".
 
     Raises:
-        UsageError: see :func:`check`; or the adapter is not plain LoRA.
-        ModelError: vLLM is not installed.
+        UsageError: the adapter is not plain LoRA, which vLLM needs.
     """
     special = any(map(lora.is_special, loaded.model.modules()))
     if options.rollouts == "auto":
@@ -58,7 +149,6 @@ def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str
             return "transformers"
         weights = 2 * PeftModel.get_nb_trainable_parameters(loaded.model)[1]  # it counts packed ones, of any model
         return "vllm" if weights <= _AUTO_SHARE * torch.cuda.mem_get_info()[1] else "transformers"
-    check(options, loaded.ref, sharded=sharded)
     if special and options.rollouts != "transformers":
         raise UsageError(
             f"--rollouts {options.rollouts} supports LoRA without variants and biases; use --rollouts transformers."
@@ -66,90 +156,41 @@ def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str
     return options.rollouts
 
 
-def engine(trainer: "Trainer", rollouts: str, loaded: load.Loaded, length: int) -> "Engine":
-    """The vLLM engine of *trainer* for prompts and completions of *length* tokens together."""
+def use_engine(
+    trainer: "Trainer", rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+) -> None:
+    """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions."""
     config = trainer.args
-    server = {name: getattr(config, f"vllm_{name}") for name in ("server_base_url", "server_host", "server_port")}
     same = ("tensor_parallel_size", "gpu_memory_utilization", "enable_sleep_mode", "model_impl", "group_port")
+    server = ("server_base_url", "server_host", "server_port", "server_timeout")
     sampling = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_completion_length")
-    path = files_of(loaded)
-    rows = config.per_device_train_batch_size * config.steps_per_generation
-    return Engine(
-        path,
+    path = reference.files(loaded.ref.base or loaded.ref)  # of the full-precision weights that the engine starts from
+    files.check(path)
+    stop = trainer.rollouts.stop
+    engine = PolicyEngine(
+        str(path),
         torch.float32 if loaded.precision == "fp32" else torch.bfloat16,
         model=trainer.model,
         accelerator=trainer.accelerator,
         processing_class=trainer.processing_class,
         mode="server" if rollouts == "vllm-server" else "colocate",
-        server_timeout=config.vllm_server_timeout,
         max_model_length=length,
-        max_num_seqs=rows * config.vllm_tensor_parallel_size,
+        max_num_seqs=config.per_device_train_batch_size
+        * config.steps_per_generation
+        * config.vllm_tensor_parallel_size,
         trust_remote_code=config.trust_remote_code,
         generation_kwargs={
-            "stop": [trainer.stop.text],
+            "stop": [stop.text],
             "include_stop_str_in_output": True,
-            "stop_token_ids": trainer.eos_token_ids,
+            "stop_token_ids": sorted(stop.ids),
         }
         | (config.generation_kwargs or {}),
-        **server,
-        **{name: getattr(config, f"vllm_{name}") for name in same},
+        **{name: getattr(config, f"vllm_{name}") for name in (*same, *server)},
         **{name: getattr(config, name) for name in sampling},
     )
-
-
-def files_of(loaded: load.Loaded) -> str:
-    """The directory of the full-precision weights that an engine starts from."""
-    path = reference.files(loaded.ref.base or loaded.ref)
-    files.check(path)
-    return str(path)
-
-
-class Engine(VLLMGeneration):
-    """TRL's vLLM backend over the checkpoint at *path*; weights are sent in *dtype*."""
-
-    model: Any
-
-    def __init__(self, path: str, dtype: torch.dtype, **settings: Any) -> None:
-        self._path, self._dtype = path, dtype
-        super().__init__(**settings)
-
-    def _init_vllm(self) -> None:
-        # Of the model TRL takes the path, and 4-bit layers as a reason to load the engine in 4 bits too.
-        model, self.model = self.model, SimpleNamespace(name_or_path=self._path, named_modules=list)
-        try:
-            with output_to_stderr():
-                super()._init_vllm()
-        finally:
-            self.model = model
-
-    def server_reports_drawn_probabilities(self) -> bool:
-        """Return True if the log-probabilities of the server are those that it draws tokens with."""
-        mode = self.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
-        return bool(mode == "processed_logprobs")
-
-    def sync_weights(self) -> None:
-        with output_to_stderr():
-            super().sync_weights()
-
-    def generate(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        with output_to_stderr():
-            return super().generate(*args, **kwargs)
-
-    @torch.no_grad()
-    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        base = self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
-        for name, parameter in base.named_parameters():
-            if ".lora_" in name or "original_module" in name:
-                continue
-            value = parameter.data
-            if getattr(parameter, "quant_state", None) is not None:
-                from bitsandbytes.functional import dequantize_4bit
-
-                value = dequantize_4bit(value, parameter.quant_state)
-            if name.endswith(".base_layer.weight"):
-                layer = base.get_submodule(name.removesuffix(".base_layer.weight"))
-                value = sum(
-                    (layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters), value.float()
-                )
-            name = name.replace(".base_layer", "").replace("modules_to_save.default.", "")
-            yield name, value.to(self._dtype)
+    trainer.use_engine(engine)
+    if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():
+        on_warning(
+            "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
+            "sampling correction; start it with --logprobs-mode processed_logprobs."
+        )

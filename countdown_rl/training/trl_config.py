@@ -78,7 +78,6 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "gradient_accumulation_steps": accumulation,
         "steps_per_generation": accumulation * options.steps_per_generation,
         "reward_weights": list(weights),
-        "scale_rewards": "none" if options.scale_rewards == "mean" else options.scale_rewards,
         "mask_truncated_completions": False,  # by the trainer itself, which also knows ends that are not one token
         "bf16": _computes_in_bf16(loaded),
         "use_cpu": loaded.device == "cpu",
@@ -119,7 +118,8 @@ def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:
             raise
         reason = " ".join(str(error).split())
         raise UsageError(f"--trl {' --trl '.join(trl)}: TRL refuses this: {reason[:200]}") from error
-    config._n_gpu = min(1, config.n_gpu)  # one process takes one GPU; transformers counts all that are visible
+    if config.n_gpu > 1:
+        raise UsageError(f"one process trains on one GPU, and {config.n_gpu} are visible; set CUDA_VISIBLE_DEVICES=0.")
     return config
 
 

@@ -47,7 +47,7 @@ class Validation(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step % self._options.eval_every == 0 or state.global_step == self._options.max_steps:
-            self._trainer.log_metric("eval_correct", self._evaluate(state.global_step))
+            self._trainer.figures["eval_correct"] = self._evaluate(state.global_step)
 
     def _evaluate(self, step: int) -> float:
         """The share solved by the weights after *step*, which are saved if they are to be kept and are the best."""

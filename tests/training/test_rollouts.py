@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from types import SimpleNamespace
 
+import accelerate
 import peft
 import pytest
 import torch
@@ -15,7 +16,7 @@ from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import rollouts, train
+from countdown_rl.training import prepare, rollouts, train, trl_internals
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
 
@@ -104,7 +105,8 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     options = replace(SMALL, tune=tune, precision=precision)
     out = tmp_path / "out"
     paths = {"out": out, "checkpoints": tmp_path / "checkpoints", "log": tmp_path / "log.csv"}
-    result = train.train(options, model=str(place / "model"), data=place / "data", **paths)
+    run = prepare.Run(model=str(place / "model"), data=place / "data", **paths)
+    result = train.train(prepare.prepare(run, options))
     engine = Engine.last
     longest = max(len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts)
     assert engine.options["max_model_len"] == longest + options.max_completion_length
@@ -167,22 +169,23 @@ def test_a_server_gets_the_policy_and_the_stop(place, tmp_path, vllm, monkeypatc
     options = replace(SMALL, rollouts="vllm-server", trl=("vllm_server_base_url=http://there:1",), max_steps=2)
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     warnings = []
-    result = train.train(options, model=Client.model, data=place / "data", on_warning=warnings.append, **paths)
+    run = prepare.Run(model=Client.model, data=place / "data", **paths)
+    result = train.train(prepare.prepare(run, options), on_warning=warnings.append)
     assert Client.last.base_url == "http://there:1"
     assert Client.last.engine.params[0]["stop"] == ["</answer>"]
     assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 2, abs=0.02)
     assert any("--logprobs-mode processed_logprobs" in text for text in warnings)
 
 
-def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place):
+def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
     loaded = load.load(reference.resolve(str(place / "model")), precision="bf16")
     weights = {name: value.clone() for name, value in loaded.model.named_parameters()}
     nf4.quantize_layers(loaded.model, torch.device("cpu"))
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     model = peft.get_peft_model(loaded.model, config)
     packed = {name: value.clone() for name, value in model.named_parameters()}
-    engine = rollouts.Engine.__new__(rollouts.Engine)
-    engine.model, engine._dtype = model, torch.bfloat16
+    settings = {"accelerator": accelerate.Accelerator(cpu=True), "processing_class": loaded.tokenizer}
+    engine = trl_internals.PolicyEngine(str(place / "model"), torch.bfloat16, model=model, **settings)
     sent = dict(engine._iter_named_params())
     assert sent.keys() == weights.keys()
     lora = {name: value for name, value in model.named_parameters() if ".lora_" in name}
@@ -206,17 +209,18 @@ def with_dora(loaded):
 
 def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
     loaded = load.load(reference.resolve(str(place / "model")), precision="nf4")
+    rollouts.check(SMALL, loaded.ref, sharded=False)
     assert rollouts.resolve(replace(SMALL, rollouts="vllm-server"), loaded, sharded=False) == "vllm-server"
     with pytest.raises(UsageError, match="ddp or zero2"):
-        rollouts.resolve(SMALL, loaded, sharded=True)
+        rollouts.check(SMALL, loaded.ref, sharded=True)
     with pytest.raises(UsageError, match="variants"):
         rollouts.resolve(SMALL, with_dora(loaded), sharded=False)
     monkeypatch.setattr(rollouts, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install"):
-        rollouts.resolve(SMALL, loaded, sharded=False)
+        rollouts.check(SMALL, loaded.ref, sharded=False)
     monkeypatch.setattr(rollouts.load, "stored_format", lambda ref: "gguf")
     with pytest.raises(UsageError, match="unquantized"):
-        rollouts.resolve(SMALL, loaded, sharded=False)
+        rollouts.check(SMALL, loaded.ref, sharded=False)
 
 
 def test_auto_is_an_engine_that_can_hold_the_weights(place, vllm, monkeypatch):

@@ -1,167 +1,245 @@
-import math
-from types import SimpleNamespace
+"""The gradient of a round against an unchanged ``GRPOTrainer``, for the options of the pipeline and of the recipes."""
 
+import copy
+import shlex
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+
+import datasets
+import peft
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
-from trl.kernels import ChunkedLogProbFunction
+import yaml
+from trl import GRPOTrainer
 
 from countdown_rl.errors import UsageError
 from countdown_rl.inference.stop import Stop
-from countdown_rl.training import logprobs
-from countdown_rl.training.advantages import discounted, divided_by_mean
-from countdown_rl.training.trainer import GRPOTrainer, Trainer
+from countdown_rl.models import load, reference
+from countdown_rl.training import advantages, trl_config
+from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.rollouts import Rollouts
+from countdown_rl.training.trainer import MEANS, Trainer
 from tests.support import tiny_llama
 
-
-def test_discounted_returns_are_compared_within_a_group_line_by_line():
-    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
-    ends = torch.tensor([[0, 0, 1, 1, 0], [1, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
-    advantages = discounted(rewards, mask, ends, 0.5, group=2)
-    # Three lines: of three tokens, of one, and the last; the other completion has the first two.
-    expected = torch.tensor([[0.25 - 0.125] * 3 + [0.5 - 0.25, 0], [-0.125, -0.25, 0, 0, 0]])
-    torch.testing.assert_close(advantages[:2], expected)
-    assert not advantages[2:].any()  # groups without a success have no gradient
+STAGES = Path(__file__).parents[2] / "stages"
+SMALL = {"prompts": 2, "num_generations": 4, "micro_batch": 4, "max_completion_length": 9, "lora_r": 4}
+LENGTHS = torch.tensor([3, 9, 5, 7, 2, 9, 4, 6])
+ENDED = torch.tensor([True, False, True, True, True, False, True, True])
+REWARDS = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def bare_trainer(**changes):
-    """A trainer without a model, of two groups of four with one and three successes."""
-    trainer = Trainer.__new__(Trainer)
-    trainer._discount, trainer._divide_by_mean, trainer._mask_truncated = 1.0, False, False
-    trainer._rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
-    trainer._means = torch.tensor([0.25] * 4 + [0.75] * 4)
-    trainer._ends_line = torch.tensor([False, True])
-    trainer.num_generations, trainer.loss_type, trainer.beta, trainer.aux_loss_enabled = 4, "dapo", 0.0, False
-    trainer.importance_sampling_level, trainer.off_policy_mask_threshold = "token", None
-    trainer.accelerator = SimpleNamespace(num_processes=1, process_index=0)
-    sizes = {"steps_per_generation": 1, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 8}
-    others = dict.fromkeys(("entropy_coef", "use_adaptive_entropy", "use_liger_kernel"), 0)
-    trainer.args = SimpleNamespace(**sizes, **others)
-    trainer.reward_weights, trainer.multi_objective_aggregation = torch.ones(2), "sum_then_normalize"
-    trainer._seconds = {"reward": 0.0}
-    vars(trainer).update(changes)
+def stage():
+    """The options of the pipeline about the loss."""
+    read = {
+        name.replace("-", "_"): value
+        for name, value in yaml.safe_load((STAGES / "train.yaml").read_text())["train"].items()
+    }
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
+
+
+def recipes():
+    """The options of each recipe about the loss, from its flags."""
+    for path in sorted((STAGES / "recipes").glob("*.sh")):
+        words = shlex.split(path.read_text().partition("train=(")[2].partition("\n)")[0], comments=True)
+        flags = dict(pairwise(words))
+        yield path.stem, {name: flags[flag] for name in LOSS if (flag := f"--{name.replace('_', '-')}") in flags}
+
+
+#: The fields that change the loss of a round, and how the recipes write them.
+LOSS = dict.fromkeys(("beta", "epsilon", "epsilon_high", "discount", "temperature", "top_p"), float)
+LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "importance_sampling_level", "baseline"), str)
+LOSS |= {"num_iterations": int, "trl": tuple}
+DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
+COMBINATIONS = {
+    "pipeline": {name: value for name, value in stage().items() if name in LOSS},
+    **{name: {field: LOSS[field](value) for field, value in given.items()} for name, given in recipes()},
+    "gsm8k, fast": {"num_iterations": 4, "beta": 0.02, "epsilon_high": 0.2},
+    **{loss: {"loss_type": loss} for loss in ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo")},
+    **{f"{loss}, discount": {"loss_type": loss} | DISCOUNTED for loss in ("dapo", "grpo", "dr_grpo", "bnpo", "sapo")},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
+    "cispo, discount": {"loss_type": "cispo", "epsilon_high": 5.0} | DISCOUNTED,
+    "vespo, discount": {"loss_type": "vespo"} | DISCOUNTED,
+    "luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    "luspo, discount": {"loss_type": "luspo"} | DISCOUNTED,
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "rloo": {"baseline": "leave-one-out", "scale_rewards": "none"},
+    "entropy": {"trl": ("entropy_coef=0.1",)},
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    load.silence_libraries()
+    path = tiny_llama.checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=1024)
+    return load.load(reference.resolve(str(path)), precision="fp32")
+
+
+def made(loaded, directory, changes, cls=Trainer):
+    """A trainer of a random adapter: ours, or TRL's own."""
+    options = TrainOptions(**SMALL | changes)
+    config = trl_config.grpo_config(options, loaded, [1.0], directory)
+    arguments = {
+        "model": copy.deepcopy(loaded.model),
+        "reward_funcs": [lambda **_: REWARDS],
+        "args": config,
+        "train_dataset": datasets.Dataset.from_list([{"prompt": "a", "row": 0}]),
+        "processing_class": loaded.tokenizer,
+        "peft_config": peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
+    }
+    torch.manual_seed(0)
+    if cls is Trainer:
+        stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
+        trainer = Trainer(options, Rollouts(stop), **arguments)
+        trainer.rollouts.ended = ENDED
+        trainer.rewards[0]()
+    else:
+        trainer = cls(**arguments)
+    trainer.current_gradient_accumulation_steps = 2
+    trainer.model.train()
     return trainer
 
 
-def micro_batch(trainer, completion_ids=((0, 1),) * 8):
-    """The micro-batch of *trainer* for completions whose token 1 ends a line."""
-    ids = torch.as_tensor(completion_ids)
-    masks = dict.fromkeys(("prompt_ids", "prompt_mask", "completion_mask"), torch.ones_like(ids))
-    batch = {**masks, "completion_ids": ids, "advantages": trainer._rewards - trainer._means}
-    return trainer._micro_batches(batch)[0]
+def round_of(trainer, options):
+    """A round of completions as TRL returns it, sampled from weights other than the present ones."""
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.arange(9) < LENGTHS[:, None]).int()
+    rewards = torch.tensor(REWARDS).view(2, 4)
+    over_the_mean = rewards - rewards.mean(1, keepdim=True)
+    if options.scale_rewards == "group":
+        over_the_mean /= rewards.std(1, keepdim=True) + 1e-4
+    logps = torch.randn(8, 9, generator=generator) * 0.1 - 5.8
+    batch = {
+        "prompt_ids": torch.randint(5, 300, (8, 6), generator=generator),
+        "prompt_mask": (torch.arange(6) >= torch.tensor([0, 2, 1, 0, 3, 2, 2, 0])[:, None]).long(),
+        "completion_ids": torch.randint(5, 300, (8, 9), generator=generator),
+        "completion_mask": mask,
+        "advantages": over_the_mean.flatten(),
+        "num_items_in_batch": mask.sum(),
+    }
+    if options.beta:
+        batch["ref_per_token_logps"] = logps
+    if options.num_iterations > 1:
+        batch["old_per_token_logps"] = logps + 0.05
+    if options.discount < 1:  # one line each; the two longest rows of the first group have a second
+        batch["completion_ids"][trainer.ends_line[batch["completion_ids"]]] = 5
+        batch["completion_ids"][[1, 3], 4] = trainer.ends_line.nonzero()[0, 0]
+    return batch
 
 
-@pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_advantages_divided_by_the_mean_reward_of_their_group(discount):
-    plain, divided = (
-        micro_batch(bare_trainer(_discount=discount, _divide_by_mean=by_mean))["advantages"]
-        for by_mean in (False, True)
-    )
-    assert plain.any()
-    torch.testing.assert_close(divided, torch.cat([plain[:4] * 4, plain[4:] / 0.75]))
+def gradient(trainer, parts):
+    trainer.model.zero_grad()
+    for part in parts:
+        trainer.compute_loss(trainer.model, part).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters() if parameter.requires_grad])
 
 
-@pytest.fixture
-def given(monkeypatch):
-    """Lets the reward functions of a trainer return the given numbers."""
-
-    def by_function(trainer, rewards):
-        monkeypatch.setattr(GRPOTrainer, "_calculate_rewards", lambda self: torch.tensor(rewards))
-        return trainer._calculate_rewards()
-
-    return by_function
-
-
-NONE = math.nan  # as TRL writes None
-
-
-def test_a_completion_without_any_reward_counts_for_nothing(given):
-    trainer = bare_trainer(_divide_by_mean=True)
-    given(trainer, [[1.0, NONE], [0.0, 0.0], [NONE, NONE], [0.5, 0.0], *[[0.6, 0.0]] * 3, [NONE, NONE]])
-    assert trainer._means.tolist() == pytest.approx([0.5] * 4 + [0.6] * 4)
-    assert trainer._equal.tolist() == [False] * 4 + [True] * 4
-    advantages = discounted(trainer._rewards, *torch.tensor([[[1]] * 8, [[0]] * 8]), 0.5, group=4)[:, 0]
-    torch.testing.assert_close(advantages, torch.tensor([0.5, -0.5, *[0.0] * 6]))
+def by_definition(batch, trainer, options):
+    """The round with the advantages of its options, uncut and unsorted."""
+    batch = dict(batch)
+    rewards = torch.tensor(REWARDS)
+    if options.mask_truncated_completions:
+        batch["completion_mask"] = batch["completion_mask"] * ENDED[:, None]
+        batch["num_items_in_batch"] = batch["completion_mask"].sum()
+    if options.discount < 1:
+        ends = trainer.ends_line[batch["completion_ids"]]
+        batch["advantages"] = advantages.discounted(rewards, batch["completion_mask"], ends, options.discount, group=4)
+    elif options.baseline == "leave-one-out":
+        batch["advantages"] = rewards - (rewards.view(2, 4).sum(1).repeat_interleave(4) - rewards) / 3
+    return batch
 
 
-def test_a_step_without_any_reward_is_an_error(given):
-    with pytest.raises(UsageError, match="No reward function returned a number"):
-        given(bare_trainer(), [[NONE, NONE]] * 8)
+def rows(batch, chosen):
+    return {name: value[chosen] if value.ndim else value for name, value in batch.items()}
 
 
-def test_division_by_the_mean_refuses_rewards_below_0(given):
-    rewards = [[1.0, -0.5], [0.0, -0.5], *[[0.0, 0.0]] * 6]
-    given(bare_trainer(), rewards)
-    with pytest.raises(UsageError, match=r"--scale-rewards mean .* at least 0.* -0.5"):
-        given(bare_trainer(_divide_by_mean=True), rewards)
+@pytest.mark.parametrize("mask_truncated", [False, True])
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_the_gradient_of_a_round_is_that_of_trl(loaded, tmp_path, name, mask_truncated):
+    trainer = made(loaded, tmp_path, COMBINATIONS[name] | {"mask_truncated_completions": mask_truncated})
+    plain = made(loaded, tmp_path, COMBINATIONS[name], GRPOTrainer)
+    options = trainer.options
+    batch = round_of(trainer, options)
+    whole = by_definition(batch, trainer, options)
+    parts = trainer.micro_batches(dict(batch))
+    halves = [rows(whole, slice(0, 4)), rows(whole, slice(4, 8))]
+    if options.discount < 1 and any("top_entropy_quantile" in item for item in options.trl):
+        # What differs: TRL's quantile is over a random half of the rows, ours over the rows and tokens that are left.
+        last = advantages.up_to_last(whole["advantages"])
+        whole["completion_mask"] = whole["completion_mask"] * last
+        live = whole["completion_mask"].sum(1).argsort(descending=True, stable=True)
+        count = sum(len(part["advantages"]) for part in parts)
+        halves = [rows(whole, live[:4][:count])]
+        assert count == int(whole["completion_mask"].any(1).sum()) <= 4
+    expected = gradient(plain, halves)
+    assert expected.any()
+    torch.testing.assert_close(gradient(trainer, parts), expected, atol=1e-6, rtol=1e-4)
 
 
-def test_advantages_are_not_divided_by_the_rounding_of_a_mean():
-    advantages = torch.tensor([1e-7, -1e-7, 0.5])
-    torch.testing.assert_close(
-        divided_by_mean(advantages, torch.tensor([1e-9, 1e-9, 0.5])), advantages * torch.tensor([1, 1, 2])
-    )
+def kept(trainer, batch):
+    parts = [part for part in trainer.micro_batches(batch) if len(part["advantages"])]
+    return sum(len(part["advantages"]) for part in parts), max(part["completion_mask"].shape[1] for part in parts)
+
+
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo", "luspo"])
+def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded, tmp_path, loss):
+    trainer = made(loaded, tmp_path, {"loss_type": loss})
+    assert kept(trainer, round_of(trainer, trainer.options)) == ((8, 9) if loss == "bnpo" else (4, 9))
+    trainer = made(loaded, tmp_path, {"loss_type": loss, "discount": 0.9, "scale_rewards": "none"})
+    # Only the row that is solved and those beside it have an advantage, in the line that all have.
+    batch = round_of(trainer, trainer.options)
+    assert kept(trainer, batch) == ((8, 9) if loss == "bnpo" else (4, 5) if loss == "dapo" else (4, 9))
+    shares = [part["share"] for part in trainer.micro_batches(batch)]
+    assert shares == ([1.0, 0.0] if loss in MEANS else [1.0, 1.0])
 
 
 @pytest.mark.parametrize(
-    ("changes", "tokens"),
-    [({}, 23), ({"importance_sampling_level": "sequence"}, 24), ({"off_policy_mask_threshold": 0.1}, 24)],
+    "changes",
+    [{"importance_sampling_level": "sequence"}, {"trl": ("off_policy_mask_threshold=0.1",)}, {"loss_type": "vespo"}],
 )
-def test_tokens_after_the_last_advantage_count_in_means_over_a_completion(changes, tokens):
-    ids = [[0, 1, 0]] + [[0, 0, 0]] * 7  # nothing to compare the second line with
-    assert micro_batch(bare_trainer(_discount=0.5, **changes), ids)["completion_mask"].sum() == tokens
+def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(loaded, tmp_path, changes):
+    trainer = made(loaded, tmp_path, {"discount": 0.9, "scale_rewards": "none"} | changes)
+    assert kept(trainer, round_of(trainer, trainer.options)) == (4, 9)
 
 
-@pytest.mark.parametrize("entropy", [False, True])
-def test_tokens_without_a_gradient_are_left_out_of_the_backward_pass_and_change_nothing(entropy):
-    generator = torch.Generator().manual_seed(0)
-    hidden, weight = (torch.randn(size, 8, generator=generator, requires_grad=True) for size in (30, 50))
-    targets = torch.randint(50, (30,), generator=generator)
-    scale = torch.randn(30, generator=generator) * (torch.arange(30) % 5 == 0)
-    found = []
-    for function in (ChunkedLogProbFunction, logprobs.LogProbFunction):
-        outputs = function.apply(hidden, weight, None, targets, 0.7, 16)
-        loss = (outputs[0] * scale).sum() + (outputs[1].sum() if entropy else 0)
-        found.append(torch.autograd.grad(loss, (hidden, weight)))
-    for expected, value in zip(*found, strict=True):
-        torch.testing.assert_close(value, expected)
-        assert value.any()
+@pytest.mark.parametrize(
+    "changes", [{"beta": 0.1}, {"trl": ("entropy_coef=0.1",)}, {"trl": ("use_adaptive_entropy=true",)}]
+)
+def test_no_row_is_left_out_where_each_has_a_gradient(loaded, tmp_path, changes):
+    trainer = made(loaded, tmp_path, changes)
+    batch = round_of(trainer, replace(trainer.options, beta=0.0))
+    assert kept(trainer, batch)[0] == 8
 
 
-def test_rollouts_of_generate_end_at_the_answer(monkeypatch):
+def test_a_step_without_any_reward_is_an_error(loaded, tmp_path):
+    trainer = made(loaded, tmp_path, {})
+    trainer.rewards[0].values = [None] * 8
+    with pytest.raises(UsageError, match="No reward function returned a number"):
+        trainer.micro_batches(round_of(trainer, trainer.options))
+
+
+def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_zero(loaded, tmp_path):
+    trainer = made(loaded, tmp_path, {})
+    trainer.compute_loss(trainer.model, {"advantages": torch.empty(0)}).backward()
+    for name, parameter in trainer.model.named_parameters():
+        assert parameter.grad is None if not parameter.requires_grad else not parameter.grad.any(), name
+
+
+def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
     class Third(Stop):
         def __call__(self, ids):
             return len(ids) == 3
 
-    config = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": 1, "pad_token_id": 0}
-    model = Qwen2ForCausalLM(Qwen2Config(**config, **heads))
-    trainer = Trainer.__new__(Trainer)
-    trainer.model, trainer._plain_sampling, trainer._seconds = model, True, {"generation": 0.0}
-    trainer.use_vllm, trainer._metrics = False, {"train": {"truncated": []}}
-    trainer.accelerator = SimpleNamespace(unwrap_model=lambda model: model, gather=lambda value: value, device="cpu")
-    trainer.stop = Third(tiny_llama.tokenizer(), model, "</answer>")
-    trainer.stop.may_end[:] = True
-    widths = []
-
-    def plain(self, prompt_ids):
-        ids = torch.tensor(prompt_ids)
-        sequences = self.model.generate(input_ids=ids, max_new_tokens=40, do_sample=True, eos_token_id=319)
-        widths.append(sequences.shape[1] - ids.shape[1])
-        return sequences[:, ids.shape[1] :].tolist(), None
-
-    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", plain)
-    completions, _ = trainer._generate_single_turn([[5, 6, 7], [8, 9, 10]])
-    assert widths == [3]
-    assert [len(ids) for ids in completions] == [3, 3]
-    assert trainer._metrics["train"]["truncated"] == [0.0]
-    assert "generate" not in vars(model)
+    trainer = made(loaded, tmp_path, {"max_completion_length": 40, "trl": ("top_k=50",)})  # not by the decoder
+    stop = Third(loaded.tokenizer, loaded.model, "</answer>")
+    stop.may_end[:] = True
+    rollouts = Rollouts(stop)
+    drawn = rollouts(["Numbers: 3 7", "50"], trainer)
+    assert [len(ids) for ids in drawn["completion_ids"]] == [3, 3]
+    assert drawn["logprobs"] is None
+    assert rollouts.ended.tolist() == [True, True]
+    assert trainer.model.training
 
 
-def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_zero():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    model[0].bias.requires_grad = False
-    bare_trainer()._compute_loss(model, {"advantages": torch.empty(0)}).backward()
-    assert model[0].bias.grad is None
-    assert [parameter.grad.any().item() for parameter in model.parameters() if parameter.requires_grad] == [False] * 3
+def test_every_option_of_the_pipeline_is_one_of_train():
+    assert stage().keys() <= {field.name for field in fields(TrainOptions)}

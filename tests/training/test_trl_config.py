@@ -1,7 +1,10 @@
 """``--trl key=value``: conversion to the type of the field, and errors."""
 
+import os
+
 import pytest
 
+from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.training import trl_config
 from countdown_rl.training.config import TrainOptions
@@ -72,9 +75,15 @@ def test_a_discount_needs_whole_groups_in_each_process(tmp_path, monkeypatch):
 
 
 def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.training_args.torch.cuda.device_count", lambda: 2)
-    config = trl_config.build({"output_dir": str(tmp_path), "bf16": False, "report_to": "none"}, [])
-    assert (config.n_gpu, config.train_batch_size) == (1, config.per_device_train_batch_size)
+    for visible, used in ((None, "0"), ("3,1", "3"), ("GPU-a,GPU-b", "GPU-a"), ("", "")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        processes.use_one_gpu()
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == used
+    monkeypatch.setattr("transformers.training_args.torch.cuda.device_count", lambda: 2)  # torch knew them before
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0"):
+        trl_config.build({"output_dir": str(tmp_path), "bf16": False, "report_to": "none"}, [])
 
 
 @pytest.mark.parametrize("given", ["delta", "=1", "a b=1", "--delta=1"])

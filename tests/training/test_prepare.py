@@ -2,9 +2,8 @@
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import load, reference, shape
 from countdown_rl.runlog import trackers
 from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import memory, preflight, rollouts
+from countdown_rl.training import memory, prepare, rollouts
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from tests.support import standins
@@ -176,7 +175,8 @@ def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monke
 def test_a_run_fits_with_a_margin_of_a_tenth_and_a_gibibyte():
     def fits(device_memory):
         estimate = memory.Estimate("cuda", 10 << 30, 0, 0, 0, 0, 0)
-        return preflight.Preflight("m", "a", 1, 1, 1, 1, [estimate], device_memory).fits
+        others = dict.fromkeys(field.name for field in fields(prepare.Prepared))
+        return prepare.Prepared(**others | {"estimates": [estimate], "device_memory": device_memory}).fits
 
     assert [fits(device_memory) for device_memory in (None, 11 << 30, 12 << 30)] == [None, False, True]
 
@@ -187,30 +187,28 @@ def test_4_bit_weights_are_not_shared_out(llama, monkeypatch, launch):
         monkeypatch.setenv(name, value)
     ref = reference.resolve(str(llama))
     sharded = processes.shards_weights()
-    preflight.check_model(ref, TrainOptions(precision="bf16"), sharded=sharded)
+    prepare.check_model(ref, TrainOptions(precision="bf16"), sharded=sharded)
     with pytest.raises(UsageError, match="4-bit"):
-        preflight.check_model(ref, TrainOptions(), sharded=sharded)
+        prepare.check_model(ref, TrainOptions(), sharded=sharded)
 
 
 def test_the_initial_model_is_not_read_from_a_gguf_file_again(llama, monkeypatch):
     monkeypatch.setattr(load, "stored_format", lambda ref: "gguf")
     ref, options = reference.resolve(str(llama)), TrainOptions(tune="all", precision="auto")
-    preflight.check_model(ref, options, sharded=False)
+    prepare.check_model(ref, options, sharded=False)
     with pytest.raises(UsageError, match="--beta"):
-        preflight.check_model(ref, replace(options, beta=0.01), sharded=False)
+        prepare.check_model(ref, replace(options, beta=0.01), sharded=False)
 
 
 def test_all_prompts_of_the_last_round_are_checked(llama):
     ref = reference.resolve(str(llama))
     tokenizer = load.load_tokenizer(ref)
-    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: None))
-    loaded = load.Loaded(model, tokenizer, ref, "bf16", "cpu", "skeleton")
     options = TrainOptions(max_steps=4, prompts=2, steps_per_generation=3, num_iterations=1)
     rows = [CountdownRow(row) for row in ROWS]
     last = list(islice(in_turn(len(rows), options.seed), 12))[-1]  # of two rounds of three times two prompts
     rows[last] = CountdownRow(ROWS[last] | {"nums": [3] * 400})
     with pytest.raises(InputError, match=rows[last]["id"]):
-        preflight.check_prompts(loaded, rows, options)
+        prepare.check_prompts(tokenizer, None, rows, options)
 
 
 def test_memory_depends_on_batch_length_precision_and_processes():

@@ -1,0 +1,327 @@
+"""Preparation of a training run: all that can be checked without loading weights.
+
+``train --check`` prints the result, and ``train`` starts from it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts, processes
+from countdown_rl.data import jsonl
+from countdown_rl.errors import ArtifactError, InputError, ModelError, UsageError
+from countdown_rl.inference import generate
+from countdown_rl.models import chat_template, files, load, reference, shape
+from countdown_rl.runlog import trackers
+from countdown_rl.tasks.task import Row
+from countdown_rl.training import memory, rewards, trl_config
+from countdown_rl.training.checkpoints import Checkpoints
+from countdown_rl.training.config import LOGGING, TrainOptions
+from countdown_rl.training.curriculum import in_turn
+from countdown_rl.training.memory import Estimate
+
+LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
+
+#: The memory that a run should find: its estimate times the first, and the second in bytes for CUDA and fragments.
+_MARGIN_SHARE, _MARGIN = 1.1, 2**30
+
+
+@dataclass(frozen=True)
+class Run:
+    """The inputs, outputs and processes of a training run.
+
+    Attributes:
+        data: a data artifact, of which ``train.jsonl`` and for evaluations ``valid.jsonl`` are used, or one JSONL file.
+        checkpoints: directory of an unfinished run. One with the same options, data and model is resumed, another
+            one is refused. Cleared at the end.
+        log: the CSV of the run, one row a step; samples of completions go beside it.
+        restart: start from the beginning, whatever *checkpoints* holds.
+        processes: number of processes that train; *sharded*: each holds a part of the weights.
+    """
+
+    model: str
+    data: Path
+    out: Path
+    checkpoints: Path
+    log: Path | None = None
+    revision: str | None = None
+    restart: bool = False
+    trust_remote_code: bool = False
+    sharded: bool = field(default_factory=processes.shards_weights)
+    processes: int = field(default_factory=processes.world_size)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can start.
+
+    Attributes:
+        weights: of the rewards, by name.
+        validation: the rows that are evaluated during training.
+        inputs: entries of the manifest.
+        resume: the checkpoint to continue from.
+        longest_prompt: in tokens.
+        bytes_per_token: least memory that one token of a completion takes.
+        estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
+        device_memory: bytes that the device of this machine has, where that is known.
+    """
+
+    run: Run
+    options: TrainOptions
+    ref: reference.ModelRef
+    weights: dict[str, float]
+    rows: list[Row]
+    validation: list[Row]
+    inputs: dict[str, Any]
+    store: Checkpoints
+    resume: Path | None
+    architecture: str
+    parameters: int
+    trainable: int
+    longest_prompt: int
+    bytes_per_token: int
+    estimates: list[Estimate]
+    device_memory: int | None
+
+    @property
+    def fits(self) -> bool | None:
+        """True if the run fits the memory of this machine with a margin; None where that is not known."""
+        needed = _MARGIN_SHARE * self.estimates[0].peak + _MARGIN
+        return None if self.device_memory is None else needed <= self.device_memory
+
+    def as_dict(self) -> dict[str, Any]:
+        """The values that ``--check --json`` prints."""
+        names = ("architecture", "parameters", "trainable", "longest_prompt", "device_memory", "fits")
+        return {"model": self.ref.reference, "rows": len(self.rows)} | {
+            **{name: getattr(self, name) for name in names},
+            "memory": [estimate.as_dict() for estimate in self.estimates],
+        }
+
+    def check_memory(self) -> None:
+        """Check that the completions of a step can be sampled at all: one token of each, with its logits.
+
+        Raises:
+            UsageError: even that exceeds the memory of this machine.
+        """
+        options = self.options
+        completions = options.prompts * options.num_generations * options.steps_per_generation // self.run.processes
+        needed = completions * self.bytes_per_token
+        if self.device_memory is not None and needed > self.device_memory:
+            raise UsageError(
+                f"{completions:,} completions at a time take over {needed / 1e9:,.0f} GB and this machine has "
+                f"{self.device_memory / 1e9:,.0f} GB; lower --num-generations, --prompts or --steps-per-generation."
+            )
+
+
+def prepare(run: Run, options: TrainOptions) -> Prepared:
+    """Check everything that *run* needs before its weights are loaded; nothing is written.
+
+    Of a model on the Hub all files but the weights are downloaded.
+
+    Raises:
+        CountdownError: the run cannot start.
+    """
+    processes.ignore_scheduler()
+    processes.use_one_gpu()
+    options.micro_batches(run.processes)
+    weights = rewards.parse(options.reward)
+    _check_paths(run, options)
+    rows, data_input = _read_rows(run.data)
+    rewards.check(weights, rows[:2])
+    validation = _read_validation(run.data, options) if options.eval_every else []
+    load.silence_libraries()
+    from countdown_rl.training import rollouts  # imports TRL, and with it bitsandbytes, which logs
+
+    ref = reference.resolve(run.model, revision=run.revision)
+    light = reference.without_weights(ref)
+    base = light.base or light
+    check_model(light, options, sharded=run.sharded)
+    trackers.check(options.report_to)
+    rollouts.check(options, light, sharded=run.sharded)
+    inputs = {"model": ref.as_input(), "data": data_input}
+    store = Checkpoints(run.checkpoints, _identity(run, options, inputs))
+    resume = None if run.restart else _latest(store)
+
+    config = shape.read_config(reference.files(base), trust_remote_code=run.trust_remote_code)
+    skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
+    tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
+    device = load.device_name("auto").partition(":")[0]
+    quantized = load.stored_format(base) == "bitsandbytes-4bit"
+    precision = "nf4" if options.precision == "auto" and quantized else options.precision
+    dimensions = shape.ModelShape.of(config)
+    longest = check_prompts(tokenizer, dimensions.context_length, rows, options, validation)
+    loaded = load.Loaded(skeleton, tokenizer, light, precision, device, "skeleton")
+    trl_config.grpo_config(options, loaded, list(weights.values()), run.checkpoints)  # TRL refuses some values
+    rank = options.lora_r if light.base is None else int(files.adapter_config(reference.files(light)).get("r", 8))
+    total = skeleton.num_parameters()
+    adapter = memory.lora_parameters(skeleton, rank) if options.tune == "lora" else 0
+    estimates = [
+        memory.estimate(
+            skeleton,
+            options,
+            device=kind,
+            nf4=kind == "cuda" and precision == "nf4",
+            width=_width(precision, kind, skeleton),
+            prompt=longest,
+            rank=rank,
+            processes=run.processes,
+        )
+        for kind in dict.fromkeys((device, "cuda"))
+    ]
+    return Prepared(
+        run=run,
+        options=options,
+        ref=ref,
+        weights=weights,
+        rows=rows,
+        validation=validation,
+        inputs=inputs,
+        store=store,
+        resume=resume,
+        architecture=type(skeleton).__name__,
+        parameters=total + adapter,
+        trainable=adapter or total,
+        longest_prompt=longest,
+        bytes_per_token=4 * dimensions.vocab_size
+        + 4 * dimensions.num_layers * dimensions.num_kv_heads * dimensions.head_dim,  # keys and values in bf16
+        estimates=estimates,
+        device_memory=_device_memory(device),
+    )
+
+
+def _check_paths(run: Run, options: TrainOptions) -> None:
+    """Check that a run can write to its paths.
+
+    Raises:
+        ArtifactError: *out* or *checkpoints* holds what other programs wrote, or *out* cannot be written.
+        UsageError: *checkpoints* or *log* lies in *out*.
+    """
+    for flag, path in (("--checkpoints", run.checkpoints), ("--log", run.log)):
+        if path is not None and Path(path).resolve().is_relative_to(Path(run.out).resolve()):
+            raise UsageError(
+                f"{flag} {path} lies in --out {run.out}, which the run replaces; give a path outside of it."
+            )
+    artifacts.check_writable(run.out, options.kind)  # later: the lock of *checkpoints* would be a file in *out*
+    Checkpoints(run.checkpoints, {}).check()
+
+
+def _read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
+    """The training rows at *data* (a data artifact or one JSONL file), and the manifest entry of that input."""
+    if data.is_file():
+        return jsonl.read_rows(data), artifacts.file_input(data)
+    manifest = artifacts.read(data, "data")
+    return jsonl.read_rows(data / "train.jsonl"), manifest.as_input()
+
+
+def _read_validation(data: Path, options: TrainOptions) -> list[Row]:
+    """The rows of the validation split that are evaluated during training.
+
+    Raises:
+        UsageError: *data* has no such split.
+    """
+    if data.is_file():
+        raise UsageError(f"--eval-every needs a data directory with a validation split, and {data} is one file.")
+    return jsonl.read_rows(data / "valid.jsonl")[: options.eval_size]
+
+
+def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:
+    """Check that *ref* can be trained with *options*.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if options.tune == "all" and ref.base is not None:
+        raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+    if options.tune == "all" and options.beta and load.stored_format(ref) == "gguf":
+        raise UsageError(
+            f"--beta with --tune all needs the initial model a second time, and TRL does not read GGUF files such as "
+            f"{ref.source}; leave --beta out, or give the model as safetensors."
+        )
+    if sharded:
+        stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
+        if options.precision == "nf4" or stored:
+            raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
+
+
+def check_prompts(
+    tokenizer: Any,
+    context_length: int | None,
+    rows: Sequence[Row],
+    options: TrainOptions,
+    validation: Sequence[Row] = (),
+) -> int:
+    """Check the length of all prompts that the run will use.
+
+    Returns:
+        The tokens of the longest one.
+
+    Raises:
+        InputError: a prompt is longer than ``max_prompt_length``; the row is named.
+        ModelError: prompt and completion together exceed the context length of the model.
+    """
+    used: Sequence[int] = range(len(rows))  # a curriculum may draw any of them
+    if not options.curriculum:
+        rounds = -(-options.max_steps // options.round_steps)
+        count = rounds * options.steps_per_generation * options.prompts
+        used = sorted(set(islice(in_turn(len(rows), options.seed), min(count, len(rows)))))
+    drawn = [*(rows[index] for index in used), *validation]
+    longest = 0
+    for start in range(0, len(drawn), 1024):
+        part = drawn[start : start + 1024]
+        prompts = [chat_template.render(tokenizer, row.messages()) for row in part]
+        for row, ids in zip(part, tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True):
+            longest = max(longest, len(ids))
+            if len(ids) > options.max_prompt_length:
+                raise InputError(
+                    f"the prompt of row {row.get('id', '?')} has {len(ids)} tokens and --max-prompt-length "
+                    f"is {options.max_prompt_length}; raise it, or remove that row."
+                )
+    if context_length and longest + options.max_completion_length > context_length:
+        raise ModelError(
+            f"the model reads {context_length} tokens, but the longest prompt ({longest}) and "
+            f"--max-completion-length ({options.max_completion_length}) need "
+            f"{longest + options.max_completion_length}; lower --max-completion-length."
+        )
+    return longest
+
+
+def _identity(run: Run, options: TrainOptions, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Everything that decides the weights; only a run of the same identity is resumed."""
+    settings = {key: value for key, value in asdict(options).items() if key not in LOGGING}
+    settings["processes"] = run.processes  # each has its own random numbers
+    return {"options": settings, "inputs": inputs, "versions": artifacts.versions(LIBRARIES)}
+
+
+def _latest(store: Checkpoints) -> Path | None:
+    """The checkpoint to resume from.
+
+    Raises:
+        ArtifactError: the directory holds an unfinished run of another identity.
+    """
+    latest = store.latest()
+    if latest is None and (differences := store.differences()):
+        raise ArtifactError(
+            f"{store.directory} holds an unfinished run that is not this one ({'; '.join(differences)}); "
+            "use its options to continue it, or give --restart (or delete that directory) to begin again."
+        )
+    return latest
+
+
+def _width(precision: str, device: str, skeleton: Any) -> int:
+    """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        return 4 if precision == "fp32" else 2
+    return int(load.compute_dtype(precision, torch.device(device), skeleton).itemsize)
+
+
+def _device_memory(device: str) -> int | None:
+    """Bytes of memory that *device* has in total."""
+    import torch
+
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[1])
+    return generate.main_memory()
