@@ -115,7 +115,8 @@ class TrainOptions(Options):
     epsilon_high: Annotated[float, option("Upper clipping: 1 + epsilon.", LOSS, min=0)] = 0.28
     mask_truncated_completions: Annotated[bool, option("Leave truncated completions out of the loss.", LOSS)] = False
     discount: Annotated[
-        float, option("Discount per line of the reward; 1: one advantage per completion.", LOSS, min=0.5, max=1)
+        float,
+        option("Factor of the reward for each later line; 1: one advantage per completion.", LOSS, min=0.5, max=1),
     ] = 1.0
     trl: Annotated[
         tuple[str, ...],
@@ -129,7 +130,7 @@ class TrainOptions(Options):
 
     rollouts: Annotated[
         Literal["auto", "transformers", "vllm", "vllm-server"],
-        option("Engine; vLLM in the training processes, or a server by --trl vllm_server_base_url=URL.", COMPLETIONS),
+        option("Engine; vllm: in the training processes; vllm-server: at --trl vllm_server_base_url=URL.", COMPLETIONS),
     ] = "auto"
     temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=100)] = 1.0
     top_p: Annotated[float, option("Nucleus sampling.", COMPLETIONS, min=0.01, max=1)] = 1.0
@@ -167,9 +168,9 @@ class TrainOptions(Options):
         int, option("Steps between greedy evaluations on the validation split; 0: none.", RUN, min=0)
     ] = 0
     eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
-    keep: Annotated[Literal["last", "best"], option("Weights to write: of the last step or best evaluation.", RUN)] = (
-        "last"
-    )
+    keep: Annotated[
+        Literal["last", "best"], option("Weights to write: of the last step, or of the best evaluation.", RUN)
+    ] = "last"
     stop_on_collapse: Annotated[bool, option("Stop when a warning says that accuracy collapses.", RUN)] = False
     report_to: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
