@@ -45,9 +45,10 @@ def make(folder: Path, layers: int) -> None:
     base.mkdir(parents=True)
     adapter.mkdir()
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    specs = {name: checkpoint.TensorSpec(torch.bfloat16, shape) for name, shape in shapes.items()}
     torch.manual_seed(0)
     values = ((name, (torch.randn(shape) * 0.02).bfloat16()) for name, shape in shapes.items())
-    checkpoint.write(base, values, max_shard_size=600_000_000)
+    checkpoint.write(base, specs, values, max_shard_size=600_000_000)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(base)
     core = Tokenizer(models.WordLevel({"<end>": 0, "a": 1}, unk_token="a"))

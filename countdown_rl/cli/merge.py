@@ -28,7 +28,7 @@ def merge(
 
     - for bf16, GGUF or W4A16: dequantized, which is the trained policy but for one rounding.
 
-    Plain LoRA is merged a shard at a time, so with --verify none a model larger than memory can be merged. Other
+    Plain LoRA is merged a tensor at a time, so with --verify none a model larger than memory can be merged. Other
     adapters (DoRA, biases, modules trained in full), and 4-bit and GGUF bases, are merged by PEFT with the whole model
     in memory, in fp32. A result whose logits differ from those of the adapter over the same base is refused.
 

@@ -32,7 +32,7 @@ def quantize(
     - w4a16: linear layers as 4-bit integers with a bf16 scale per group, rounded to nearest by compressed-tensors
     (the w4a16 extra), for vLLM and transformers. Merge with --base dequantized.
 
-    Weights are written a shard at a time, so the model may be larger than memory, unless --data is evaluated.
+    Weights are written a tensor at a time, so the model may be larger than memory, unless --data is evaluated.
 
     Examples:
         countdown-rl quantize --model artifacts/merged --out artifacts/quantized

@@ -1,4 +1,4 @@
-"""Safetensors checkpoints with linear layers in 4 bits and everything else in bf16, written one shard at a time."""
+"""Safetensors checkpoints with linear layers in 4 bits and everything else in bf16, written one tensor at a time."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
 from countdown_rl.models import checkpoint, files, nf4, shape, w4a16
-from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
 
 #: The ``quantization_config`` of NF4. Weights are rounded from bf16, so that is the type to compute in.
 NF4_CONFIG = {
@@ -34,11 +34,13 @@ class Format:
     """A 4-bit format of one model.
 
     Attributes:
-        pack: the tensors that a weight of a name is stored as.
+        layout: the specs of the tensors that a weight of a name and shape is stored as.
+        pack: those tensors.
         quantization_config: for config.json.
         names: the weights to pack; *transposed* those of them that are stored as (in, out).
     """
 
+    layout: Callable[[str, tuple[int, ...]], dict[str, TensorSpec]]
     pack: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]
     quantization_config: Mapping[str, Any]
     names: Collection[str]
@@ -49,7 +51,7 @@ def nf4_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str, A
     """NF4 for the checkpoint *source* in *directory*, and facts about it for the manifest."""
     layers = _linears(source, shape.skeleton(shape.read_config(directory)))
     transposed = {name for name, module in layers.items() if nf4.is_transposed(module)}
-    return Format(nf4.pack, NF4_CONFIG, layers.keys(), transposed), {}
+    return Format(nf4.layout, nf4.pack, NF4_CONFIG, layers.keys(), transposed), {}
 
 
 def w4a16_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str, Any]]:
@@ -69,6 +71,7 @@ def w4a16_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str,
     packable = nf4.linears(model).keys()
     linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
     format = Format(
+        lambda name, shape: w4a16.layout(name, shape, group),
         lambda name, weight: w4a16.pack(name, weight, group),
         w4a16.quantization_config(group, [*skipped, *(linears - packable)]),
         names,
@@ -82,7 +85,13 @@ def write(source: Checkpoint, directory: Path, out: Path, format: Format) -> dic
     Returns:
         The number of parameters, how many of them are in 4 bits, and the bytes they take.
     """
-    size = checkpoint.write(out, _tensors(source, format))
+    specs: dict[str, TensorSpec] = {}
+    for name, spec in source.specs.items():
+        if name in format.names:
+            specs |= format.layout(name, spec.shape)
+        else:
+            specs[name] = TensorSpec(torch.bfloat16 if spec.dtype.is_floating_point else spec.dtype, spec.shape)
+    checkpoint.write(out, specs, _tensors(source, specs, format))
     config = files.config(directory)
     config.pop("torch_dtype", None)
     config |= {"dtype": "bfloat16", "quantization_config": dict(format.quantization_config)}
@@ -93,7 +102,7 @@ def write(source: Checkpoint, directory: Path, out: Path, format: Format) -> dic
     return {
         "parameters": sum(spec.numel for spec in source.specs.values()),
         "parameters_in_4_bits": sum(source.specs[name].numel for name in format.names),
-        "bytes": size,
+        "bytes": sum(spec.nbytes for spec in specs.values()),
     }
 
 
@@ -102,10 +111,12 @@ def _linears(source: Checkpoint, model: torch.nn.Module) -> dict[str, torch.nn.M
     return {name: module for name, module in layers.items() if name in source.specs}
 
 
-def _tensors(source: Checkpoint, format: Format) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, spec in source.specs.items():
-        tensor = source.read(name)
-        if name in format.names:
-            yield from format.pack(name, tensor.T if name in format.transposed else tensor).items()
+def _tensors(source: Checkpoint, specs: Mapping[str, TensorSpec], format: Format) -> Iterator[tuple[str, torch.Tensor]]:
+    # No variable holds a tensor, so that each is freed before the next one is read.
+    for name in source.specs:
+        if name not in format.names:
+            yield name, source.read(name).to(specs[name].dtype)
+        elif name in format.transposed:
+            yield from format.pack(name, source.read(name).T).items()
         else:
-            yield name, tensor.bfloat16() if spec.dtype.is_floating_point else tensor
+            yield from format.pack(name, source.read(name)).items()

@@ -21,7 +21,7 @@ from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import checkpoint, files, nf4, reference, shape
-from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
 from countdown_rl.models.load import Loaded, load, load_tokenizer
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import ModelRef
@@ -100,7 +100,7 @@ def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
 
 
 def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> bool:
-    """Merge plain LoRA into the unquantized safetensors at *base*, holding one shard of the result in memory.
+    """Merge plain LoRA into the unquantized safetensors at *base*, one tensor at a time.
 
     Returns:
         False if the adapter or the base is of another kind; nothing is written then.
@@ -125,16 +125,20 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
     if any(nf4.is_transposed(module) for module in linears.values()):
         return False
     rounded = {f"{name}.weight" for name in linears} if options.base == "dequantized" else set()
+    specs = {
+        name: TensorSpec(dtype if dtype and spec.dtype.is_floating_point else spec.dtype, spec.shape)
+        for name, spec in source.specs.items()
+        if not (tied and name == f"{head}.weight")  # a copy of the embedding
+    }
 
     def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-        for name, spec in source.specs.items():
-            if tied and name == f"{head}.weight":  # a copy of the embedding
-                continue
+        for name, spec in specs.items():
             weight = source.read(name)
-            merged = adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight)
-            yield name, merged.to(dtype if dtype and spec.dtype.is_floating_point else spec.dtype)
+            weight = adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight).to(spec.dtype)
+            yield name, weight
+            del weight  # nothing is held while the next tensor is read
 
-    checkpoint.write(out, tensors())
+    checkpoint.write(out, specs, tensors())
     config = files.config(base)
     if dtype is not None:
         config.pop("torch_dtype", None)

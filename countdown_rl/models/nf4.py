@@ -6,13 +6,20 @@ No ``Linear4bit`` runs on a CPU: with AVX512-BF16, in bitsandbytes 0.50, its fir
 place, after which gradients and ``dequantize`` are wrong.
 """
 
+from math import ceil, prod
 from typing import Any
 
 import torch
 
+from countdown_rl.models.checkpoint import TensorSpec
+
 BLOCK = 64
 #: Values quantized at once on a CPU, where bitsandbytes takes about twelve bytes for each; whole blocks.
 _CHUNK = 1 << 20
+#: The tensor in which bitsandbytes stores, as JSON, how a weight was packed. It is padded with spaces, which JSON
+#: allows, to a length that is known before the values are.
+STATE = "quant_state.bitsandbytes__nf4"
+STATE_BYTES = 256
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -40,10 +47,25 @@ def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
 
 
 def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors that bitsandbytes stores for the *weight* called *name*."""
+    """The tensors that bitsandbytes stores for the *weight* called *name*, with the specs of :func:`layout`."""
     values, state = quantize(weight)
-    parts = state.as_dict(packed=True)  # some of its tensors belong to all states
-    return {name: values} | {f"{name}.{part}": tensor.clone() for part, tensor in parts.items()}
+    tensors = {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
+    description = bytes(tensors[f"{name}.{STATE}"].tolist()).ljust(STATE_BYTES)
+    return tensors | {f"{name}.{STATE}": torch.tensor(list(description), dtype=torch.uint8)}
+
+
+def layout(name: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
+    """Specs of the tensors that :func:`pack` returns for a weight of *shape*."""
+    count = prod(shape)
+    blocks = ceil(count / BLOCK)
+    return {
+        name: TensorSpec(torch.uint8, (ceil(count / 2), 1)),
+        f"{name}.absmax": TensorSpec(torch.uint8, (blocks,)),
+        f"{name}.quant_map": TensorSpec(torch.float32, (16,)),
+        f"{name}.nested_absmax": TensorSpec(torch.float32, (ceil(blocks / 256),)),
+        f"{name}.nested_quant_map": TensorSpec(torch.float32, (256,)),
+        f"{name}.{STATE}": TensorSpec(torch.uint8, (STATE_BYTES,)),
+    }
 
 
 def is_transposed(module: torch.nn.Module) -> bool:

@@ -186,6 +186,16 @@ def test_transformers_reads_a_sharded_merge(monkeypatch):
     assert all(torch.equal(theirs[name], value) for name, value in expected.items())
 
 
+def test_tensors_that_do_not_match_the_specs_are_an_error(tmp_path):
+    from countdown_rl.models import checkpoint
+
+    specs = {name: checkpoint.TensorSpec(torch.float32, (4,)) for name in "ab"}
+    with pytest.raises(ValueError, match="expected b"):
+        checkpoint.write(tmp_path, specs, [("a", torch.zeros(4))])
+    with pytest.raises(ValueError, match="expected a"):
+        checkpoint.write(tmp_path, specs, [("a", torch.zeros(5))])
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [

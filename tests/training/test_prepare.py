@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 from itertools import islice
 
 import pytest
-import torch
 
 from countdown_rl import processes
 from countdown_rl.cli import main
@@ -71,13 +70,15 @@ def test_an_8b_adapter_of_rank_8_has_the_published_count_of_parameters():
 
 
 def test_4_bit_weights_are_counted_in_stored_bytes():
+    from math import prod
+
     from countdown_rl.models import nf4
 
     model = big(num_hidden_layers=1)
-    packed = sum(tensor.nbytes for tensor in nf4.pack("weight", torch.zeros(2048, 2048)).values()) / 2048**2
-    stored = 2 * model.num_parameters() + sum(
-        (packed - 2) * layer.weight.numel() for layer in nf4.linears(model).values()
-    )
+    stored = 2 * model.num_parameters()
+    for name, layer in nf4.linears(model).items():
+        parts = nf4.layout(name, tuple(layer.weight.shape))
+        stored += sum(slot.dtype.itemsize * prod(slot.shape) for slot in parts.values()) - 2 * layer.weight.numel()
     found = memory.estimate(model, TrainOptions(), device="cuda", nf4=True, width=2, prompt=100, rank=16)
     assert found.weights == pytest.approx(stored, rel=1e-4)
 
