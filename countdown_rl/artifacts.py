@@ -17,12 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Required, TypedDict
+from typing import Any, Required
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from typing_extensions import TypedDict
 
 from countdown_rl import __version__, typed_json
 from countdown_rl.errors import ArtifactError, first_line
@@ -44,9 +41,6 @@ MADE_BY = {
     "data-release": "countdown-rl publish-data",
     "task": "countdown-rl export-task",
 }
-
-#: Directories whose lock this process holds.
-_locked: set[Path] = set()
 
 
 class _File(TypedDict):
@@ -305,42 +299,31 @@ def locked(*directories: Path) -> Iterator[None]:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    if directory in _locked or fcntl is None:
-        yield
-        return
+    from filelock import FileLock, Timeout
+
     file = directory.parent / f".{directory.name}.lock"
     missing = [parent for parent in file.parents if not parent.exists()]
-    while True:
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            stream = file.open("a+")
-        except OSError as error:
+    # One lock a process for each path: its holder can take it again.
+    lock = FileLock(file, is_singleton=True, thread_local=False, blocking=False)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        if not isinstance(error, Timeout) or not file.exists():  # no file can be made under /proc, for example
             raise _refused(file.parent) from error
-        try:
-            fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not inherited by child processes
-        except OSError as error:
-            stream.seek(0)
-            holder = stream.read(20).strip() or "another"
-            stream.close()
-            raise ArtifactError(
-                f"{directory} is being written by process {holder}; wait for it, or give another directory."
-            ) from error
-        if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
-            break
-        stream.close()  # a process that ended has removed this file meanwhile
-    with stream:
-        stream.truncate(0)
-        stream.write(f"{os.getpid()}\n")
-        stream.flush()
-        _locked.add(directory)
-        try:
-            yield
-        finally:
-            _locked.discard(directory)
-            file.unlink(missing_ok=True)
-            with suppress(OSError):  # one of them holds something now
-                for parent in missing:
-                    parent.rmdir()
+        raise ArtifactError(
+            f"{directory} is being written by another process; wait for it, or give another directory."
+        ) from error
+    try:
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # before the release, so that no other process holds it; on Windows it stays
+                file.unlink()
+        lock.release()
+        with suppress(OSError):  # one of them holds something now
+            for parent in missing:
+                parent.rmdir()
 
 
 def check_writable(out: Path, kind: str) -> None:

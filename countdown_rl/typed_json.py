@@ -1,23 +1,11 @@
-"""Reading of JSON objects whose fields have the types of a TypedDict."""
+"""Reading of JSON objects whose fields have the types of a TypedDict, which pydantic checks."""
 
 import json
-import math
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any
 
 #: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
 MAX_DEPTH = 200
-_KINDS: dict[Any, str] = {
-    dict: "an object",
-    list: "a list",
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    NoneType: "null",
-}
-_hints = cache(get_type_hints)
 
 
 def loads(data: bytes | str, hint: Any) -> Any:
@@ -38,31 +26,34 @@ def loads(data: bytes | str, hint: Any) -> Any:
     return value
 
 
-def fault(value: Any, hint: Any, name: str = "") -> str | None:
-    """Return what is wrong with *value*, a field called *name*, if its type is not *hint*."""
-    kind, arguments = get_origin(hint) or hint, get_args(hint)
-    if kind in (Union, UnionType):
-        faults = [fault(value, argument, name) for argument in arguments]
-        return None if None in faults else max(filter(None, faults), key=lambda text: text.count("."))
-    if is_typeddict(hint):
-        kind = dict
-    if kind is float:
-        matches = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    else:
-        matches = kind is Any or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
-    if not matches:
-        expected = f"{_KINDS[kind]}, not {json.dumps(value):.40}"
-        return f"`{name}` should be {expected}" if name else f"should be {expected}"
-    if is_typeddict(hint):
-        if missing := sorted(hint.__required_keys__ - value.keys()):
-            return f"no `{name and name + '.'}{missing[0]}`"
-        parts = [(value[key], inner, key) for key, inner in _hints(hint).items() if key in value]
-    elif kind in (dict, list) and arguments:
-        pairs = value.items() if kind is dict else enumerate(value)
-        parts = [(part, arguments[-1], str(key)) for key, part in pairs]
-    else:
+def fault(value: Any, hint: Any) -> str | None:
+    """Return what is wrong with *value* if its type is not *hint*, as a sentence that names the field."""
+    from pydantic import ValidationError
+
+    try:
+        _checker(hint).validate_python([value])
         return None
-    return next(filter(None, (fault(part, inner, f"{name and name + '.'}{key}") for part, inner, key in parts)), None)
+    except ValidationError as error:
+        fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
+    # Its location also names the branches of unions, which the value does not have.
+    part, names = [value], list[str]()
+    for key in fault["loc"]:
+        if isinstance(key, int) or (isinstance(part, dict) and key in part):
+            part = part[key]
+            names.append(str(key))
+    if fault["type"] == "missing":
+        return f"no `{'.'.join([*names[1:], str(fault['loc'][-1])])}`"
+    name = f"`{'.'.join(names[1:])}`" if names[1:] else "it"
+    message = fault["msg"].replace("Input", name, 1).replace("a valid dictionary", "an object")
+    return f"{message}, not {json.dumps(fault['input']):.40}"
+
+
+@cache
+def _checker(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    # In a list, since a TypedDict takes no configuration here. Numbers are finite, and no type is converted.
+    return TypeAdapter(list[hint], config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
 def _deeper(value: Any, levels: int) -> bool:

@@ -214,14 +214,14 @@ def test_a_damaged_file_is_not_copied():
 
 def test_an_output_that_another_process_writes_is_refused_until_that_process_ends():
     code = (
-        "import fcntl, sys; file = open('.data.lock', 'a+'); fcntl.lockf(file, fcntl.LOCK_EX);"
-        "print(123, file=file, flush=True); print(flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from countdown_rl import artifacts\n"
+        "with artifacts.locked(Path('data')): print(flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
         other.stdout.readline()
         Path(".data.partial-other").mkdir()
-        with pytest.raises(ArtifactError, match="written by process 123"):
+        with pytest.raises(ArtifactError, match="written by another process"):
             make(Path("data"))
         assert Path(".data.partial-other").exists()
         other.kill()

@@ -2,7 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
