@@ -55,10 +55,10 @@ def _table(splits: dict[str, Any], task: Task) -> Table:
         (group, value): None
         for counts in splits.values()
         for group, values in counts["groups"].items()
-        if task.is_main(group)
+        if task.group(group).main
         for value in values
     }
-    table = console.table("split", "rows", *(task.group_name(*column) for column in columns))
+    table = console.table("split", "rows", *(task.group(group).name(value) for group, value in columns))
     for split, counts in splits.items():
         cells = (f"{counts['groups'].get(group, {}).get(value, 0):,}" for group, value in columns)
         table.add_row(split, f"{counts['rows']:,}", *cells)

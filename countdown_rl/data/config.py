@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from countdown_rl.options import Options, RuleName, option
+from countdown_rl.tasks.registry import DEFAULT
 
 PUZZLES, SPLITS, IMPORT, RUN = "Puzzles", "Splits", "Import", "Run"
 
@@ -41,9 +42,7 @@ class DataOptions(Options):
         Literal["begun", "own", "lines"] | None,
         option("Response format. begun: the prompt opens <think>; own: the model does; lines: GSM8K only.", SPLITS),
     ] = None
-    task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = (
-        "countdown"
-    )
+    task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = DEFAULT
     from_: Annotated[
         str | None,
         option("JSONL, JSON, CSV or Parquet file to import.", IMPORT, name="--from", metavar="FILE"),

@@ -61,7 +61,7 @@ class CountdownSource(Source):
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
         enumeration = Enumeration(self._distribution, self._exclusion)
-        plans = [generate.plan(enumeration, *size, seed=self.options.seed) for size in sizes.items()]
+        plans = [generate.plan_split(enumeration, *size, seed=self.options.seed) for size in sizes.items()]
         workers = self.options.workers or processes.cpu_threads()
         return {plan.split: generate.rows(plan, workers=workers) for plan in plans}
 

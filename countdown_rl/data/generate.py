@@ -27,7 +27,7 @@ CHUNK = 1_024
 
 
 @dataclass
-class Plan:
+class SplitPlan:
     """Sizes and cells of the rows of a split.
 
     Attributes:
@@ -49,8 +49,8 @@ class Plan:
         return self.enumeration.distribution
 
 
-def plan(enumeration: Enumeration, split: str, n: int, *, seed: int) -> Plan:
-    """Plan the *n* rows of *split*. Where puzzles of a size run out, the other sizes make up for it.
+def plan_split(enumeration: Enumeration, split: str, n: int, *, seed: int) -> SplitPlan:
+    """SplitPlan the *n* rows of *split*. Where puzzles of a size run out, the other sizes make up for it.
 
     Raises:
         UsageError: numbers or targets are too large.
@@ -69,7 +69,7 @@ def plan(enumeration: Enumeration, split: str, n: int, *, seed: int) -> Plan:
     impossible = np.floor((indices + 1) * distribution.impossible + 1e-9).astype(np.int64) > before
     in_turn = np.array(distribution.balanced_cells(), dtype=np.int64)
     cells = np.where(impossible, IMPOSSIBLE, in_turn[(indices - before) % len(in_turn)])
-    result = Plan(enumeration, split, seed, zeros(n), cells, zeros(n))
+    result = SplitPlan(enumeration, split, seed, zeros(n), cells, zeros(n))
     for kind in np.unique(cells).tolist():
         _choose_sizes(result, kind)
     for size, kind in result.listed:
@@ -78,7 +78,7 @@ def plan(enumeration: Enumeration, split: str, n: int, *, seed: int) -> Plan:
     return result
 
 
-def _choose_sizes(plan: Plan, cells: int) -> None:
+def _choose_sizes(plan: SplitPlan, cells: int) -> None:
     """Choose the sizes of the rows of *cells* by their weights, as far as there are puzzles."""
     rows = np.flatnonzero(plan.cells == cells)
     wanted = len(rows)
@@ -91,7 +91,7 @@ def _choose_sizes(plan: Plan, cells: int) -> None:
                 f"Only {wanted - len(rows):,} of the {wanted:,} {kind} puzzles wanted for {plan.split} exist; "
                 "lower --n or widen the options."
             )
-        uniform = kernel.mix(kernel.mix(kernel.mix(plan.seed) ^ salt) ^ rows) / 2.0**61
+        uniform = kernel.scramble(kernel.scramble(kernel.scramble(plan.seed) ^ salt) ^ rows) / 2.0**61
         edges = np.cumsum(list(weights.values())) / sum(weights.values())
         drawn = np.array(list(weights))[np.searchsorted(edges, uniform, side="right").clip(max=len(edges) - 1)]
         left = []
@@ -101,9 +101,9 @@ def _choose_sizes(plan: Plan, cells: int) -> None:
             puzzles = plan.enumeration.puzzles(size, plan.split, cells, enough=2 * (have + len(selected)))
             if puzzles is not None:
                 if (size, cells) not in plan.listed:
-                    keys = np.full(len(puzzles), kernel.mix(plan.seed), dtype=np.int64)
+                    keys = np.full(len(puzzles), kernel.scramble(plan.seed), dtype=np.int64)
                     for column in puzzles.T:
-                        keys = kernel.mix(keys ^ column)
+                        keys = kernel.scramble(keys ^ column)
                     plan.listed[size, cells] = puzzles[np.argsort(keys, kind="stable")]  # in random order
                 free = max(0, len(puzzles) - have)
                 left.append(selected[free:])
@@ -115,7 +115,7 @@ def _choose_sizes(plan: Plan, cells: int) -> None:
         salt += 16
 
 
-def rows(plan: Plan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
+def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
     """The rows of *plan* in order, drawn ahead by so many threads.
 
     Raises:
@@ -166,7 +166,7 @@ def _row(
     return row
 
 
-def _described(plan: Plan, drawn: kernel.Rows) -> Iterator[dict[str, Any] | None]:
+def _described(plan: SplitPlan, drawn: kernel.Rows) -> Iterator[dict[str, Any] | None]:
     """The rows as dictionaries; None for one that was not found."""
     distribution, text = plan.distribution, drawn.texts.tobytes().decode("ascii")
     columns = (drawn.attempts, drawn.nums, drawn.sizes, drawn.targets, drawn.counts, drawn.plain, drawn.lengths)
@@ -182,7 +182,7 @@ def _described(plan: Plan, drawn: kernel.Rows) -> Iterator[dict[str, Any] | None
             yield _row(distribution, nums[:size], target, 0, None, None)
 
 
-def _draw(plan: Plan, indices: Array, attempts: Array, tables: tuple[Any, ...]) -> kernel.Rows:
+def _draw(plan: SplitPlan, indices: Array, attempts: Array, tables: tuple[Any, ...]) -> kernel.Rows:
     """The rows at *indices*, each drawn from its own attempt on, or taken from a list and put in random order.
 
     *tables* come from :func:`_tables`; threads must not share them.
@@ -206,14 +206,14 @@ def _draw(plan: Plan, indices: Array, attempts: Array, tables: tuple[Any, ...]) 
     return drawn
 
 
-def _tables(plan: Plan) -> tuple[kernel.Classes, kernel.Matches, Array]:
+def _tables(plan: SplitPlan) -> tuple[kernel.Classes, kernel.Matches, Array]:
     """Working memory of the kernel."""
     distribution = plan.distribution
     targets = distribution.high - distribution.low + 1
     return *kernel.tables(zeros, max(distribution.sizes), targets, 0), zeros(kernel.SCRATCH)
 
 
-def _chunks(plan: Plan, workers: int) -> Iterator[tuple[int, kernel.Rows]]:
+def _chunks(plan: SplitPlan, workers: int) -> Iterator[tuple[int, kernel.Rows]]:
     """The rows in chunks, each with its first index; drawn ahead by threads, as the kernel releases the GIL."""
 
     def draw(first: int) -> tuple[int, kernel.Rows]:

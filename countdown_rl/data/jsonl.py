@@ -37,20 +37,10 @@ def read_rows(path: Path) -> list[Row]:
     if not path.is_file():
         raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
     with path.open("rb") as stream:
-        rows = list(iter_rows(stream, str(path)))
+        rows = [parse(line, place) for place, line in numbered(stream, str(path))]
     if not rows:
         raise InputError(f"{path} is empty; make it again with `countdown-rl gen-data` and a larger --n.")
     return rows
-
-
-def iter_rows(stream: Iterable[bytes], source: str) -> Iterator[Row]:
-    """The rows of *stream* one by one, in constant memory; blank lines are skipped.
-
-    Raises:
-        InputError: as :func:`read_rows`, with *source* for the file's name.
-    """
-    for place, line in numbered(stream, source):
-        yield parse(line, place)
 
 
 def numbered(stream: Iterable[bytes], source: str) -> Iterator[tuple[str, bytes]]:

@@ -174,7 +174,7 @@ def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator
 def table(values: Mapping[str, Any]) -> str:
     """The Markdown table of :func:`figures`."""
     task, groups = task_of(values), values["results"][0]["groups"]
-    main = next(filter(task.is_main, groups), "")
+    main = next((group for group in groups if task.group(group).main), "")
     columns = list(groups.get(main, ()))
     k = largest_k(values)
     passes = [f"pass@{k}"] if k else []
@@ -182,7 +182,7 @@ def table(values: Mapping[str, Any]) -> str:
         "",
         "solved",
         "95%",
-        *(task.group_name(main, value) for value in columns),
+        *(task.group(main).name(value) for value in columns),
         *passes,
         "format",
         "tokens",

@@ -126,7 +126,7 @@ def breakdowns(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[s
     task = task_of(metrics)
     for group, values in metrics["groups"].items():
         for value, figures in values.items():
-            yield task.group_title(group), task.group_name(group, value), figures
+            yield task.group(group).title, task.group(group).name(value), figures
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -144,7 +144,7 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
         **{
             f"{group}_{value}": share["accuracy"]
             for group, values in metrics["groups"].items()
-            if task.is_main(group)
+            if task.group(group).main
             for value, share in values.items()
         },
         "format": metrics["format"],

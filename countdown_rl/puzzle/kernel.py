@@ -73,7 +73,7 @@ class Matches(NamedTuple):
     """The classes that reach a target, at its index above ``low``.
 
     ``counts``: how many. ``plain``: 1 where one needs only + and -. ``ranks``: cost of the best, -1 for none.
-    ``best``: its tag. ``found``: the tags of all, as far as there is space. ``seen``: a hash table of them.
+    ``best``: its tag. ``solutions``: the tags of all, as far as there is space. ``seen``: a hash table of them.
     """
 
     seen: Any
@@ -81,7 +81,7 @@ class Matches(NamedTuple):
     plain: Any
     ranks: Any
     best: Any
-    found: Any
+    solutions: Any
 
 
 class Source(NamedTuple):
@@ -134,14 +134,14 @@ class Census(NamedTuple):
     list_cells: int
 
 
-def tables(zeros, size, targets, found):
-    """Empty tables for up to *size* numbers, so many targets and so many tags found; *zeros* makes each."""
+def tables(zeros, size, targets, solutions):
+    """Empty tables for up to *size* numbers, so many targets and so many tags of solutions; *zeros* makes each."""
     subsets = 1 << size
     classes = Classes(*[zeros(MAX_CLASSES[size]) for _ in range(5)], zeros(subsets), zeros(subsets))
-    return classes, Matches(zeros(HASH_SLOTS[size]), *[zeros(targets) for _ in range(4)], zeros(found))
+    return classes, Matches(zeros(HASH_SLOTS[size]), *[zeros(targets) for _ in range(4)], zeros(solutions))
 
 
-def mix(x):
+def scramble(x):
     """Scramble 61 bits (after the finalizer of SplitMix64)."""
     x = x & 0x1FFFFFFFFFFFFFFF
     x = ((x ^ (x >> 30)) * 0x1F58476D1CE4E5B9) & 0x1FFFFFFFFFFFFFFF
@@ -153,7 +153,7 @@ def split_part(ordered, parts):
     """The part, of so many equal ones, that a sorted set of numbers falls into."""
     state = 0x243F6A8885A308D
     for number in ordered:
-        state = mix(state ^ number)
+        state = scramble(state ^ number)
     return state % parts
 
 
@@ -164,16 +164,16 @@ def term_hash(part, minus):
     if kind == SUM:
         return second if minus else first
     if kind == LEAF:
-        return mix(first + (_MINUS if minus else _PLUS))
-    return mix(first + (_ZERO if second == 2 else _MINUS if second != minus else _PLUS))
+        return scramble(first + (_MINUS if minus else _PLUS))
+    return scramble(first + (_ZERO if second == 2 else _MINUS if second != minus else _PLUS))
 
 
 def factor_hash(part):
     """Hash of a number or a sum as a factor, and its orientation: 0 or 1, or 2 where the two are the same."""
     tag, first, second = part
     if tag >> KIND & 3 != SUM or not tag & FLIP:
-        return mix(first + _FACTOR), 0
-    return mix(min(first, second) + _FACTOR), 2 if first == second else 1 if second < first else 0
+        return scramble(first + _FACTOR), 0
+    return scramble(min(first, second) + _FACTOR), 2 if first == second else 1 if second < first else 0
 
 
 def classify(join, left, right, p, q):
@@ -274,8 +274,8 @@ def record(t, tag, key, length, matched, matches):
 
     *length*: the characters of its text without parentheses. Returns the new number of those *matched*.
     """
-    seen, counts, plain, ranks, best, found = matches
-    if key >= 0 and not is_new(mix(key + t), seen):
+    seen, counts, plain, ranks, best, solutions = matches
+    if key >= 0 and not is_new(scramble(key + t), seen):
         return matched
     counts[t] += 1
     if tag & ADDSUB:
@@ -284,8 +284,8 @@ def record(t, tag, key, length, matched, matches):
     if ranks[t] < 0 or rank < ranks[t]:
         ranks[t] = rank
         best[t] = tag
-    if matched < len(found):
-        found[matched] = tag
+    if matched < len(solutions):
+        solutions[matched] = tag
     return matched + 1
 
 
@@ -526,7 +526,7 @@ def draw_numbers(state, source, pool, nums, ordered):
     *pool* is a copy of the source's values, and remains one.
     """
     for i in range(len(nums)):
-        state = mix(state + _STEP)
+        state = scramble(state + _STEP)
         if source.tiles:
             k = i + state % (len(pool) - i)
             pool[i], pool[k] = pool[k], pool[i]
@@ -554,10 +554,10 @@ def choose_target(state, cells, matches):
     for t in range(len(counts)):
         reached += counts[t] > 0
         fitting += cells >> cell_of(counts[t], plain[t]) & 1
-    state = mix(state + _STEP)
+    state = scramble(state + _STEP)
     if fitting == 0 or (cells != 1 and state % len(counts) >= 4 * reached):
         return -1
-    left = mix(state + _STEP) % fitting
+    left = scramble(state + _STEP) % fitting
     t = -1
     while left >= 0:
         t += 1
@@ -573,12 +573,12 @@ def draw(source, rows, goal, classes, matches, scratch):
     pool = source.values.copy()
     for row in range(len(rows.indices)):
         nums = rows.nums[row, : rows.sizes[row]]
-        base = mix(mix(mix(source.seed) ^ source.stream) ^ rows.indices[row])
+        base = scramble(scramble(scramble(source.seed) ^ source.stream) ^ rows.indices[row])
         attempt = rows.attempts[row]
         if attempt < 0:  # only the order of the numbers and the facts are wanted
             state = base
             for i in range(len(nums) - 1, 0, -1):
-                state = mix(state + 1)
+                state = scramble(state + 1)
                 k = state % (i + 1)
                 nums[i], nums[k] = nums[k], nums[i]
             reset(nums, matches)
@@ -589,7 +589,7 @@ def draw(source, rows, goal, classes, matches, scratch):
         rows.attempts[row] = -1
         for tried in range(attempt, attempt + source.limit):
             ordered = scratch[: len(nums)]
-            state = draw_numbers(mix(base ^ mix(tried + 1)), source, pool, nums, ordered)
+            state = draw_numbers(scramble(base ^ scramble(tried + 1)), source, pool, nums, ordered)
             part = split_part(ordered, source.parts)
             if part < source.first_part or part > source.last_part:
                 continue

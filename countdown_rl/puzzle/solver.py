@@ -58,18 +58,18 @@ def solvable(puzzle: Puzzle) -> bool:
 
 def solutions(puzzle: Puzzle) -> Iterator[str]:
     """All distinct solutions as text, in no particular order."""
-    search = _Search(puzzle, found=_Search(puzzle).count)
-    return map(search.text, search.matches.found)
+    search = _Search(puzzle, max_solutions=_Search(puzzle).count)
+    return map(search.text, search.matches.solutions)
 
 
 class _Search:
     """One run of the kernel and its result; ``count`` is the number of solutions.
 
     Args:
-        found: space for the tags of so many solutions.
+        max_solutions: space for the tags of so many solutions.
     """
 
-    def __init__(self, puzzle: Puzzle, found: int = 0) -> None:
+    def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
         check(puzzle)
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
         self.compiled = 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums))
@@ -82,7 +82,7 @@ class _Search:
 
             self.kernel, self.nums = kernel_numba, np.array(self.nums, dtype=np.int64)
             self.zeros = partial(np.zeros, dtype=np.int64)
-        self.classes, self.matches = kernel.tables(self.zeros, len(self.nums), 1, found)
+        self.classes, self.matches = kernel.tables(self.zeros, len(self.nums), 1, max_solutions)
         self.matches.ranks[0] = -1
         self.kernel.search(self.nums, goal(puzzle, puzzle.target, puzzle.target), self.classes, self.matches)
         self.count = int(self.matches.counts[0])

@@ -99,8 +99,7 @@ def _group(column: str) -> str:
 
 
 def _name(column: str, task: Task) -> str:
-    group, _, value = column.removeprefix(GROUP).partition("_")
-    return task.group_name(group, value)
+    return task.group(_group(column)).name(column.partition("_")[2].partition("_")[2])
 
 
 @dataclass(frozen=True)

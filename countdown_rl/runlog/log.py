@@ -48,7 +48,7 @@ GROUP = "correct_"
 def group_columns(row: Row) -> tuple[str, ...]:
     """The columns that the *row* of a task counts in: one for each main group."""
     task = task_of({"task": row.task})
-    return tuple(f"{GROUP}{group}_{value}" for group, value in row.groups.items() if task.is_main(group))
+    return tuple(f"{GROUP}{group}_{value}" for group, value in row.groups.items() if task.group(group).main)
 
 
 def thinned(rows: Sequence[StepRow], every: int) -> list[StepRow]:

@@ -23,8 +23,8 @@ def task(name: str) -> Task:
         InputError: there is none, or the package that has it cannot be imported.
     """
     if name in _OWN:
-        found: Task = resolve(_OWN[name])
-        return found
+        own: Task = resolve(_OWN[name])
+        return own
     entry = _others().get(name)
     if entry is None:
         raise InputError(f"there is no task {name!r}; take {' or '.join(names())}, or install the package that has it")

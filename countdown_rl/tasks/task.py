@@ -138,7 +138,7 @@ class Row(Mapping[str, Any]):
     def groups(self) -> dict[str, str]:
         """The value of each group that the row is in, such as ``{"numbers": "4", "needs": "mul-div"}``.
 
-        Metrics, the training log and the curriculum count rows by them; :attr:`Task.groups` has their titles.
+        Metrics, the training log and the curriculum count rows by them. Names of groups have no underscore.
         """
         return {}
 
@@ -257,14 +257,6 @@ class Task:
         """The reason of a grade, in words."""
         return self.reasons.get(key) or REASONS.get(key, key)
 
-    def group_name(self, group: str, group_value: str) -> str:
-        """The name of a group's value, such as ``4 numbers``."""
-        return self.groups[group].name(group_value) if group in self.groups else f"{group} {group_value}"
-
-    def is_main(self, group: str) -> bool:
-        """Return True if the accuracies of a group are in ``metrics.json`` and in the training log."""
-        return group not in self.groups or self.groups[group].main
-
-    def group_title(self, group: str) -> str:
-        """The title of a group, such as ``Count of numbers``."""
-        return self.groups[group].title if group in self.groups else group
+    def group(self, name: str) -> Group:
+        """The words for the group called *name*."""
+        return self.groups.get(name) or Group(name, f"{name} {{}}")

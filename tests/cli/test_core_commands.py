@@ -77,6 +77,7 @@ def test_the_bytes_do_not_depend_on_the_workers(command, tmp_path):
         (["--style", "lines"], 2, "--style lines"),
         (["--impossible", "nan"], 2, "--impossible"),
         (["--task", "gsm8k"], 2, "give --from FILE"),
+        (["--task", "gsm8k", "--operators", "+-", "--preset", "tv"], 2, "does not apply to --task gsm8k"),
         (["--revision", "main"], 2, "goes with --from-hub"),
         (["--from", "none.jsonl"], 1, "does not exist"),
         (["--exclude", "none.csv"], 1, "does not exist"),

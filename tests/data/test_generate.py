@@ -20,7 +20,7 @@ SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
 
 
 def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
-    plan = generate.plan(Enumeration(wanted, exclude or Exclusion()), split, n, seed=seed)
+    plan = generate.plan_split(Enumeration(wanted, exclude or Exclusion()), split, n, seed=seed)
     return list(generate.rows(plan, workers=workers))
 
 

@@ -80,17 +80,3 @@ def test_surrogates_are_written_as_escapes(tmp_path):
 def test_a_byte_order_mark_is_ignored(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8-sig")
     assert jsonl.read_rows(tmp_path / "rows.jsonl") == [ROW]
-
-
-def test_rows_are_read_one_at_a_time():
-    taken = []
-
-    def lines():
-        for number in range(3):
-            taken.append(number)
-            yield json.dumps(ROW).encode()
-
-    rows = jsonl.iter_rows(lines(), "a stream")
-    for number in range(3):
-        next(rows)
-        assert taken == list(range(number + 1))

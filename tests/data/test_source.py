@@ -1,0 +1,112 @@
+"""Rows of any task: drawn from a seed, imported, split by their identity, and refused options of other tasks."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from countdown_rl.data import build, external, jsonl
+from countdown_rl.data.config import DataOptions
+from countdown_rl.data.source import Source
+from countdown_rl.errors import InputError, UsageError
+from countdown_rl.tasks.registry import task
+
+#: GSM8K with a generator, for want of a task that has one and is not Countdown.
+DRAWN = replace(task("gsm8k"), draw=lambda rng: {"question": f"What is {rng.randint(1, 400)} + 1?", "gold": "7"})
+PROBLEM = "Ann has 3 bags, each of {} pens. How many pens has she?"
+
+
+def drawn(seed=42, sizes=None):
+    rows = Source(DRAWN, DataOptions(seed=seed)).rows(sizes or {"train": 60, "valid": 8, "test": 8})
+    return {split: list(part) for split, part in rows.items()}
+
+
+def variants(text):
+    """The same problem in other white space, case and punctuation."""
+    return [text, text.upper(), f"  {text.replace(' ', '  ')}\n", text.replace(",", " -").rstrip("?") + " ?!"]
+
+
+def test_drawn_rows_depend_on_the_seed_and_the_index_alone():
+    assert drawn() == drawn()
+    assert drawn(sizes={"train": 90})["train"][:60] == drawn()["train"] != drawn(seed=1)["train"]
+
+
+def test_drawn_rows_are_new_and_of_their_split():
+    rows = drawn()
+    assert {split: len(part) for split, part in rows.items()} == {"train": 60, "valid": 8, "test": 8}
+    assert len({row["id"] for part in rows.values() for row in part}) == 76
+    assert all(DRAWN.row(row).split == split for split, part in rows.items() for row in part)
+    assert {row["task"] for row in rows["test"]} == {"gsm8k"}
+
+
+def test_a_generator_that_runs_out_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("countdown_rl.data.source.LIMIT", 200)
+    with pytest.raises(InputError, match="draws gave no new one; lower --n"):
+        drawn(sizes={"test": 100})
+
+
+def test_rows_kept_out_are_not_drawn():
+    source = Source(replace(DRAWN, import_row=None), DataOptions())
+    for k in range(1, 401, 2):
+        source.keep_out({"question": f"what is {k}  + 1", "gold": "7"})
+    questions = [row["question"] for row in source.rows({"train": 40})["train"]]
+    assert all(int(question.split()[2]) % 2 == 0 for question in questions)
+
+
+def test_problems_that_differ_in_white_space_case_or_punctuation_are_one_problem_in_one_split(tmp_path):
+    rows = [{"question": text, "answer": f"#### {3 * k}"} for k in range(300) for text in variants(PROBLEM.format(k))]
+    random.Random(0).shuffle(rows)
+    jsonl.write_rows(tmp_path / "rows.jsonl", rows)
+    options = DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"))
+    facts = build.make(options, tmp_path / "data")
+    assert facts["dropped"] == {"duplicate": 900}
+    assert all(counts["rows"] > 3 for counts in facts["splits"].values())
+    written = [row for split in facts["splits"] for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")]
+    assert sorted(int(row["gold"]) for row in written) == [3 * k for k in range(300)]
+
+
+def test_a_problem_of_a_published_test_split_is_in_no_other_split():
+    published = [("test", variants(PROBLEM.format(k))[k % 4]) for k in range(40)]
+    published += [("train", text) for k in range(60) for text in variants(PROBLEM.format(k))]
+    rows = [(split, {"question": text, "answer": "#### 1"}) for split, text in published]
+    imported = external.import_rows(rows, 10_000, Source(task("gsm8k"), DataOptions()).candidate, {}).splits
+    assert len(imported["test"]) == 40
+    assert len(imported["train"]) + len(imported["valid"]) == 20
+
+
+def test_own_test_rows_keep_their_variants_out_of_the_other_splits(tmp_path):
+    for name, numbers in (("own", range(0, 60, 3)), ("rows", range(60))):
+        texts = [variants(PROBLEM.format(k))[k % 4 if name == "own" else 0] for k in numbers]
+        rows = [{"question": text, "answer": "#### 1"} for text in texts]
+        jsonl.write_rows(tmp_path / f"{name}.jsonl", rows)
+    own, rest = (str(tmp_path / f"{name}.jsonl") for name in ("own", "rows"))
+    facts = build.make(DataOptions(task="gsm8k", from_=rest, test_from=own), tmp_path / "data")
+    assert facts["splits"]["test"]["rows"] == 20
+    assert facts["dropped"]["excluded"] == 20
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"operators": "+-", "preset": "tv"},
+        {"balance": ("needs",)},
+        {"impossible": 0.1},
+        {"size": ("3",)},
+        {"rule": "television"},
+        {"targets": "1-9"},
+        {"numbers": "1-9"},
+    ],
+)
+def test_options_of_another_task_are_refused_by_name(tmp_path, options):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "?", "answer": "#### 1"}))
+    with pytest.raises(UsageError, match=f"--({'|'.join(options)}) does not apply to --task gsm8k; leave it out"):
+        build.make(DataOptions(task="gsm8k", from_=str(tmp_path / "rows.jsonl"), **options), tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_unknown_task_and_a_style_of_another_one_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="--task chess: there is no task 'chess'; take countdown or gsm8k"):
+        build.make(DataOptions(task="chess"), tmp_path / "data")
+    with pytest.raises(UsageError, match="--style lines is not for --task countdown; take begun or own"):
+        build.make(DataOptions(style="lines"), tmp_path / "data")
