@@ -4,4 +4,14 @@ import os
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before any import of huggingface_hub, which TRL reports with
 
-__version__ = "0.1.0"
+
+def __getattr__(name: str) -> str:
+    """Return ``__version__``, which is only read when it is asked for: that takes as long as a third of ``--help``."""
+    if name != "__version__":
+        raise AttributeError(name)
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("countdown-rl")
+    except PackageNotFoundError:  # a copy that is not installed
+        return "unknown"

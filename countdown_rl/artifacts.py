@@ -65,11 +65,16 @@ class _ManifestFile(TypedDict, total=False):
     facts: dict[str, Any]
     files: dict[str, _File]
     versions: dict[str, str]
+    version: str
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a ``manifest.json``; ``digest`` is the sha256 of its canonical bytes."""
+    """The contents of a ``manifest.json``.
+
+    ``digest`` is the sha256 of its canonical bytes without ``version``, that of this package: the same artifact made
+    by a later version of the code has the same digest.
+    """
 
     kind: str
     options: dict[str, Any]
@@ -77,6 +82,7 @@ class Manifest:
     facts: dict[str, Any] = field(default_factory=dict)
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    version: str | None = None
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str, remedy: str = "make it again") -> "Manifest":
@@ -98,15 +104,18 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The canonical JSON: sorted keys, two-space indent, one newline at the end."""
-        return _canonical(asdict(self))
+        return _canonical(self._covered() | ({"version": self.version} if self.version else {}))
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        return hashlib.sha256(_canonical(self._covered())).hexdigest()
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this artifact among the ``inputs`` of a manifest."""
-        return {"digest": self.digest, "manifest": asdict(self)}
+        return {"digest": self.digest, "manifest": self._covered()}
+
+    def _covered(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "version"}
 
 
 @dataclass
@@ -215,8 +224,8 @@ def portable(value: Any) -> Any:
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions of *names*, and this package's own."""
-    return {"countdown-rl": __version__} | {name: importlib.metadata.version(name) for name in sorted(names)}
+    """Installed versions of *names*."""
+    return {name: importlib.metadata.version(name) for name in sorted(names)}
 
 
 def fsync(path: Path) -> None:
@@ -260,6 +269,7 @@ def writing(
             facts=portable(draft.facts),
             files=draft.files(),
             versions=versions(libraries),
+            version=__version__,
         )
         (partial / MANIFEST).write_bytes(manifest.to_bytes())
         for path in [*partial.rglob("*"), partial]:

@@ -35,6 +35,18 @@ def test_the_same_inputs_and_options_give_the_same_bytes():
     assert Path("first/manifest.json").read_bytes() == Path("deep/second/manifest.json").read_bytes()
 
 
+def test_the_version_stands_in_the_manifest_and_changes_no_digest(monkeypatch):
+    digests, versions = set(), []
+    for version in ("1", "2"):
+        monkeypatch.setattr(artifacts, "__version__", version)
+        manifest = make(Path("data"))
+        digests.add(manifest.digest)
+        versions.append(manifest.version)
+        assert artifacts.altered(manifest.as_input()) is None
+        assert "version" not in manifest.as_input()["manifest"]
+    assert (len(digests), versions) == (1, ["1", "2"])
+
+
 def test_a_manifest_contains_the_manifests_of_its_inputs():
     data = make(Path("data"))
     manifest = make(Path("eval"), kind="eval", inputs={"data": data.as_input()})

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from countdown_rl import __version__, processes
+from countdown_rl import processes
 from countdown_rl.cli.help import Command, Group, as_command
 from countdown_rl.errors import CountdownError, UsageError
 
@@ -72,6 +72,8 @@ for _panel, _commands in COMMANDS.items():
 
 def _print_version(requested: bool) -> None:
     if requested:
+        from countdown_rl import __version__
+
         print(f"countdown-rl {__version__}")  # noqa: T201 - without the printer, which costs the import of Rich
         raise typer.Exit
 

@@ -243,7 +243,7 @@ def _demo(folder: Path, release: Release, manifest: Manifest, report: Verificati
         return
     if (folder / demo.INDEX).read_text("utf-8") == demo.of_release(release):
         report.checked["demo"] = f"{demo.INDEX} runs these weights"
-    elif manifest.versions.get("countdown-rl") == __version__:
+    elif manifest.version == __version__:
         yield f"{demo.INDEX} is not the demo of these weights"
     else:
         report.not_checked.append(f"{demo.INDEX}, made by another version of countdown-rl")

@@ -123,18 +123,17 @@ def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
 
 
 def test_verify_compares_the_page_with_that_of_the_weights(tmp_path, monkeypatch):
-    def reasons(text: str, **versions: str) -> list[str]:
+    def reasons(text: str, version: str) -> list[str]:
         (tmp_path / "index.html").write_text(text)
-        manifest = Manifest("release", {}, files={"index.html": {}}, versions=versions)
+        manifest = Manifest("release", {}, files={"index.html": {}}, version=version)
         report = verify.Verification("a", None, "0")
         return [*verify._demo(tmp_path, release, manifest, report), *report.not_checked]
 
     release = object()
     monkeypatch.setattr(demo, "of_release", lambda release: "page")
-    ours = {"countdown-rl": verify.__version__}
-    assert reasons("page", **ours) == []
-    assert reasons("doctored", **ours) == ["index.html is not the demo of these weights"]
-    assert reasons("old", **{"countdown-rl": "0.0"}) == ["index.html, made by another version of countdown-rl"]
+    assert reasons("page", verify.__version__) == []
+    assert reasons("doctored", verify.__version__) == ["index.html is not the demo of these weights"]
+    assert reasons("old", "0.0") == ["index.html, made by another version of countdown-rl"]
 
 
 @pytest.fixture(scope="module")
