@@ -19,8 +19,6 @@ FILES = {
 #: Most private names that the package may rely on.
 BUDGET = 20
 #: Private by their underscore alone: the documentation of Python and NamedTuple names them.
-#: Modules whose private names have not moved yet.
-NOT_YET = ("models/nf4",)
 DOCUMENTED = {"_replace", "_asdict", "_fields", "_exit", "_getframe"}
 
 
@@ -132,4 +130,4 @@ def uses(path, tree):
 
 @pytest.mark.parametrize("path", [path for path in FILES if path not in INTERNALS], ids=lambda path: path.name)
 def test_no_other_module_uses_a_private_name(path):
-    assert list(uses(path, FILES[path])) == [] or module_of(path).replace(".", "/").endswith(NOT_YET)
+    assert list(uses(path, FILES[path])) == []

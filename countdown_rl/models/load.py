@@ -8,8 +8,6 @@ of memory.
 import logging
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -257,7 +255,7 @@ def _read_weights(
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
 
-    from countdown_rl.models import w4a16
+    from countdown_rl.models import transformers_internals, w4a16
 
     path: Path = files(ref)
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
@@ -278,7 +276,7 @@ def _read_weights(
         options["device_map"] = {"": device}  # straight to the GPU, so that main memory never holds the whole model
     elif stored == "bitsandbytes-4bit":
         options["device_map"] = {"": "cpu"}
-    with _gguf_progress_bar_heeds_settings():
+    with transformers_internals.gguf_progress_bar_heeds_settings():
         model, info = model_files.from_pretrained(
             AutoModelForCausalLM,
             path,
@@ -307,16 +305,3 @@ def _gguf_config(path: Path, trust_remote_code: bool) -> Any:
     if size is not None:
         config.head_dim = size
     return config
-
-
-@contextmanager
-def _gguf_progress_bar_heeds_settings() -> Iterator[None]:
-    """Give transformers' GGUF reader, whose progress bar cannot be turned off, the one that can be."""
-    import transformers
-    from transformers import modeling_gguf_pytorch_utils as reader
-
-    original, reader.tqdm = reader.tqdm, transformers.utils.logging.tqdm
-    try:
-        yield
-    finally:
-        reader.tqdm = original

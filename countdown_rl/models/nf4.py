@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from countdown_rl.models.checkpoint import TensorSpec
+from countdown_rl.models.transformers_internals import modules_left_in_16_bits
 
 BLOCK = 64
 #: Values quantized at once on a CPU, where bitsandbytes takes about twelve bytes for each; whole blocks.
@@ -77,10 +78,9 @@ def is_transposed(module: torch.nn.Module) -> bool:
 
 def linears(model: Any) -> dict[str, torch.nn.Module]:
     """The layers of *model* that transformers quantizes to 4 bits, by name: linear layers except output heads."""
-    from transformers.quantizers.base import HfQuantizer
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    excluded = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
+    excluded = modules_left_in_16_bits(model)
     return {
         name: module
         for name, module in model.named_modules()
