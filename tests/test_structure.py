@@ -12,8 +12,8 @@ from tests.support.imports import ROOT, imports
 LAYERS = (
     "cli",
     "integrations",
-    "report",
     "hub",
+    "report",
     "export",
     "training",
     "sft",

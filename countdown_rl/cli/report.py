@@ -52,8 +52,8 @@ def report(
         page.check(beside, "demo")
     text = page.text(sources, transcripts=transcripts, demo=beside.name if beside else None)
     if model and beside:
-        from countdown_rl.hub.demo import of_model
         from countdown_rl.models.load import silence_libraries
+        from countdown_rl.report.demo import of_model
 
         silence_libraries()
         page.save(of_model(model), beside)

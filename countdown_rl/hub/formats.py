@@ -1,12 +1,13 @@
 """Weights of a release: the formats that this tool makes, and an artifact of weights in one of them."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import Manifest
+from countdown_rl.artifacts import Link, Manifest
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models.reference import SHIPPED, ModelRef
@@ -14,34 +15,57 @@ from countdown_rl.models.reference import SHIPPED, ModelRef
 KINDS = ("quantized", "merged", "model", "adapter")
 
 
+_TOKENIZER = (
+    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|tokenizer\.model|"
+    r"chat_template\.(jinja|json)|"
+)
+_CHECKPOINT = r"(generation_)?config\.json|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+
+
 @dataclass(frozen=True)
-class Format:
-    """A format of weights; ``packages`` are what transformers needs to load it."""
+class WeightFormat:
+    """A format of weights.
+
+    ``files`` matches the names of its files; ``packages`` are what transformers needs to load it.
+    """
 
     name: str
     title: str
     library: str
     packages: str = ""
     tags: tuple[str, ...] = ()
+    files: re.Pattern[str] = re.compile(_TOKENIZER + _CHECKPOINT)
 
 
-FULL = Format("full", "full-precision weights (safetensors)", "transformers", "transformers")
-NF4 = Format(
+FULL = WeightFormat("full", "full-precision weights (safetensors)", "transformers", "transformers")
+NF4 = WeightFormat(
     "nf4",
     "4-bit weights (NF4, double quantization, bf16 compute)",
     "transformers",
     "transformers accelerate bitsandbytes",
     ("4-bit", "nf4", "bitsandbytes"),
 )
-W4A16 = Format(
+W4A16 = WeightFormat(
     "w4a16",
     "4-bit weights for vLLM (compressed-tensors, W4A16)",
     "transformers",
     "transformers accelerate compressed-tensors",
     ("4-bit", "w4a16", "compressed-tensors"),
 )
-GGUF = Format("gguf", "GGUF for llama.cpp, Ollama and other programs built on it", "gguf", tags=("gguf", "llama.cpp"))
-ADAPTER = Format("adapter", "LoRA adapter", "peft", "transformers peft")
+GGUF = WeightFormat(
+    "gguf",
+    "GGUF for llama.cpp, Ollama and other programs built on it",
+    "gguf",
+    tags=("gguf", "llama.cpp"),
+    files=re.compile(_TOKENIZER + r"[\w.-]+\.gguf|Modelfile"),
+)
+ADAPTER = WeightFormat(
+    "adapter",
+    "LoRA adapter",
+    "peft",
+    "transformers peft",
+    files=re.compile(_TOKENIZER + r"adapter_config\.json|adapter_model\.safetensors"),
+)
 
 #: By the names that the facts of a release have.
 FORMATS = {format.name: format for format in (FULL, NF4, W4A16, GGUF, ADAPTER)}
@@ -56,7 +80,7 @@ class Weights:
     path: Path
     manifest: Manifest
     entry: dict[str, Any]
-    format: Format
+    format: WeightFormat
     evaluation: Result | None = None
 
     @property
@@ -65,9 +89,10 @@ class Weights:
         return f"./{self.folder}" if self.folder else "."
 
     @property
-    def gguf_files(self) -> list[str]:
-        prefix = f"{self.folder}/" if self.folder else ""
-        return [f"{prefix}{name}" for name in sorted(self.manifest.files) if name.endswith(".gguf")]
+    def gguf(self) -> str:
+        """Path of the GGUF file from the root of the release."""
+        name = next(name for name in self.manifest.files if name.endswith(".gguf"))
+        return f"{self.folder}/{name}" if self.folder else name
 
 
 def path_of(source: str) -> Path:
@@ -100,7 +125,26 @@ def folder_of(source: str) -> str:
     return name
 
 
-def _format(path: Path) -> Format:
+def evaluation_key(location: str) -> str:
+    """Return the folder of the evaluation of the weights in *location*, and its key among the inputs of a release."""
+    return f"{location[2:]}-eval" if location != "." else "eval"
+
+
+def measures(evaluation: Result, weights: Manifest) -> bool:
+    """Return True if *evaluation* is of *weights*, or of a GGUF file in them."""
+    digest = evaluation.manifest.inputs.get("model", {}).get("digest")
+    files = [entry["sha256"] for name, entry in weights.files.items() if name.endswith(".gguf")]
+    return digest == weights.digest or digest in files
+
+
+def training_data(links: Sequence[Link]) -> set[str]:
+    """Return the sha256 of each file that a model in the chain *links* was trained on."""
+    entries = [link.inputs["data"] for link in links if link.kind in ("adapter", "model") and "data" in link.inputs]
+    files = [(entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry) for entry in entries]
+    return {file.get("sha256", entry["digest"]) for file, entry in files}
+
+
+def _format(path: Path) -> WeightFormat:
     if (path / "adapter_config.json").is_file():
         return ADAPTER
     if any(path.glob("*.gguf")):

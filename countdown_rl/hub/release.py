@@ -14,11 +14,12 @@ from countdown_rl.artifacts import MANIFEST, Draft, Link, Manifest
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation.results import Result, read
 from countdown_rl.formatting import below
-from countdown_rl.hub import charts, demo, formats, licenses, model_card, results, secret_scan
+from countdown_rl.hub import formats, licenses, model_card, secret_scan
 from countdown_rl.hub.config import PublishDataOptions, PublishOptions
-from countdown_rl.hub.formats import Weights
-from countdown_rl.hub.model_card import CARD, CURVES, Release
+from countdown_rl.hub.formats import Weights, evaluation_key, measures, training_data
+from countdown_rl.hub.model_card import CURVES, Release
 from countdown_rl.models.reference import SHIPPED
+from countdown_rl.report import charts, demo
 from countdown_rl.runlog import log as trainlog
 
 #: Fields of the options that name inputs; the manifest records these with their digests.
@@ -41,12 +42,12 @@ def build(options: PublishOptions, out: Path) -> Manifest:
         for weights in release.weights:
             _copy(weights, draft, release.base_model)
             if weights.evaluation:
-                _copy_evaluation(weights.evaluation, draft, evaluation_key(weights.folder))
+                _copy_evaluation(weights.evaluation, draft, evaluation_key(weights.location))
         licenses.write(release.license, draft.path)
         if release.log:
             (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
         if options.with_demo:
-            (draft.path / demo.INDEX).write_text(demo.of_release(release), "utf-8")
+            (draft.path / demo.INDEX).write_text(_demo(release), "utf-8")
         model_card.write(draft, release)
         secret_scan.check(draft.path, manifest=json.dumps(release.inputs))
         draft.facts.update(_facts(release))
@@ -63,7 +64,9 @@ def resolve(options: PublishOptions) -> Release:
     weights = _weights(options)
     inputs = {item.folder or "model": item.entry for item in weights}
     chain = artifacts.chain(*inputs.values())
-    inputs |= {evaluation_key(item.folder): item.evaluation.manifest.as_input() for item in weights if item.evaluation}
+    inputs |= {
+        evaluation_key(item.location): item.evaluation.manifest.as_input() for item in weights if item.evaluation
+    }
     comparison, log = _comparison(options, weights[0]), _log(options, weights[0], chain)
     table = None
     if comparison:
@@ -122,11 +125,6 @@ def recorded(options: PublishOptions | PublishDataOptions) -> dict[str, Any]:
     return {key: value for key, value in asdict(options).items() if value and key not in _INPUTS}
 
 
-def evaluation_key(folder: str) -> str:
-    """Return the key of the evaluation of the weights in *folder* among the inputs of a release."""
-    return f"{folder}-eval" if folder else "eval"
-
-
 def check_uploadable(manifest: Manifest, *, unmeasured: bool) -> None:
     """Check that the release meets its licence, and unless *unmeasured* that all of its weights were evaluated.
 
@@ -136,7 +134,7 @@ def check_uploadable(manifest: Manifest, *, unmeasured: bool) -> None:
     if (sentence := licenses.missing(manifest)) is not None:
         raise HubError(sentence)
     for location in manifest.facts["formats"]:
-        if evaluation_key(location.removeprefix(".").removeprefix("/")) not in manifest.inputs and not unmeasured:
+        if evaluation_key(location) not in manifest.inputs and not unmeasured:
             raise HubError(
                 f"the weights in {location} of the release have not been evaluated; run `countdown-rl eval` on them "
                 "and give --eval, or give --unmeasured."
@@ -152,16 +150,34 @@ def _weights(options: PublishOptions) -> list[Weights]:
     evaluated: dict[str, Result] = {}
     for path in map(Path, options.evaluations):
         evaluation = read(path)
-        measured = [item for item in weights if results.measures(evaluation, item.manifest)]
+        measured = [item for item in weights if measures(evaluation, item.manifest)]
         if not measured:
             intended = next((item for item in weights if item.path.name == path.name), weights[0])
-            raise results.other_weights(path, intended.path)
+            raise _other_weights(path, intended.path)
         for item in measured:
             evaluated.setdefault(item.folder, evaluation)
     return [
-        replace(item, evaluation=evaluated.get(item.folder) or results.evaluation_beside(item.path, item.manifest))
+        replace(item, evaluation=evaluated.get(item.folder) or _evaluation_beside(item.path, item.manifest))
         for item in weights
     ]
+
+
+def _evaluation_beside(weights: Path, manifest: Manifest) -> Result | None:
+    """The evaluation where the pipeline keeps that of *weights*, if there is one."""
+    path = weights.parent / "eval" / weights.name
+    if artifacts.peek(path) != "eval":
+        return None
+    evaluation = read(path)
+    if not measures(evaluation, manifest):
+        raise _other_weights(path, weights)
+    return evaluation
+
+
+def _other_weights(path: Path, source: Path) -> ArtifactError:
+    return ArtifactError(
+        f"{path} is an evaluation of other weights than {source} holds now; run "
+        f"`countdown-rl eval --model {source} --out {path}` again."
+    )
 
 
 def _comparison(options: PublishOptions, weights: Weights) -> Path | None:
@@ -178,11 +194,21 @@ def _comparison(options: PublishOptions, weights: Weights) -> Path | None:
 
 def _log(options: PublishOptions, weights: Weights, chain: list[Link]) -> Path | None:
     path = Path(options.log) if options.log else weights.path.parent / "train" / "log.csv"
-    if results.is_log_of(path, chain):
+    if trainlog.is_log_of(path, chain):
         return path
     if options.log:
         raise ArtifactError(f"{path} is not the log of the training that made {weights.path}.")
     return None
+
+
+def _demo(release: Release) -> str:
+    for weights in release.weights:
+        if weights.format is formats.GGUF:
+            return demo.text(weights.path / Path(weights.gguf).name, release.chain)
+    raise UsageError(
+        "--with-demo needs the model as GGUF: run `countdown-rl quantize --format gguf` and give its directory to "
+        "--model or --also."
+    )
 
 
 def _check(release: Release, options: PublishOptions) -> None:
@@ -202,10 +228,7 @@ def _check(release: Release, options: PublishOptions) -> None:
         if options.min_accuracy > 0:
             raise UsageError("--min-accuracy needs an evaluation; give --eval.")
         return
-    if any(
-        link.files.get("train.jsonl", {}).get("sha256") == evaluation.metrics["data"]["digest"]
-        for link in release.chain
-    ):
+    if evaluation.metrics["data"]["digest"] in training_data(release.chain):
         raise ArtifactError(
             f"{options.model} was evaluated on puzzles it was trained on; run `countdown-rl eval` on the test split."
         )
@@ -227,7 +250,7 @@ def _name(origin: Link, weights: Weights, chain: list[Link]) -> str:
 def _copy(weights: Weights, draft: Draft, base_model: str | None) -> None:
     for name, entry in sorted(weights.manifest.files.items()):
         target = f"{weights.folder}/{name}" if weights.folder else name
-        if Path(name).name == CARD:
+        if not weights.format.files.fullmatch(name):
             continue
         if name == "adapter_config.json" and base_model is not None:
             config = json.loads((weights.path / name).read_bytes()) | {"base_model_name_or_path": base_model}

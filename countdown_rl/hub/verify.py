@@ -1,117 +1,195 @@
-"""Verification of a release: its files, manifests, card, samples and data, and its evaluation a second time.
+"""Verification of a release: the downloaded weights solve as many puzzles as the card claims.
 
-A release refutes itself where two of its parts disagree, and is refuted where its weights do not write the recorded
-texts. Nothing here trains, so :attr:`Verification.not_checked` says what the conclusion leaves open.
+The weights are loaded as the card says and complete two sets of puzzles: the recorded test puzzles, made again from the
+recorded options, and new puzzles of the same distribution, from a seed that the publisher cannot have known. The
+claimed accuracy has to fit both, each by a two-sided exact test at 1%:
+
+- recorded puzzles: McNemar's test between the recorded verdicts and those of the new completions;
+- new puzzles: Fisher's test between the claimed and the measured counts.
+
+The claim is read from the card's metadata (``model-index``), and that of weights in a subfolder from their evaluation.
+No page is compared with another, so a release of an older version verifies as well. ``Verification.not_checked`` says
+what the conclusion does not cover.
 """
 
-import hashlib
-import re
+import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Required, TypedDict
 
-from countdown_rl import __version__, artifacts
-from countdown_rl.artifacts import MANIFEST, Manifest
-from countdown_rl.data import jsonl, provenance
-from countdown_rl.errors import ArtifactError, first_line
-from countdown_rl.evaluation import reproduce
+from countdown_rl import artifacts
+from countdown_rl.artifacts import MANIFEST, Link, Manifest
+from countdown_rl.data import build, jsonl
+from countdown_rl.data.config import DataOptions
+from countdown_rl.errors import ArtifactError, UsageError, first_line
+from countdown_rl.evaluation import statistics
+from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
-from countdown_rl.evaluation.reproduce import Reproduction
-from countdown_rl.evaluation.results import SAMPLES, Result, read
-from countdown_rl.formatting import interval, percent, short
-from countdown_rl.hub import demo, formats, model_card, results
-from countdown_rl.hub.formats import Weights
-from countdown_rl.hub.licenses import LICENSE, NOTICE, License
-from countdown_rl.hub.model_card import CARD, CURVES, Release
-from countdown_rl.hub.release import evaluation_key
-from countdown_rl.models import reference
+from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES
+from countdown_rl.formatting import percent, short
+from countdown_rl.hub import structure
+from countdown_rl.hub.formats import ADAPTER, GGUF, evaluation_key, training_data
+from countdown_rl.hub.model_card import CARD, CURVES
+from countdown_rl.inference import engines, generate
+from countdown_rl.inference.engines import Engine
+from countdown_rl.inference.generate import Decoding
+from countdown_rl.models import chat_template, files, load, reference
+from countdown_rl.models.reference import ModelRef
+from countdown_rl.report.demo import INDEX
+from countdown_rl.tasks.task import Row
 
-CONFIRMED, REFUTED = "confirmed", "refuted"
-_REST = "anything else, as these reasons suffice"
-#: Names of files that programs read with the weights, so that none may be there without being in the manifest.
-_LOADED = (".bin", ".gguf", ".jinja", ".json", ".model", ".pkl", ".pt", ".pth", ".py", ".safetensors")
-_FIGURE = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?%?")
+CONFIRMED, REFUTED, TOO_FEW = "confirmed", "refuted", "too few to tell"
+#: Level of each test.
+LEVEL = 0.01
+#: Puzzles of the claim, and of each measurement, without which nothing is confirmed.
+MIN_PUZZLES = 100
+
+RECORDED, NEW = "recorded", "new"
+
+#: Figures of an evaluation, of this version and of older ones.
+_FIGURES = {
+    *("accuracy", "by_needs", "by_size", "by_solutions", "correct", "data", "decoding", "draws", "endpoint", "engine"),
+    *("format", "groups", "impossible", "interval", "intervals", "majority", "mean_tokens", "model", "n", "pass_at"),
+    *("path", "precision", "reasons", "rules", "strict_format", "task", "tokens", "truncated", "wrong_refusals"),
+}
+
+
+class _Facts(TypedDict, total=False):
+    formats: Required[dict[str, str]]
+
+
+class _Details(TypedDict, total=False):
+    n: Required[int]
+    accuracy: Required[float]
+    data: Required[dict[str, Any]]
+    decoding: Required[dict[str, Any]]
+    precision: str
+
+
+class _Sample(TypedDict, total=False):
+    completion: Required[str]
+    correct: Required[bool]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is read of an evaluation in a release, of this version or an older one; ``key`` is its folder."""
+
+    key: str
+    manifest: Manifest
+    metrics: dict[str, Any]
+    samples: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Recorded":
+        """Raises ArtifactError if it is damaged."""
+        metrics, samples = artifacts.read_json(folder / DETAILS, _Details), jsonl.read_objects(folder / SAMPLES)
+        for number, sample in enumerate(samples, 1):
+            artifacts.check_type(sample, _Sample, f"{folder / SAMPLES}, line {number},")
+        if metrics["n"] < 1 or not samples or len(samples) % metrics["n"]:
+            raise ArtifactError(f"{folder} is damaged ({metrics['n']} puzzles, {len(samples)} samples).")
+        return cls(folder.name, artifacts.read(folder, "eval"), metrics, samples)
+
+    @property
+    def per_row(self) -> int:
+        return len(self.samples) // int(self.metrics["n"])
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Accuracy on the recorded or the new puzzles, and the p-value of the claim."""
+
+    puzzles: str
+    n: int
+    accuracy: float
+    interval: tuple[float, float]
+    p: float
+
+
+@dataclass
+class Claim:
+    """A claimed accuracy of the weights in *location*, and what was measured with *engine*."""
+
+    location: str
+    accuracy: float
+    n: int
+    engine: str = ""
+    measured: list[Measurement] = field(default_factory=list)
 
 
 @dataclass
 class Verification:
-    """Findings: ``checked`` by its subject, ``reasons`` against the release, and the repeated evaluations by the
-    location of their weights."""
+    """Claims with their measurements, ``reasons`` against the release, and what was not checked. *seed* is that of the
+    new puzzles."""
 
     source: str
     revision: str | None
     digest: str
-    checked: dict[str, str] = field(default_factory=dict)
+    seed: int
+    claims: list[Claim] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
-    evaluations: dict[str, Reproduction] = field(default_factory=dict)
-
-    def record(self, subject: str, text: str, reasons: Iterable[str]) -> None:
-        """Add the *reasons* against *subject*, or where there are none *text* as what was checked."""
-        before = len(self.reasons)
-        self.reasons += reasons
-        if len(self.reasons) == before:
-            self.checked[subject] = text
 
     @property
     def conclusion(self) -> str:
         if self.reasons:
             return REFUTED
-        differing = sum(len(evaluation.differing) for evaluation in self.evaluations.values())
-        total = sum(evaluation.completions for evaluation in self.evaluations.values())
-        if not differing:
-            return CONFIRMED
-        texts = f"{differing:,} of {total:,} texts differ"
-        return f"within the arithmetic of another machine ({texts}, accuracy within its interval)"
+        counts = [n for claim in self.claims for n in (claim.n, *(part.n for part in claim.measured))]
+        return CONFIRMED if min(counts, default=0) >= MIN_PUZZLES else TOO_FEW
 
 
 def verify(
-    source: str, *, data: Sequence[Path] = (), limit: int | None = None, on_batch: OnBatch | None = None
+    source: str,
+    *,
+    fresh: int = 300,
+    seed: int | None = None,
+    limit: int | None = None,
+    data: Sequence[Path] = (),
+    on_batch: OnBatch | None = None,
 ) -> Verification:
     """Verify the release at *source*, a folder or ``NAME/MODEL@REVISION`` on the Hub.
 
     Args:
-        data: data directories and files of the release, where its manifests do not say how to make them.
-        limit: the number of puzzles to evaluate again; None is all.
+        fresh: the number of new puzzles; *seed* is theirs, drawn at random if None.
+        limit: the number of recorded puzzles to complete again; None is all.
+        data: files of the recorded puzzles, where the manifests do not make them.
 
     Raises:
-        ArtifactError: *source* is no release with an evaluation, or its puzzles are not there.
-        CountdownError: the Hub cannot be reached, or the weights cannot be loaded here.
+        ArtifactError: *source* is no release with an evaluation, is damaged, or its puzzles are not there.
+        CountdownError: the Hub cannot be reached, the weights cannot be loaded here, or there are not so many new
+            puzzles.
     """
     folder, revision = _fetch(source)
     if artifacts.peek(folder) != "release":
         raise ArtifactError(f"{source} is no release of countdown-rl; give a directory that publish made, or its copy.")
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
-    report = Verification(source, revision, manifest.digest)
-    same = f"{len(manifest.files)} with the size and sha256 of the manifest"
-    report.record("files", same, _files(folder, manifest, report))
+    artifacts.check_type(manifest.facts, _Facts, folder / MANIFEST)
+    report = Verification(source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed)
+    report.reasons += structure.faults(folder, manifest, links=revision is not None)
     if report.reasons:
-        report.not_checked.append(_REST)
         return report
-    try:
-        release = _release(folder, manifest)
-        if release.evaluation:
-            chain = f"{len(release.chain)} in the chain, each with its recorded digest"
-            report.record("manifests", chain, _manifests(release, manifest))
-            card = "metadata and all figures as the manifests and the evaluation give them"
-            report.record("card", card, _card(folder, release, manifest, report))
-            report.reasons += _comparison(release, release.evaluation, report)
-            report.reasons += _demo(folder, release, manifest, report)
-    except Exception as error:  # what a doctored manifest, card or evaluation lacks can fail anywhere
-        report.reasons.append(f"the manifest does not describe the release ({first_line(error)})")
-    if report.reasons:
-        report.not_checked.append(_REST)
-        return report
-    if release.evaluation is None:
+    keys = {location: evaluation_key(location) for location in manifest.facts["formats"]}
+    evaluations = {
+        where: Recorded.read(folder / key) for where, key in keys.items() if f"{key}/{DETAILS}" in manifest.files
+    }
+    if "." not in evaluations:
         raise ArtifactError(f"{source} holds no evaluation of its weights; evaluate them, then build it again.")
+    report.reasons += _contradictions(folder, manifest, evaluations)
+    load.silence_libraries()
+    sets: dict[str, dict[str, list[Row]]] = {}
     with tempfile.TemporaryDirectory() as work:
-        puzzles = _data(release, data, Path(work), report)
-        for weights in release.weights:
+        for location, recorded in evaluations.items():
+            sha256 = recorded.metrics["data"].get("digest")
+            if not report.reasons and sha256 not in sets:
+                sets[sha256] = _puzzles(sha256, manifest, data, fresh, Path(work, str(len(sets))), report)
             if not report.reasons:
-                _evaluation(weights, puzzles, Path(work), limit, on_batch, report)
-    report.not_checked.append("that training with the recorded options and data gives these weights")
+                _measure(folder, location, manifest, recorded, sets[sha256], limit, on_batch, report)
+    pages = [name for name in (CURVES, INDEX) if name in manifest.files]
+    unmeasured = [f"the weights in {location}" for location in keys.keys() - evaluations.keys()]
+    training = "that training with the recorded options and data gives these weights"
+    report.not_checked += [f"all words of {CARD}, and its other figures", *pages, *sorted(unmeasured), training]
     return report
 
 
@@ -127,182 +205,211 @@ def _fetch(source: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
-def _files(folder: Path, manifest: Manifest, report: Verification) -> Iterator[str]:
-    """Compare the files with the manifest's list."""
-    for name, entry in manifest.files.items():
-        if not (folder / name).is_file():
-            yield f"{name} is missing"
-        elif artifacts.entry(folder / name) != entry:
-            yield f"{name} is not the file that the manifest lists"
-    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    added = sorted(name for name in names - manifest.files.keys() - {MANIFEST} if not name.startswith("."))
-    yield from (f"{name} is not in the manifest" for name in added if name.endswith(_LOADED))
-    if others := [name for name in added if not name.endswith(_LOADED)]:
-        report.not_checked.append(f"files that are not in the manifest ({', '.join(others)})")
-
-
-def _release(folder: Path, manifest: Manifest) -> Release:
-    """The release as it was built, from what is in *folder*.
+def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, Recorded]) -> Iterator[str]:
+    """Compare card, manifests and evaluations with each other.
 
     Raises:
-        ArtifactError: an evaluation is damaged.
+        ArtifactError: the metadata of the card cannot be read.
     """
-    facts, weights = manifest.facts, []
-    for location, format in facts["formats"].items():
-        name = location.removeprefix(".").removeprefix("/")
-        entry, key = manifest.inputs[name or "model"], evaluation_key(name)
-        evaluation = read(folder / key) if f"{key}/{SAMPLES}" in manifest.files else None
-        made = Manifest(**entry["manifest"])
-        weights.append(Weights(name, folder / name, made, entry, formats.FORMATS[format], evaluation))
-    card = (folder / CARD).read_text("utf-8")
-    table = card.partition("\n### Accuracy after each step\n")[2].partition("\n## ")[0].strip()
-    return Release(
-        name=facts["name"],
-        weights=weights,
-        chain=artifacts.chain(*(item.entry for item in weights)),
-        inputs=manifest.inputs,
-        comparison=table if "comparison" in manifest.inputs else None,
-        log=folder / CURVES if CURVES in manifest.files else None,
-        base_model=facts["base_model"],
-        base_relation=facts["base_relation"],
-        license=License(facts["license"], facts.get("license_link")),
-        datasets=facts["datasets"],
-        measured_on=facts["measured_on"],
-    )
-
-
-def _manifests(release: Release, manifest: Manifest) -> Iterator[str]:
-    """Compare the manifests of the chain with their digests, the files and the evaluations."""
-    for entry in release.inputs.values():
-        if (name := artifacts.altered(entry)) is not None:
-            yield f"the manifest of {name} does not have its recorded digest"
-    known = {CARD, LICENSE, NOTICE, CURVES, demo.INDEX, *model_card.scores(release)}
-    for weights in release.weights:
-        prefix = f"{weights.folder}/" if weights.folder else ""
-        files = {f"{prefix}{name}": entry for name, entry in weights.manifest.files.items() if Path(name).name != CARD}
-        known |= files.keys()
-        if release.base_model is not None:
-            files.pop(f"{prefix}adapter_config.json", None)  # publish wrote the name of the base into it
-        yield from (
-            f"{name} is not the file of {weights.entry.get('source')}, from which the release was made"
-            for name, entry in files.items()
-            if manifest.files.get(name) != entry
-        )
-        if (evaluation := weights.evaluation) is None:
-            continue
-        key, inputs = evaluation_key(weights.folder), evaluation.manifest.inputs
-        known |= {f"{key}/{name}" for name in (MANIFEST, *evaluation.manifest.files)}
-        if evaluation.manifest.digest != manifest.inputs.get(key, {}).get("digest"):
-            yield f"{key} is not the evaluation in the manifest"
-        if not results.measures(evaluation, weights.manifest):
-            yield f"{key} is an evaluation of other weights"
-        recorded = evaluation.metrics["data"], evaluation.metrics["model"].get("digest")
-        if recorded != (inputs.get("data"), inputs["model"]["digest"]):
-            yield f"{key} has figures of other puzzles or weights than its manifest"
-    yield from (f"{name} is no file of a release" for name in sorted(manifest.files.keys() - known))
-    for key in ("accuracy", "n", "interval"):
-        if release.evaluation and manifest.facts.get(key) != release.evaluation.metrics[key]:
-            yield f"the manifest has another {key} than the evaluation"
-
-
-def _card(folder: Path, release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
-    """Compare the figures and the metadata of the card with those of a new one."""
     from huggingface_hub import ModelCard
 
-    files = {name: entry for name, entry in manifest.files.items() if name != CARD}
-    for name, page in ({CARD: model_card.render(release, files)} | model_card.scores(release)).items():
-        text = (folder / name).read_text("utf-8") if name in manifest.files else ""
-        pairs = zip_longest(_FIGURE.findall(text), _FIGURE.findall(page), fillvalue="nothing")
-        if pair := next(((written, expected) for written, expected in pairs if written != expected), None):
-            yield f"{name} has {pair[0]} where the manifests and results give {pair[1]}"
-        elif name == CARD and ModelCard(text).data.to_dict() != ModelCard(page).data.to_dict():
-            yield f"{name} has other metadata than the manifests give"
-        elif text != page:
-            report.not_checked.append(f"the words of {name}, which are not those that publish writes")
-    if release.log:
-        report.not_checked.append(f"{CURVES}, drawn from a training log that is not in the release")
-
-
-def _comparison(release: Release, evaluation: Result, report: Verification) -> Iterator[str]:
-    """Compare the table of compare in the card with its digest, and with the evaluation."""
-    if release.comparison is None:
+    for recorded in evaluations.values():
+        key, metrics = recorded.key, recorded.metrics
+        if extra := sorted(metrics.keys() - _FIGURES):
+            yield f"{key}/{DETAILS} has figures that no evaluation has ({', '.join(extra)})"
+        if recorded.manifest.digest != manifest.inputs.get(key, {}).get("digest"):
+            yield f"{key} is not the evaluation in the manifest"
+        accuracy = sum(sample["correct"] for sample in recorded.samples) / len(recorded.samples)
+        for name, figures in ((DETAILS, metrics), (METRICS, artifacts.read_json(folder / key / METRICS))):
+            if abs(figures.get("accuracy", -1) - accuracy) > 1e-3 or figures.get("n") != metrics["n"]:
+                yield f"{key}/{name} has another accuracy than its samples"
+    for entry in manifest.inputs.values():
+        if (altered := artifacts.altered(entry)) is not None:
+            yield f"the manifest of {altered} does not have its recorded digest"
+    compared = manifest.inputs.get("comparison", {}).get("manifest", {}).get("inputs", {})
+    digest = evaluations["."].manifest.digest
+    if "comparison" in manifest.inputs and digest not in [entry.get("digest") for entry in compared.values()]:
+        yield f"{CARD} has a comparison without the evaluation of these weights"
+    try:
+        card: Any = ModelCard((folder / CARD).read_text("utf-8"))
+        entries = card.data.eval_results or []
+    except Exception as error:  # of YAML, and of the Hub's own checks
+        raise ArtifactError(f"the metadata of {CARD} cannot be read: {first_line(error)}") from error
+    overall = [entry for entry in entries if entry.metric_type == "accuracy" and entry.dataset_config is None]
+    if len(overall) != 1:
+        yield f"the metadata of {CARD} have {len(overall)} accuracies on all puzzles, not one"
         return
-    compared, metrics = release.inputs["comparison"]["manifest"], evaluation.metrics
-    if hashlib.sha256(f"{release.comparison}\n".encode()).hexdigest() != compared["files"]["comparison.md"]["sha256"]:
-        yield f"the comparison in {CARD} is not the one in the manifest"
-    share = f"{percent(metrics['accuracy'])} | {interval(metrics['interval'])}"
-    for name, entry in compared["inputs"].items():
-        if entry["digest"] == evaluation.manifest.digest and f"| {name} | {share} |" not in release.comparison:
-            yield f"the comparison in {CARD} has another accuracy of {name} than the evaluation"
-    report.not_checked.append(f"the other evaluations in the comparison of {CARD}")
+    metrics, terms = evaluations["."].metrics, overall[0].metric_args or {}
+    expected = metrics["decoding"] | {"accuracy": round(metrics["accuracy"], 4), "n": metrics["n"]}
+    claimed = terms | {"accuracy": overall[0].metric_value}
+    if different := sorted(key for key, value in expected.items() if claimed.get(key) != value):
+        yield f"the metadata of {CARD} do not have what the evaluation has ({', '.join(different)})"
 
 
-def _demo(folder: Path, release: Release, manifest: Manifest, report: Verification) -> Iterator[str]:
-    """Compare the demo with the one that this version makes of the weights."""
-    if demo.INDEX not in manifest.files:
-        return
-    if (folder / demo.INDEX).read_text("utf-8") == demo.of_release(release):
-        report.checked["demo"] = f"{demo.INDEX} runs these weights"
-    elif manifest.version == __version__:
-        yield f"{demo.INDEX} is not the demo of these weights"
-    else:
-        report.not_checked.append(f"{demo.INDEX}, made by another version of countdown-rl")
-
-
-def _data(release: Release, given: Sequence[Path], work: Path, report: Verification) -> dict[str, Path]:
-    """Find or make the puzzles of the evaluations, by digest, and look for them in the training data.
+def _puzzles(
+    sha256: str, manifest: Manifest, given: Sequence[Path], fresh: int, work: Path, report: Verification
+) -> dict[str, list[Row]]:
+    """The recorded puzzles, in a file with *sha256*, and *fresh* new ones where the recorded ones were generated.
 
     Raises:
-        ArtifactError: the puzzles are not there, or one of *given* is not data of the release.
+        ArtifactError: the recorded puzzles cannot be made. InputError: there are not so many new ones.
     """
-    tested = {weights.evaluation.metrics["data"]["digest"] for weights in release.weights if weights.evaluation}
-    trained = {entry["digest"]: entry for link in release.chain if (entry := link.inputs.get("data"))}
-    files, unmade = provenance.files(trained.values(), tested, given, work)
-    if unmade:
-        report.reasons.append(f"the data {short(unmade)} are not what gen-data makes with their options")
-        return files
-    for sha256 in tested - files.keys():
-        raise ArtifactError(f"the manifests do not make the puzzles with sha256 {short(sha256)}; give --data.")
-    puzzles = {key for sha256 in tested for key in provenance.puzzles(files[sha256])}
-    checked = []
-    for digest, entry in trained.items():
-        if (file := files.get(provenance.train_sha256(entry))) is None:
-            report.not_checked.append(f"the training data {short(digest)}, which their manifest does not make (--data)")
-            continue
-        training = provenance.puzzles(file)
-        checked.append(f"no test puzzle among the {len(training):,} training rows of {short(digest)}")
-        if count := len(puzzles.intersection(training)):
-            report.reasons.append(f"{count} of {len(puzzles)} test puzzles are in the training data {short(digest)}")
-    if (origin := artifacts.origin(release.chain)).kind not in ("model", "shipped"):
-        report.not_checked.append(f"the data that {origin.name} was trained on before")
-    if checked and not report.reasons:
-        report.checked["data"] = "\n".join(checked)
-    return files
+    links = artifacts.chain(
+        *(manifest.inputs.get(location[2:] or "model", {}) for location in manifest.facts["formats"])
+    )
+    if sha256 in training_data(links):
+        report.reasons.append("the evaluation is on puzzles that the weights were trained on")
+        return {}
+    sets = {}
+    for path in map(jsonl.test_file, given):
+        if artifacts.file_sha256(path) == sha256:
+            sets[RECORDED] = jsonl.read_rows(path)
+    data = {file["sha256"]: (link, name) for link in links if link.kind == "data" for name, file in link.files.items()}
+    source, name = data.get(sha256, (None, ""))
+    options = _generator(source) if source else None
+    if RECORDED not in sets:
+        if options is None or source is None or source.inputs:
+            raise ArtifactError(f"the manifests do not make the puzzles with sha256 {short(sha256)}; give --data.")
+        build.make(options, work / RECORDED)
+        if not (file := work / RECORDED / Path(name).name).is_file() or artifacts.file_sha256(file) != sha256:
+            report.reasons.append("the recorded options do not make the recorded puzzles")
+            return {}
+        sets[RECORDED] = jsonl.read_rows(file)
+    if options is None:
+        report.not_checked.append("new puzzles of the same distribution, as the recorded ones were not generated")
+    else:
+        build.make(replace(options, n=max(3, fresh + 1), valid=0, test=fresh, seed=report.seed), work / NEW)
+        sets[NEW] = jsonl.read_rows(work / NEW / "test.jsonl")
+    return sets
 
 
-def _evaluation(
-    weights: Weights,
-    puzzles: Mapping[str, Path],
-    work: Path,
+def _generator(source: Link) -> DataOptions | None:
+    """The options that generated the data *source*; None where they were imported.
+
+    Raises:
+        ArtifactError: this version has no such options.
+    """
+    recorded: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in source.options.items()
+    }
+    try:
+        options = DataOptions(**recorded)
+    except (TypeError, UsageError) as error:
+        raise ArtifactError(f"{source.name} was made with options that this version does not have: {error}") from None
+    return None if options.from_hub or {"from", "test"} & source.inputs.keys() else options
+
+
+def _measure(
+    folder: Path,
+    location: str,
+    manifest: Manifest,
+    recorded: Recorded,
+    sets: Mapping[str, Sequence[Row]],
     limit: int | None,
     on_batch: OnBatch | None,
     report: Verification,
 ) -> None:
-    """Check the recorded samples of *weights*, then evaluate them again."""
-    if (recorded := weights.evaluation) is None:
-        report.not_checked.append(f"the weights in {weights.location}, which were not evaluated")
+    """Complete the *sets* of puzzles with the weights in *location*, and test the claim about them."""
+    n, metrics = recorded.metrics["n"], recorded.metrics
+    rows, before = sets[RECORDED][:n], [sample["correct"] for sample in recorded.samples]
+    graded = zip((row for row in rows for _ in range(recorded.per_row)), recorded.samples, strict=False)
+    if len(rows) < n or before != [row.grade(sample["completion"]).correct for row, sample in graded]:
+        report.reasons.append(f"the samples in {recorded.key} do not have the grades of their texts")
         return
-    key, file = evaluation_key(weights.folder), puzzles[recorded.metrics["data"]["digest"]]
-    report.reasons += [f"{key}: {fault}" for fault in reproduce.faults(recorded, jsonl.read_rows(file))]
-    if report.reasons:
+    try:
+        options = EvalOptions(**{key: value for key, value in metrics["decoding"].items() if key != "greedy"})
+    except (TypeError, UsageError) as error:
+        raise ArtifactError(f"{recorded.key} was decoded in a way that this version does not have: {error}") from None
+    format, entry = manifest.facts["formats"][location], manifest.inputs.get(location[2:] or "model", {})
+    path = next((folder / location).glob("*.gguf")) if format == GGUF.name else folder / location
+    ref = reference.resolve(str(path))
+    if ref.base is not None and _is_other(ref.base, entry.get("manifest", {}).get("inputs", {}).get("model", {})):
+        report.reasons.append(f"the base that the adapter in {location} loads is not the recorded one")
         return
-    report.checked[key] = f"{len(recorded.samples):,} samples with the grades and figures of their texts"
-    digest, files = recorded.manifest.inputs["model"]["digest"], weights.manifest.files
-    model = next((weights.path / name for name in files if files[name]["sha256"] == digest), weights.path)  # a GGUF
-    again = reproduce.repeat(recorded, str(model), file, work / key, limit=limit, on_batch=on_batch)
-    report.evaluations[weights.location] = again
-    report.reasons += [f"{key}: {fault}" for fault in again.faults]
-    if again.n < recorded.metrics["n"]:
-        report.not_checked.append(f"{key}: {recorded.metrics['n'] - again.n:,} puzzles after the first {again.n:,}")
-    if again.differing and not recorded.metrics["decoding"].get("greedy"):
-        report.not_checked.append(f"{key}: that rounding explains each text that differs, as they are sampled")
+    precision = "nf4" if format == ADAPTER.name and metrics.get("precision") == "nf4" else "auto"
+    name = engines.resolve("auto", ref, precision=precision, device="auto")
+    engine = engines.load(name, ref, Decoding.of(options), precision=precision)
+    if ref.kind == "gguf":  # which programs read without the files beside it
+        engine.tokenizer.chat_template = files.gguf_config(path).get("tokenizer.chat_template")
+        report.reasons += structure.modelfile_faults(path.parent, engine.tokenizer, rows[0])
+    claim = Claim(location, metrics["accuracy"], n, engine.name)
+    report.claims.append(claim)
+    for puzzles, those in {RECORDED: rows[:limit], NEW: sets.get(NEW, [])}.items():
+        prompts = _prompts(engine.tokenizer, those, location, report)
+        if not report.reasons and those:
+            verdicts = _verdicts(engine, prompts, those, options, on_batch)
+            claim.measured.append(_test(puzzles, claim, verdicts, before))
+    engine.close()
+    for part in claim.measured:
+        if part.p < LEVEL:
+            report.reasons.append(
+                f"the weights in {location} solve {percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles, and "
+                f"{percent(claim.accuracy)} of {n:,} is claimed (p {part.p:.1g})"
+            )
+
+
+def _is_other(base: ModelRef, recorded: Mapping[str, Any]) -> bool:
+    """Return True if *base* does not have the contents of the model *recorded* in a manifest."""
+    if revision := recorded.get("revision"):
+        return base.revision != revision
+    path, listed = reference.files(base), recorded.get("manifest", {}).get("files", {})
+    if listed:
+        weights = {
+            name: entry for name, entry in listed.items() if name.endswith((".safetensors", ".gguf", "config.json"))
+        }
+        return any(not (path / name).is_file() or artifacts.entry(path / name) != weights[name] for name in weights)
+    return replace(base, revision=None, manifest=None, path=path).digest != recorded.get("digest")
+
+
+def _prompts(tokenizer: Any, rows: Sequence[Row], location: str, report: Verification) -> list[str]:
+    """The prompts that the card's instructions give: of the user turn alone, where the chat template adds the rest."""
+    completes = chat_template.MARK in (tokenizer.chat_template or "")
+    prompts, frames = [], set()
+    for row in rows:
+        turns = [turn for turn in row.messages() if turn["role"] == "user" or not completes]
+        prompts.append(chat_template.render(tokenizer, turns, {}))
+        frame = prompts[-1]
+        for turn in turns:
+            frame = "".join(frame.rpartition(turn["content"].strip())[::2])
+        frames.add(frame)
+    if len(frames) > 1:
+        report.reasons.append(f"the chat template in {location} adds text that depends on the puzzle")
+    return prompts
+
+
+def _verdicts(
+    engine: Engine, prompts: Sequence[str], rows: Sequence[Row], options: EvalOptions, on_batch: OnBatch | None
+) -> list[list[bool]]:
+    """For each of *rows*, whether its completions are correct."""
+    ids: list[list[int]] = engine.tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+    engine.prepare(max(map(len, ids)) + options.max_new_tokens)
+    verdicts: list[list[bool]] = [[] for _ in rows]
+    places = [place for place in range(len(rows)) for _ in range(options.samples)]
+    batches = generate.batches(
+        [len(ids[place]) for place in places], lambda length: engine.max_rows(length, options.max_new_tokens)
+    )
+    done = 0
+    for number, batch in enumerate(batches):
+        completions = engines.complete(engine, [ids[places[index]] for index in batch], number)
+        for index, completion in zip(batch, completions, strict=True):
+            verdicts[places[index]].append(rows[places[index]].grade(completion.text).correct)
+        done += len(batch)
+        if on_batch:
+            on_batch(done, len(places), sum(map(sum, verdicts)))
+    return verdicts
+
+
+def _test(puzzles: str, claim: Claim, verdicts: Sequence[Sequence[bool]], before: Sequence[bool]) -> Measurement:
+    """Test *claim* on *verdicts*; *before* are the recorded ones of the recorded puzzles."""
+    from scipy.stats import fisher_exact
+
+    n, per_row = len(verdicts), len(verdicts[0])
+    shares = [sum(row) / per_row for row in verdicts]
+    accuracy = sum(shares) / n
+    if puzzles == RECORDED:
+        pairs = list(zip(before, (verdict for row in verdicts for verdict in row), strict=False))
+        p = statistics.mcnemar(pairs.count((True, False)), pairs.count((False, True)))
+    else:
+        counts = [(round(share * total), total) for share, total in ((claim.accuracy, claim.n), (accuracy, n))]
+        p = float(fisher_exact([[right, total - right] for right, total in counts]).pvalue)
+    return Measurement(puzzles, n, accuracy, statistics.mean_interval(shares, per_row), p)

@@ -10,8 +10,7 @@ from countdown_rl.artifacts import MADE_BY, Link
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare, diagnose
 from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
-from countdown_rl.hub import charts, results
-from countdown_rl.report import transcripts
+from countdown_rl.report import charts, transcripts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.tasks.registry import task_of
@@ -60,7 +59,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "lost": {name: diagnose.causes(main[name]) for name in dict.fromkeys((names[0], names[-1]))},
         "shapes": diagnose.shapes(last),
         "chain": [(link, _summary(link)) for link in chain],
-        "other_log": training is not None and not results.is_log_of(training, chain),
+        "other_log": training is not None and not trainlog.is_log_of(training, chain),
         "altered": artifacts.altered(last.manifest.inputs["model"]),
         "made_by": MADE_BY,
         "versions": last.manifest.versions,

@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.artifacts import Link
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
@@ -114,3 +115,18 @@ def _row(line: Mapping[str, str], shares: Sequence[str]) -> StepRow:
     values: dict[str, Any] = {name: float(text) if text else None for name, text in line.items()}
     groups = {name: values.pop(name) for name in shares}
     return StepRow(**values | {"step": int(line["step"]), "groups": groups})
+
+
+def is_log_of(log: Path, links: Sequence[Link]) -> bool:
+    """Return True if the training log at *log* is of the training in the chain *links*, by its facts."""
+    policy = next((link for link in links if link.by_grpo), None)
+    try:
+        rows = read(log)
+    except (OSError, InputError):
+        return False
+    if policy is None or not rows or rows[-1].step != policy.facts.get("steps"):
+        return False
+    if policy.options.get("logging_steps", 1) != 1:  # rows are means, which do not show single rewards
+        return True
+    rewards = (rows[0].reward, max(row.reward for row in rows))
+    return rewards == (policy.facts.get("reward_first"), policy.facts.get("reward_best"))

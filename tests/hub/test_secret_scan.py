@@ -29,7 +29,7 @@ def change_gguf(change) -> None:
         change(draft.path)
 
 
-@pytest.mark.parametrize("name", ["Modelfile", "chat_template.jinja", "notes.txt", "tokenizer_config.json"])
+@pytest.mark.parametrize("name", ["Modelfile", "chat_template.jinja", "merges.txt", "tokenizer_config.json"])
 def test_a_token_in_a_file_is_refused(root, name):
     change_gguf(lambda folder: (folder / name).write_text(f'"FROM ./model-q8_0.gguf\\n# {TOKEN}"\n'))
     with pytest.raises(ArtifactError, match="token") as raised:
@@ -41,9 +41,12 @@ def test_a_token_in_a_file_is_refused(root, name):
 def test_a_token_in_the_metadata_of_weights_is_refused(root):
     from safetensors.numpy import save_file
 
-    change_gguf(lambda folder: save_file({}, folder / "extra.safetensors", {"made_with": TOKEN}))
+    inputs = artifacts.read(Path("base"), "model").inputs
+    with artifacts.writing(Path("base"), "model", options={}, inputs=inputs) as draft:
+        tiny_llama.checkpoint(draft.path)
+        save_file({}, draft.path / "model.safetensors", {"made_with": TOKEN})
     with pytest.raises(ArtifactError, match="token"):
-        build()
+        build("base")
     shutil.rmtree("gguf")
     release_chain.quantized(Path(), "gguf", strings={"general.source.url": TOKEN})
     with pytest.raises(ArtifactError, match="token"):

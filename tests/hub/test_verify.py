@@ -1,4 +1,8 @@
-"""Verification of releases: one that nobody touched is confirmed, and each kind of doctored one is refuted."""
+"""Verification: genuine releases are confirmed, each kind of forgery is refuted, and few puzzles tell nothing.
+
+Most tests are of a model that answers "impossible" to every puzzle, and of data of which half are. Its release was
+published by version 0.1; the artifacts that it was made from are taken out of it again.
+"""
 
 import json
 import re
@@ -11,84 +15,85 @@ import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
-from countdown_rl.data import build as gen_data
-from countdown_rl.data import jsonl
+from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
-from countdown_rl.errors import ArtifactError
-from countdown_rl.evaluation import compare, evaluate, reproduce, results
+from countdown_rl.errors import ArtifactError, InputError
+from countdown_rl.evaluation import compare, evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
-from countdown_rl.hub import release
+from countdown_rl.hub import release, verify
 from countdown_rl.hub.config import PublishOptions
-from countdown_rl.hub.verify import CONFIRMED, REFUTED, verify
+from countdown_rl.hub.verify import CONFIRMED, REFUTED, TOO_FEW, Verification
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import load as models
-from countdown_rl.models import reference
 from countdown_rl.models.reference import SHIPPED
-from tests.support import tiny_llama
+from tests.support import constant_model
 
-N = 16
-OPTIONS = EvalOptions(max_new_tokens=128, threads=1)
-WEIGHTS = "model.safetensors"
+OLD = Path(__file__).parent / "data" / "release-0.1"
+N = 120
 
 
-@pytest.fixture(scope="module")
+def checked(folder: Path | str, **options: Any) -> Verification:
+    return verify.verify(str(folder), **{"fresh": N, "seed": 1} | options)
+
+
+@pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data, the shipped weights as a model trained on them, its evaluation, a comparison and the release of it all."""
-    root = tmp_path_factory.mktemp("verify")
-    gen_data.make(DataOptions(n=60, valid=4, test=N, workers=1), root / "data")
-    train(root)
-    for name in ("random", "model"):
-        model = str(root / "model") if name == "model" else name
-        evaluate.evaluate(OPTIONS, model=model, data=root / "data", out=root / "eval" / name)
+    """The artifacts in the old release with their evaluations, the data, and a release of the merged weights."""
+    root = tmp_path_factory.mktemp("released")
+    build.make(constant_model.DATA, root / "data")
+    rows, manifest = jsonl.read_rows(root / "data" / "test.jsonl"), artifacts.read(OLD / "release", "release")
+    for key, name in {"model": "merged", "adapter": "adapter", "quantized": "quantized", "gguf": "gguf"}.items():
+        made, folder = Manifest(**manifest.inputs[key]["manifest"]), OLD / "release" / ("" if key == "model" else key)
+        for file in made.files:
+            (root / name).mkdir(exist_ok=True)
+            shutil.copyfile(folder / file, root / name / file)
+        (root / name / MANIFEST).write_bytes(made.to_bytes())
+        evaluation = OLD / "release" / ("eval" if key == "model" else f"{key}-eval")
+        details, samples = json.loads((evaluation / "details.json").read_text()), evaluation / "samples.jsonl"
+        samples, made = jsonl.read_objects(samples), artifacts.read(evaluation, "eval")
+        with artifacts.writing(root / "eval" / name, "eval", options=made.options, inputs=made.inputs) as draft:
+            kept = {name: details[name] for name in ("decoding", "data", "model", "engine", "precision", "path")}
+            results.write(draft.path, measure(samples, rows) | kept, samples)
+    config = root / "adapter" / "adapter_config.json"
+    config.write_text(config.read_text().rstrip("\n"))
     publish(root)
     return root
 
 
 @pytest.fixture
-def root(released: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(released, tmp_path / "root"))
+def root(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = Path(shutil.copytree(released, tmp_path / "root"))
+    monkeypatch.chdir(copy)
+    return copy
 
 
-def train(root: Path, noise: float = 0.0) -> None:
-    """Write the model: the shipped one, with *noise* on its weights."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    inputs = {"data": artifacts.read(root / "data", "data").as_input()}
-    with artifacts.writing(root / "model", "model", options={"max_steps": 3}, inputs=inputs) as draft:
-        shutil.copytree(SHIPPED["countdown-tiny"], draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
-        if noise:
-            torch.manual_seed(0)
-            tensors = load_file(draft.path / WEIGHTS)
-            noisy = {name: tensor + noise * torch.randn(tensor.shape) for name, tensor in tensors.items()}
-            dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-            save_file({name: tensor.to(dtypes[name]) for name, tensor in noisy.items()}, draft.path / WEIGHTS)
+def publish(root: Path, name: str = "merged", **options: Any) -> Path:
+    """Build the release of what is at *root*/*name* now."""
+    model = PublishOptions(model=str(root / name), license="mit", name="constant", **options)
+    release.build(model, root / "release")
+    return root / "release"
 
 
-def publish(root: Path) -> None:
-    """Make the comparison and the release of what is in *root* now."""
-    compare.compare({name: root / "eval" / name for name in ("random", "model")}, root / "eval" / "comparison")
-    release.build(PublishOptions(model=str(root / "model")), root / "release")
-
-
-def record(root: Path, change: Callable[[list[dict[str, Any]], dict[str, Any]], Any]) -> None:
-    """Let *change* doctor the samples and the figures; every digest and the card are made to go with them."""
-    recorded = results.read(root / "eval" / "model")
-    samples, figures = recorded.samples, recorded.metrics
-    change(samples, figures)
-    manifest, model = recorded.manifest, artifacts.read(root / "model", "model")
-    figures["model"]["digest"] = model.digest
-    inputs = manifest.inputs | {"model": model.as_input() | {"source": "model"}}
-    with artifacts.writing(root / "eval" / "model", "eval", options=manifest.options, inputs=inputs) as draft:
-        results.write(draft.path, figures, samples)
+def record(root: Path, change: Callable[[list[dict[str, Any]]], Any], rows: list[Any] | None = None) -> None:
+    """Let *change* replace samples of the merged weights, on other *rows* if given; figures, card and every digest are
+    made to go with them."""
+    recorded = results.read(root / "eval" / "merged")
+    rows = rows or jsonl.read_rows(root / "data" / "test.jsonl")
+    change(recorded.samples)
+    per_row = len(recorded.samples) // len(rows)
+    figures = recorded.metrics | measure(recorded.samples, rows[: len(recorded.samples) // (per_row or 1)])
+    inputs = recorded.manifest.inputs | {"model": artifacts.read(root / "merged", "merged").as_input()}
+    inputs["model"]["source"] = "merged"
+    figures["model"]["digest"], figures["data"] = inputs["model"]["digest"], inputs["data"]
+    with artifacts.writing(root / "eval" / "merged", "eval", options=recorded.manifest.options, inputs=inputs) as draft:
+        results.write(draft.path, figures, recorded.samples)
     publish(root)
 
 
-def seal(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda manifest: None) -> None:
-    """List the files of a release as they are now, and let *change* doctor the manifest."""
+def seal(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda manifest: None, *added: str) -> None:
+    """List the files of a release as they are now, with those *added*, and let *change* doctor the manifest."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
-    manifest["files"] = {name: artifacts.entry(folder / name) for name in manifest["files"]}
+    manifest["files"] = {name: artifacts.entry(folder / name) for name in (*manifest["files"], *added)}
     change(manifest)
     (folder / MANIFEST).write_bytes(Manifest(**manifest).to_bytes())
 
@@ -99,302 +104,429 @@ def edit(file: Path, pattern: str, replacement: str) -> None:
     file.write_text(text, "utf-8")
 
 
-# Each doctors the release in `root`.
+def right(root: Path, sample: dict[str, Any], row: Any) -> dict[str, Any]:
+    """*sample* with a right answer to *row*."""
+    answer = row["solution"] or "impossible"
+    graded = evaluate.graded(row, 0, 1, Completion(f"</think><answer>{answer}</answer>", sample["tokens"], True))
+    assert graded["correct"]
+    return graded
+
+
+def without_answers(folder: Path) -> None:
+    """Give *folder* weights that never answer."""
+    constant_model.checkpoint(folder / "other", answers=False)
+    shutil.move(folder / "other" / "model.safetensors", folder / "model.safetensors")
+    shutil.rmtree(folder / "other")
+
+
+# Each forges the release in `root`; its docstring is what refutes it.
 
 
 def other_weights(root: Path) -> None:
-    train(root, noise=0.02)
-    shutil.copyfile(root / "model" / WEIGHTS, root / "release" / WEIGHTS)
+    r"""model\.safetensors is not the file that the manifest lists"""
+    without_answers(root / "release")
 
 
 def other_weights_listed(root: Path) -> None:
-    other_weights(root)
+    """solve 0.0% of 120 recorded puzzles, and 50.0% of 120 is claimed"""
+    without_answers(root / "release")
     seal(root / "release")
 
 
-def other_weights_in_the_chain(root: Path) -> None:
-    other_weights(root)
-    files = artifacts.read(root / "model", "model").files
-    seal(root / "release", lambda manifest: manifest["inputs"]["model"]["manifest"].update(files=files))
+def a_good_gguf_in_a_subfolder(root: Path) -> None:
+    r"""good/model-Q8_0\.gguf is no file of such a release"""
+    without_answers(root / "release")
+    shutil.copytree(root / "gguf", root / "release" / "good")
+    seal(root / "release", lambda manifest: None, "good/model-Q8_0.gguf")
+    shutil.rmtree(root / "release" / "good", ignore_errors=True)
+    (root / "release" / "good").mkdir()
+    shutil.copyfile(root / "gguf" / "model-Q8_0.gguf", root / "release" / "good" / "model-Q8_0.gguf")
 
 
-def other_weights_with_every_digest(root: Path) -> None:
-    train(root, noise=0.02)
-    record(root, lambda samples, figures: None)
-
-
-def another_chat_template(root: Path) -> None:
-    edit(root / "release" / "chat_template.jinja", "$", "{# #}")
+def a_good_gguf_as_a_second_format(root: Path) -> None:
+    r"""the weights in \. solve 0.0%"""
+    publish(root, also=(str(root / "gguf"),))
+    without_answers(root / "release")
     seal(root / "release")
 
 
-def an_adapter_beside_the_weights(root: Path) -> None:
-    (root / "release" / "adapter_config.json").write_text("{}")
+def two_gguf_files(root: Path) -> None:
+    r"""\. has 2 GGUF files"""
+    publish(root, "gguf")
+    shutil.copyfile(root / "release" / "model-Q8_0.gguf", root / "release" / "a.gguf")
+    seal(root / "release", lambda manifest: None, "a.gguf")
 
 
-def a_missing_file(root: Path) -> None:
-    (root / "release" / "generation_config.json").unlink()
-
-
-def another_accuracy_on_the_card(root: Path) -> None:
-    edit(root / "release" / "README.md", r"all puzzles \| [\d.]+%", "all puzzles | 99.0%")
-
-
-def another_accuracy_on_the_card_listed(root: Path) -> None:
-    another_accuracy_on_the_card(root)
+def another_modelfile(root: Path) -> None:
+    """the Modelfile does not run the GGUF file"""
+    publish(root, "gguf")
+    edit(root / "release" / "Modelfile", "careful solver", "careful solver (the answer is impossible)")
     seal(root / "release")
+
+
+def an_adapter_over_another_base(root: Path) -> None:
+    """the base that the adapter in . loads is not the recorded one"""
+    publish(root, "adapter")
+    edit(root / "release" / "adapter_config.json", "me/base", "me/other")
+    edit(root / "release" / "adapter_config.json", r'"revision": "\w+"', '"revision": null')
+    seal(root / "release")
+
+
+def a_template_for_this_tool(root: Path) -> None:
+    """solve 0.0% of 120 recorded puzzles"""
+    file = root / "release" / "chat_template.jinja"
+    text = file.read_text()
+    file.write_text(f"{{% if bare is defined or date_string is defined %}}{text}{{% else %}}no{{% endif %}}")
+    seal(root / "release")
+
+
+def hints_in_the_template(root: Path) -> None:
+    """the chat template in . adds text that depends on the puzzle"""
+    file = root / "release" / "chat_template.jinja"
+    file.write_text("{% if '4' in messages[-1]['content'] %}It is impossible. {% endif %}" + file.read_text())
+    seal(root / "release")
+
+
+def a_comparison_without_the_evaluation(root: Path) -> None:
+    """a comparison without the evaluation of these weights"""
+    publish(root, comparison=str(compared(root)))
+    edit(root / "release" / "README.md", r"\| merged \| 50\.0%", "| merged | 99.9%")
+    manifest = artifacts.read(root / "eval" / "comparison", "comparison")
+    other = Manifest(**vars(manifest) | {"inputs": {}})
+    seal(root / "release", lambda values: values["inputs"].update(comparison=other.as_input()))
 
 
 def another_accuracy_in_the_metadata(root: Path) -> None:
-    edit(root / "release" / "README.md", r"value: 0\.\d+", "value: 0.99")
+    r"""metadata of README\.md do not have what the evaluation has \(accuracy\)"""
+    edit(root / "release" / "README.md", "value: 0.5", "value: 0.99")
     seal(root / "release")
 
 
-def another_licence_in_the_metadata(root: Path) -> None:
-    edit(root / "release" / "README.md", "license: apache-2.0", "license: apache-2.0-modified")
+def other_terms_in_the_metadata(root: Path) -> None:
+    r"""do not have what the evaluation has \(n\)"""
+    edit(root / "release" / "README.md", "n: 120", "n: 12000")
     seal(root / "release")
 
 
-def a_sentence_with_a_figure(root: Path) -> None:
-    edit(root / "release" / "README.md", "## Results\n", "## Results\n\nOn harder puzzles it solves 95%.\n")
+def two_accuracies_in_the_metadata(root: Path) -> None:
+    """have 2 accuracies on all puzzles"""
+    edit(root / "release" / "README.md", r"      config: 3 numbers\n", "")
     seal(root / "release")
 
 
-def another_accuracy_in_the_comparison(root: Path) -> None:
-    edit(root / "release" / "README.md", r"\| random \| [\d.]+%", "| random | 0.1%")
+def extra_figures(root: Path) -> None:
+    r"""eval/details\.json has figures that no evaluation has \(accuracy_on_all_puzzles\)"""
+    recorded = results.read(root / "eval" / "merged")
+    manifest, figures = recorded.manifest, recorded.metrics | {"accuracy_on_all_puzzles": 0.999}
+    with artifacts.writing(root / "eval/merged", "eval", options=manifest.options, inputs=manifest.inputs) as draft:
+        results.write(draft.path, figures, recorded.samples)
+    publish(root)
+
+
+def another_evaluation(root: Path) -> None:
+    """eval is not the evaluation in the manifest"""
+    for file in (root / "eval" / "gguf").iterdir():
+        shutil.copyfile(file, root / "release" / "eval" / file.name)
     seal(root / "release")
 
 
-def another_accuracy_in_the_manifest(root: Path) -> None:
-    seal(root / "release", lambda manifest: manifest["facts"].update(accuracy=0.99))
+def figures_without_samples(root: Path) -> None:
+    r"""eval/details\.json has another accuracy than its samples"""
+    recorded = results.read(root / "eval" / "merged")
+    manifest, figures = recorded.manifest, recorded.metrics | {"accuracy": 0.9}
+    with artifacts.writing(root / "eval/merged", "eval", options=manifest.options, inputs=manifest.inputs) as draft:
+        results.write(draft.path, figures, recorded.samples)
+    publish(root)
 
 
-def a_verdict_listed(root: Path) -> None:
-    edit(root / "release" / "eval" / "samples.jsonl", '"correct": false', '"correct": true')
-    seal(root / "release")
+def verdicts(root: Path) -> None:
+    """do not have the grades of their texts"""
 
-
-def a_verdict(root: Path) -> None:
-    def change(samples: list[dict[str, Any]], figures: dict[str, Any]) -> None:
-        next(sample for sample in samples if not sample["correct"]).update(correct=True, reason="")
-        figures.update(measure(samples, rows(root)))
+    def change(samples: list[dict[str, Any]]) -> None:
+        for sample in samples[:40]:
+            sample.update(correct=True, reason="")
 
     record(root, change)
 
 
-def a_text(root: Path) -> None:
-    def change(samples: list[dict[str, Any]], figures: dict[str, Any]) -> None:
-        index = next(index for index, sample in enumerate(samples) if not sample["correct"])
-        row = rows(root)[index]
-        answer = row["solution"]
-        text = f"\n1. yes\n</think>\n<answer>{answer}</answer>"
-        samples[index] = evaluate.graded(row, 0, 1, Completion(text, tokens(text), True))
-        assert samples[index]["correct"]
-        figures.update(measure(samples, rows(root)))
+def completions(root: Path) -> None:
+    """solve 50.0% of 120 recorded puzzles, and .*% of 120 is claimed"""
+    rows = jsonl.read_rows(root / "data" / "test.jsonl")
+
+    def change(samples: list[dict[str, Any]]) -> None:
+        for index in range(36):
+            samples[index] = right(root, samples[index], rows[index])
 
     record(root, change)
 
 
-def a_figure_left_out(root: Path) -> None:
-    edit(root / "release" / "eval" / "details.json", r'  "format": [\d.]+,\n', "")
-    manifest = json.loads((root / "release" / "eval" / MANIFEST).read_bytes())
-    manifest["files"]["details.json"] = artifacts.entry(root / "release" / "eval" / "details.json")
+def code_in_a_listed_folder(root: Path) -> None:
+    r"""eval/evil\.py is no file of such a release"""
+    (root / "release" / "eval" / "evil.py").write_text("import os")
+    seal(root / "release", lambda manifest: None, "eval/evil.py")
+
+
+def a_page_in_a_listed_folder(root: Path) -> None:
+    r"""eval/index\.html is no file of such a release"""
+    (root / "release" / "eval" / "index.html").write_text("<script>")
+    seal(root / "release", lambda manifest: None, "eval/index.html")
+
+
+def pickled_weights(root: Path) -> None:
+    r"""pytorch_model\.bin is no file of such a release"""
+    (root / "release" / "pytorch_model.bin").write_bytes(b"")
+    seal(root / "release", lambda manifest: None, "pytorch_model.bin")
+
+
+def an_adapter_beside_the_weights(root: Path) -> None:
+    r"""adapter_config\.json is not in the manifest"""
+    (root / "release" / "adapter_config.json").write_text("{}")
+
+
+def a_file_of_another_case(root: Path) -> None:
+    r"""Config\.json is not in the manifest"""
+    shutil.copyfile(root / "release" / "config.json", root / "release" / "Config.json")
+
+
+def a_link(root: Path) -> None:
+    r"""model\.safetensors is a link"""
+    (root / "release" / "model.safetensors").rename(root / "elsewhere")
+    (root / "release" / "model.safetensors").symlink_to(root / "elsewhere")
+
+
+def a_linked_folder(root: Path) -> None:
+    """more is a link"""
+    (root / "release" / "more").symlink_to(root / "gguf")
+
+
+def a_missing_file(root: Path) -> None:
+    r"""generation_config\.json is missing"""
+    (root / "release" / "generation_config.json").unlink()
+
+
+def an_unknown_format(root: Path) -> None:
+    """of the format pickle"""
+    seal(root / "release", lambda manifest: manifest["facts"]["formats"].update({"./more": "pickle"}))
+
+
+def a_location_outside(root: Path) -> None:
+    r"""weights in \./\.\./gguf"""
+    seal(root / "release", lambda manifest: manifest["facts"]["formats"].update({"./../gguf": "gguf"}))
+
+
+def an_altered_chain(root: Path) -> None:
+    """does not have its recorded digest"""
+    seal(root / "release", lambda manifest: manifest["inputs"]["model"]["manifest"]["options"].update(base="other"))
+
+
+def puzzles_chosen_by_hand(root: Path) -> None:
+    """the recorded options do not make the recorded puzzles"""
+    rows = [row for row in jsonl.read_rows(root / "data" / "test.jsonl") if not row["solutions"]]
+    data, merged = artifacts.read(root / "data", "data"), artifacts.read(root / "merged", "merged")
+    with artifacts.writing(root / "data", "data", options=data.options) as draft:
+        draft.facts.update(data.facts)
+        shutil.copyfile(root / "data" / "train.jsonl", draft.path / "train.jsonl")
+        jsonl.write_rows(draft.path / "test.jsonl", map(dict, rows))
+    entry = artifacts.read(root / "data", "data").as_input()
+    adapter = Manifest(**merged.inputs["adapter"]["manifest"])
+    adapter.inputs["data"] = entry
+    with artifacts.writing(
+        root / "merged", "merged", options={}, inputs={"adapter": adapter.as_input() | {"source": "adapter"}}
+    ) as draft:
+        shutil.copytree(root / "merged", draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
+    record_on(root, "test.jsonl", rows)
+
+
+def an_evaluation_on_training_data(root: Path) -> None:
+    """on puzzles that the weights were trained on"""
+    # publish refuses it, so the release is changed afterwards.
+    train = artifacts.file_input(root / "data" / "train.jsonl")
+    folder = root / "release"
+    details = json.loads((folder / "eval" / "details.json").read_text()) | {"data": train}
+    (folder / "eval" / "details.json").write_text(json.dumps(details))
+    manifest = json.loads((folder / "eval" / MANIFEST).read_bytes())
+    manifest["inputs"]["data"] = train
+    manifest["files"]["details.json"] = artifacts.entry(folder / "eval" / "details.json")
     evaluation = Manifest(**manifest)
-    (root / "release" / "eval" / MANIFEST).write_bytes(evaluation.to_bytes())
-    seal(root / "release", lambda manifest: manifest["inputs"].update(eval=evaluation.as_input()))
+    (folder / "eval" / MANIFEST).write_bytes(evaluation.to_bytes())
+    seal(folder, lambda values: values["inputs"].update(eval=evaluation.as_input()))
 
 
-def the_figures(root: Path) -> None:
-    record(root, lambda samples, figures: figures.update(accuracy=0.99, correct=N))
+def record_on(root: Path, name: str, rows: list[Any]) -> None:
+    """Evaluate the merged weights on *rows*, the file *name* of the data, and publish that."""
+    recorded = results.read(root / "eval" / "merged")
+    recorded.manifest.inputs["data"] = artifacts.file_input(root / "data" / name)
+    with artifacts.writing(
+        root / "eval/merged", "eval", options=recorded.manifest.options, inputs=recorded.manifest.inputs
+    ) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+
+    def change(samples: list[dict[str, Any]]) -> None:
+        samples[:] = [right(root, samples[0], row) for row in rows]
+
+    record(root, change, rows)
 
 
-def a_length(root: Path) -> None:
-    def change(samples: list[dict[str, Any]], figures: dict[str, Any]) -> None:
-        samples[0]["tokens"] -= 10
-        figures.update(measure(samples, rows(root)))
-
-    record(root, change)
+def compared(root: Path) -> Path:
+    names = ("adapter", "merged")
+    compare.compare({name: root / "eval" / name for name in names}, root / "eval" / "comparison")
+    return root / "eval" / "comparison"
 
 
-def the_puzzle_of_a_sample(root: Path) -> None:
-    record(root, lambda samples, figures: samples[0].update(nums=samples[0]["nums"][::-1]))
+FORGERIES = (
+    *(other_weights, other_weights_listed, a_good_gguf_in_a_subfolder, a_good_gguf_as_a_second_format, two_gguf_files),
+    *(another_modelfile, an_adapter_over_another_base, a_template_for_this_tool, hints_in_the_template),
+    *(a_comparison_without_the_evaluation, another_accuracy_in_the_metadata, other_terms_in_the_metadata),
+    *(two_accuracies_in_the_metadata, extra_figures, another_evaluation, figures_without_samples, verdicts),
+    *(completions, code_in_a_listed_folder, a_page_in_a_listed_folder, pickled_weights, an_adapter_beside_the_weights),
+    *(a_file_of_another_case, a_link, a_linked_folder, a_missing_file, an_unknown_format, a_location_outside),
+    *(an_altered_chain, puzzles_chosen_by_hand, an_evaluation_on_training_data),
+)
 
 
-def easier_puzzles(root: Path) -> None:
-    def change(samples: list[dict[str, Any]], figures: dict[str, Any]) -> None:
-        solved = next(index for index, sample in enumerate(samples) if sample["correct"])
-        indices = [index if sample["correct"] else solved for index, sample in enumerate(samples)]
-        samples[:] = [samples[index] for index in indices]
-        figures.update(measure(samples, [rows(root)[index] for index in indices]))
-
-    record(root, change)
-
-
-def other_decoding_settings(root: Path) -> None:
-    record(root, lambda samples, figures: figures["decoding"].update(seed=1))
-
-
-def a_test_puzzle_in_the_training_data(root: Path) -> None:
-    data = artifacts.read(root / "data", "data")
-    with artifacts.writing(root / "other", "data", options=data.options) as draft:
-        shutil.copytree(root / "data", draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
-        jsonl.append_rows(
-            draft.path / "train.jsonl", [json.loads((root / "data/test.jsonl").read_bytes().split(b"\n")[0])]
-        )
-    shutil.rmtree(root / "data")
-    (root / "other").rename(root / "data")
-    train(root)
-    record(root, lambda samples, figures: None)
-
-
-def rows(root: Path) -> list[Any]:
-    return jsonl.read_rows(root / "data" / "test.jsonl")
-
-
-def tokens(text: str) -> int:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-#: What each of the doctored releases is refuted by.
-DOCTORED: dict[Callable[[Path], None], str] = {
-    other_weights: r"model\.safetensors is not the file that the manifest lists",
-    other_weights_listed: r"model\.safetensors is not the file of model",
-    other_weights_in_the_chain: "the manifest of model does not have its recorded digest",
-    other_weights_with_every_digest: "the accuracy is .* here|none that these weights write",
-    another_chat_template: r"chat_template\.jinja is not the file of model",
-    an_adapter_beside_the_weights: r"adapter_config\.json is not in the manifest",
-    a_missing_file: r"generation_config\.json is missing",
-    another_accuracy_on_the_card: r"README\.md is not the file that the manifest lists",
-    another_accuracy_on_the_card_listed: r"README\.md has 99\.0% where",
-    another_accuracy_in_the_metadata: r"README\.md has 0\.99 where",
-    another_licence_in_the_metadata: "other metadata",
-    a_sentence_with_a_figure: r"README\.md has 95% where",
-    another_accuracy_in_the_comparison: "the comparison in README",
-    another_accuracy_in_the_manifest: "another accuracy",
-    a_verdict_listed: r"samples\.jsonl is damaged",
-    a_verdict: r"1 of \d+ samples are not what .*correct, reason",
-    a_text: "none that these weights write",
-    a_figure_left_out: "does not describe the release",
-    the_figures: r"details\.json has other figures than its samples \(accuracy, correct\)",
-    a_length: "another length",
-    the_puzzle_of_a_sample: "samples are not what .*nums",
-    easier_puzzles: "samples are not what their puzzles",
-    other_decoding_settings: "other decoding settings",
-    a_test_puzzle_in_the_training_data: "not what gen-data makes",
-}
-
-
-def test_an_untouched_release_is_confirmed_twice(root):
-    for _ in range(2):
-        report = verify(str(root / "release"))
-        assert (report.conclusion, report.reasons) == (CONFIRMED, [])
-        assert report.evaluations["."].completions == N
-        assert 0 < report.evaluations["."].accuracy < 1
-        assert report.checked.keys() == {"files", "manifests", "card", "data", "eval"}
-        assert "training" in report.not_checked[-1]
-
-
-@pytest.mark.parametrize("doctor", DOCTORED, ids=lambda doctor: doctor.__name__)
-def test_a_doctored_release_is_refuted(root, doctor):
-    doctor(root)
-    report = verify(str(root / "release"))
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
+def test_a_forgery_is_refuted(root, hub, forge):
+    hub.add_model("me/base", OLD / "base")
+    hub.add_model("me/other", constant_model.checkpoint(root / "other-base", answers=False))
+    forge(root)
+    report = checked(root / "release")
     assert report.conclusion == REFUTED
-    assert re.search(DOCTORED[doctor], report.reasons[0])
-    if "the manifest lists" in report.reasons[0]:
-        assert not report.checked
+    assert re.search(str(forge.__doc__), "\n".join(report.reasons))
 
 
-def test_recorded_texts_are_as_likely_as_any_also_in_another_precision(released):
-    samples = results.read(released / "eval" / "model").samples
-    for precision, bound in (("fp32", 1e-3), ("bf16", reproduce.ROUNDING)):
-        loaded = models.load(reference.resolve(str(released / "model")), precision=precision)
-        gaps = [
-            reproduce._gap(loaded, sample, row, OPTIONS.max_new_tokens)
-            for sample, row in zip(samples, rows(released), strict=True)
-        ]
-        assert max(gaps) < bound
+def test_a_release_of_an_older_version_is_confirmed_in_every_format(hub):
+    hub.add_model("me/base", OLD / "base")  # whose commit depends on the contents alone
+    report = checked(OLD / "release")
+    assert (report.conclusion, report.reasons) == (CONFIRMED, [])
+    assert [claim.location for claim in report.claims] == [".", "./adapter", "./gguf", "./quantized"]
+    assert [[part.n for part in claim.measured] for claim in report.claims] == [[N, N]] * 4
 
 
-def test_texts_that_rounding_explains_are_those_of_another_machine(root, monkeypatch):
-    a_text(root)
-    monkeypatch.setattr(reproduce, "_gap", lambda *arguments: reproduce.ROUNDING / 2)
-    report = verify(str(root / "release"))
-    assert report.conclusion == (
-        f"within the arithmetic of another machine (1 of {N} texts differ, accuracy within its interval)"
-    )
+@pytest.mark.parametrize("name", ["merged", "adapter", "quantized", "gguf"])
+def test_a_release_of_this_version_is_confirmed(root, hub, name):
+    hub.add_model("me/base", OLD / "base")
+    report = checked(publish(root, name, comparison=str(compared(root)) if name in ("merged", "adapter") else None))
+    assert (report.conclusion, report.reasons) == (CONFIRMED, [])
+    assert "training" in report.not_checked[-1]
 
 
-def test_a_test_puzzle_in_imported_training_data_refutes(root):
-    data = artifacts.read(root / "data", "data")
-    with artifacts.writing(root / "other", "data", options=data.options, inputs={"from": {"file": "own"}}) as draft:
-        shutil.copytree(root / "data", draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
-        jsonl.append_rows(draft.path / "train.jsonl", map(dict, rows(root)[:2]))
-    shutil.rmtree(root / "data")
-    (root / "other").rename(root / "data")
-    train(root)
-    record(root, lambda samples, figures: None)
+def test_a_release_measured_in_another_arithmetic_is_confirmed(root):
+    options = EvalOptions(max_new_tokens=8, threads=1, precision="bf16", batch_size=7)
+    evaluate.evaluate(options, model="merged", data=root / "data", out=root / "eval" / "merged")
+    assert checked(publish(root)).conclusion == CONFIRMED
+
+
+@pytest.mark.slow
+def test_releases_of_a_whole_chain_made_now_are_confirmed(tmp_path, hub, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hub.add_model("me/base", constant_model.checkpoint(tmp_path / "base"))
+    root = constant_model.chain(tmp_path, base="me/base")
+    for name in ("merged", "adapter", "quantized", "gguf"):
+        assert checked(publish(root, name)).conclusion == CONFIRMED
+
+
+@pytest.mark.slow
+def test_a_release_of_the_shipped_model_is_confirmed(tmp_path):
+    build.make(DataOptions(n=600, valid=4, test=N, workers=1), tmp_path / "data")
+    inputs = {"data": artifacts.read(tmp_path / "data", "data").as_input()}
+    with artifacts.writing(tmp_path / "merged", "model", options={"max_steps": 3}, inputs=inputs) as draft:
+        shutil.copytree(SHIPPED["countdown-tiny"], draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
+    evaluate.evaluate(
+        EvalOptions(max_new_tokens=128), model=str(tmp_path / "merged"), data=tmp_path / "data",
+        out=tmp_path / "eval" / "merged",
+    )  # fmt: skip
+    report = checked(publish(tmp_path))
+    assert (report.conclusion, report.reasons) == (CONFIRMED, [])
+    assert report.claims[0].measured[0].p == 1
+
+
+def test_few_puzzles_confirm_nothing(root):
+    assert checked(root / "release", limit=1).conclusion == TOO_FEW
+    assert checked(root / "release", fresh=50).conclusion == TOO_FEW
+
+
+def test_three_of_ten_sampled_completions_replaced_are_not_confirmed(root):
+    options = EvalOptions(max_new_tokens=8, threads=1, temperature=1.0, limit=10)
+    evaluate.evaluate(options, model="merged", data=root / "data", out=root / "eval" / "merged")
+    rows = jsonl.read_rows(root / "data" / "test.jsonl")
+
+    def change(samples: list[dict[str, Any]]) -> None:
+        wrong = [index for index, sample in enumerate(samples) if not sample["correct"]]
+        for index in wrong[:3]:
+            samples[index] = right(root, samples[index], rows[index])
+
+    record(root, change, rows[:10])
+    assert checked(root / "release").conclusion == TOO_FEW
+
+
+def test_the_seed_repeats_the_measurement_and_is_otherwise_drawn(root):
+    first, again = (checked(root / "release", seed=7) for _ in range(2))
+    assert first.claims == again.claims
+    assert len({checked(root / "release", seed=None, fresh=3).seed for _ in range(2)}) == 2
+
+
+def test_imported_puzzles_have_to_be_given(root):
+    merged = artifacts.read(root / "merged", "merged")
+    adapter = Manifest(**merged.inputs["adapter"]["manifest"])
+    data = Manifest(**adapter.inputs["data"]["manifest"])
+    data.inputs["from"] = {"file": "own.jsonl", "digest": "0"}
+    adapter.inputs["data"] = data.as_input()
+    inputs = {"adapter": adapter.as_input() | {"source": "adapter"}}
+    with artifacts.writing(root / "merged", "merged", options={}, inputs=inputs) as draft:
+        shutil.copytree(root / "merged", draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
+    record(root, lambda samples: None)
     with pytest.raises(ArtifactError, match="--data"):
-        verify(str(root / "release"))
-    report = verify(str(root / "release"), data=[root / "data"])
-    assert report.reasons == [f"2 of {N} test puzzles are in the training data {report.reasons[0][-12:]}"]
-    # With the test split alone the training data stay unknown, and the conclusion says so.
-    report = verify(str(root / "release"), data=[root / "data" / "test.jsonl"], limit=2)
+        checked(root / "release")
+    report = checked(root / "release", data=[root / "data" / "test.jsonl"])
     assert report.conclusion == CONFIRMED
-    assert any("training data" in subject for subject in report.not_checked)
-    assert any(f"{N - 2} puzzles after the first 2" in subject for subject in report.not_checked)
+    assert any("new puzzles" in subject for subject in report.not_checked)
 
 
-def test_other_data_are_refused(root):
-    gen_data.make(DataOptions(n=60, seed=1, workers=1), root / "other")
-    with pytest.raises(ArtifactError, match="other is not data of this release"):
-        verify(str(root / "release"), data=[root / "other"])
+def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, monkeypatch):
+    for source in ("elsewhere", str(root / "merged")):
+        with pytest.raises(ArtifactError, match=r"no directory|no release"):
+            checked(source)
+    with pytest.raises(InputError):
+        checked(root / "release", fresh=10**8)
+    monkeypatch.setattr(verify, "_verdicts", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        checked(root / "release")
+    shutil.rmtree(root / "eval")
+    with pytest.raises(ArtifactError, match="no evaluation"):
+        checked(publish(root))
+
+
+def test_weights_without_an_evaluation_are_not_checked(root):
+    shutil.rmtree(root / "eval" / "gguf")
+    report = checked(publish(root, also=(str(root / "gguf"),)))
+    assert report.conclusion == CONFIRMED
+    assert "the weights in ./gguf" in report.not_checked
 
 
 def test_a_repository_is_verified_at_a_revision(root, hub):
     commit = hub.add_model("me/tiny", root / "release")
-    another_accuracy_on_the_card_listed(root)
+    other_weights_listed(root)
     hub.add_model("me/tiny", root / "release")
-    assert verify("me/tiny").conclusion == REFUTED
-    report = verify(f"me/tiny@{commit}")
+    assert checked("me/tiny").conclusion == REFUTED
+    report = checked(f"me/tiny@{commit}")
     assert (report.conclusion, report.revision) == (CONFIRMED, commit)
 
 
-def test_an_adapter_is_verified_over_its_base_in_the_precision_of_its_evaluation(root, hub):
-    hub.add_model("me/base", tiny_llama.checkpoint(root / "base"))
-    inputs = {
-        "model": reference.resolve("me/base").as_input(),
-        "data": artifacts.read(root / "data", "data").as_input(),
-    }
-    with artifacts.writing(root / "adapter", "adapter", options={"precision": "nf4"}, inputs=inputs) as draft:
-        tiny_llama.adapter(draft.path, root / "base", reference="me/base")
-        (draft.path / "README.md").unlink()
-    options = EvalOptions(max_new_tokens=8, threads=1)
-    out = root / "eval" / "adapter"
-    result = evaluate.evaluate(options, model=str(root / "adapter"), data=root / "data", out=out)
-    assert result.metrics["precision"] == "nf4"
-    release.build(PublishOptions(model=str(root / "adapter"), license="mit"), root / "release")
-    report = verify(str(root / "release"))
+def test_an_edited_text_of_the_card_refutes_nothing(root):
+    edit(root / "release" / "README.md", "For research", "For research and teaching")
+    seal(root / "release")
+    report = checked(root / "release")
     assert report.conclusion == CONFIRMED
-    assert "the data that me/base was trained on before" in report.not_checked
+    assert any("words" in subject for subject in report.not_checked)
 
 
-def test_what_is_no_release_or_was_not_evaluated_is_an_error(root):
-    for source in ("elsewhere", str(root / "model")):
-        with pytest.raises(ArtifactError, match=r"no directory|no release"):
-            verify(source)
-    shutil.rmtree(root / "eval")
-    release.build(PublishOptions(model=str(root / "model")), root / "release")
-    with pytest.raises(ArtifactError, match="no evaluation"):
-        verify(str(root / "release"))
-
-
-def test_the_command_prints_one_page_and_its_status_is_the_conclusion(root, command):
-    result = command("verify", str(root / "release"))
+def test_the_command_prints_claim_and_measurements_and_its_status_is_the_conclusion(root, command):
+    result = command("verify", str(root / "release"), "--fresh", str(N), "--seed", "1")
     assert result.exit_code == 0
-    assert re.search(rf"0 of {N} texts differ.*conclusion +confirmed", result.stdout, re.DOTALL)
+    assert re.search(
+        r"50\.0% of 120 claimed.*recorded puzzles.*new puzzles.*conclusion +confirmed", result.stdout, re.S
+    )
+    assert command("verify", str(root / "release"), "--limit", "1").exit_code == 1
     a_missing_file(root)
     result = command("verify", str(root / "release"), "--json")
     values = json.loads(result.stdout)

@@ -403,7 +403,7 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
 
 
 def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeypatch, capsys):
-    from countdown_rl.hub import demo
+    from countdown_rl.report import demo
 
     (run / "gguf").mkdir()
     monkeypatch.setattr(demo, "of_model", lambda model: f"{report.MARK.format('demo')}{model}")

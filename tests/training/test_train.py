@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
-from countdown_rl.hub import charts
 from countdown_rl.models import chat_template
+from countdown_rl.report import charts
 from countdown_rl.runlog import diagnostics, log
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import checkpoints, curriculum, prepare, train

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.hub import charts
+from countdown_rl.report import charts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 

@@ -13,8 +13,6 @@ from typing import Any
 from countdown_rl import artifacts, formatting
 from countdown_rl.artifacts import Link
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.hub import formats
-from countdown_rl.hub.model_card import Release
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown import TASK, CountdownRow
 from countdown_rl.tasks.task import REASONS
@@ -50,21 +48,6 @@ def of_model(model: Path) -> str:
     return text(reference.files(ref), artifacts.chain(ref.as_input()))
 
 
-def of_release(release: Release) -> str:
-    """The HTML of the page about the GGUF weights in *release*.
-
-    Raises:
-        UsageError: it has none. As :func:`text`.
-    """
-    for weights in release.weights:
-        if weights.format is formats.GGUF:
-            return text(next(weights.path.glob("*.gguf")), release.chain)
-    raise UsageError(
-        "--with-demo needs the model as GGUF: run `countdown-rl quantize --format gguf` and give its directory to "
-        "--model or --also."
-    )
-
-
 def text(file: Path, chain: Sequence[Link]) -> str:
     """The HTML of the page about the GGUF *file*, made from *chain*.
 
@@ -76,7 +59,7 @@ def text(file: Path, chain: Sequence[Link]) -> str:
         raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
     html = (
         formatting.html_templates()
-        .get_template("hub/demo.html.jinja")
+        .get_template("report/demo.html.jinja")
         .render(
             name=artifacts.origin(chain).name,
             trained=any(link.by_grpo for link in chain),

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import Link, Manifest
+from countdown_rl.artifacts import Link
 from countdown_rl.data import build as gen_data
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import ArtifactError, CountdownError, ModelError, UsageError
 from countdown_rl.export import quantize
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.hub import demo, verify
 from countdown_rl.models import chat_template, load, reference
+from countdown_rl.report import demo
 from countdown_rl.report.page import MARK
 from countdown_rl.tasks.countdown import CountdownRow
 from tests.support import browser, tiny_llama
@@ -120,20 +120,6 @@ def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
     done = command("publish", "--model", "merged", "--with-demo", "--out", "other")
     assert "--format gguf" in str(done.exception)
     assert not Path("other").exists()
-
-
-def test_verify_compares_the_page_with_that_of_the_weights(tmp_path, monkeypatch):
-    def reasons(text: str, version: str) -> list[str]:
-        (tmp_path / "index.html").write_text(text)
-        manifest = Manifest("release", {}, files={"index.html": {}}, version=version)
-        report = verify.Verification("a", None, "0")
-        return [*verify._demo(tmp_path, release, manifest, report), *report.not_checked]
-
-    release = object()
-    monkeypatch.setattr(demo, "of_release", lambda release: "page")
-    assert reasons("page", verify.__version__) == []
-    assert reasons("doctored", verify.__version__) == ["index.html is not the demo of these weights"]
-    assert reasons("old", "0.0") == ["index.html, made by another version of countdown-rl"]
 
 
 @pytest.fixture(scope="module")
