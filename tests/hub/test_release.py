@@ -14,6 +14,7 @@ from countdown_rl.evaluation import results
 from countdown_rl.hub import release, upload
 from countdown_rl.hub.config import PublishOptions, UploadOptions
 from countdown_rl.models import reference
+from countdown_rl.report import demo
 from tests.support import release_chain, tiny_llama
 
 OUT = Path("release")
@@ -256,3 +257,15 @@ def test_a_failed_command_leaves_the_release_that_was_there(root, command):
 @pytest.mark.parametrize("words", [["--public"], ["--repo-id", "me/x"], ["--unmeasured"], ["--push"]])
 def test_options_of_the_upload_go_together(root, command, words):
     assert isinstance(command("publish", "--model", "merged", *words).exception, UsageError)
+
+
+def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
+    monkeypatch.setattr(demo, "text", lambda file, chain: f"<page of {file}>")
+    done = command("publish", "--model", "merged", "--also", "gguf", "--with-demo", "--out", "release")
+    assert done.exit_code == 0, done.output
+    assert Path("release/index.html").read_text() == "<page of gguf/model-q8_0.gguf>"
+    assert "index.html" in artifacts.read(Path("release"), "release").files
+    assert "Open `index.html`" in Path("release/README.md").read_text()
+    done = command("publish", "--model", "merged", "--with-demo", "--out", "other")
+    assert "--format gguf" in str(done.exception)
+    assert not Path("other").exists()

@@ -26,13 +26,12 @@ def test_unmeasured_quantities_have_no_chart():
     assert len(charts.curves(steps(1))[0].svg) > 0
 
 
-def test_kinds_of_puzzle_have_charts_of_their_own():
-    drawn = charts.curves(steps(5, kinds={"correct_3": 0.5, "correct_mul_div": None}))
-    kinds = [curve.subtitle for curve in drawn if curve.subtitle.startswith("of puzzles")]
-    assert kinds == ["of puzzles with 3 numbers"]
+def test_groups_have_charts_of_their_own():
+    drawn = charts.curves(steps(5, groups={"correct_numbers_3": 0.5, "correct_needs_mul-div": None}))
+    assert [curve.subtitle for curve in drawn if curve.title == "Share solved"][1:] == ["numbers 3"]
 
 
-@pytest.mark.parametrize("rows", [steps(1), steps(2, entropy=None), steps(300, kinds={"correct_add_sub": 0.5})])
+@pytest.mark.parametrize("rows", [steps(1), steps(2, entropy=None), steps(300, groups={"correct_needs_add-sub": 0.5})])
 def test_the_picture_is_one_well_formed_file_with_every_chart(rows):
     picture = charts.picture(rows)
     assert picture == charts.picture(rows)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
 from countdown_rl.artifacts import Link
 from countdown_rl.data import build as gen_data
 from countdown_rl.data.config import DataOptions
@@ -108,18 +107,6 @@ def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
     page = demo.text(tiny / "model-Q8_0.gguf", [data, Link("hub", "a/b", "1")])
     assert "SIZES = [5, 6]," in page
     assert "step by step" not in page
-
-
-def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
-    monkeypatch.setattr(demo, "text", lambda file, chain: f"<page of {file}>")
-    done = command("publish", "--model", "merged", "--also", "gguf", "--with-demo", "--out", "release")
-    assert done.exit_code == 0, done.output
-    assert Path("release/index.html").read_text() == "<page of gguf/model-q8_0.gguf>"
-    assert "index.html" in artifacts.read(Path("release"), "release").files
-    assert "Open `index.html`" in Path("release/README.md").read_text()
-    done = command("publish", "--model", "merged", "--with-demo", "--out", "other")
-    assert "--format gguf" in str(done.exception)
-    assert not Path("other").exists()
 
 
 @pytest.fixture(scope="module")
