@@ -62,7 +62,7 @@ def _view(out: Path, facts: dict) -> str:
         change = facts["against_source"]
         low, high = change["interval"]
         view += (
-            f"\n  solves {change['after']['accuracy']:.1%} of {change['after']['n']:,} puzzles in {change['runtime']}, "
+            f"\n  solves {change['after']['accuracy']:.1%} of {change['after']['n']:,} rows in {change['runtime']}, "
             f"its source {change['before']['accuracy']:.1%}: {100 * change['difference']:+.1f} points "
             f"({100 * low:+.1f} to {100 * high:+.1f})"
         )

@@ -101,7 +101,7 @@ def train(
     )
     if "kept_step" in facts:
         step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
-        console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
+        console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation rows solved.")
     if result.loading:
         console.note(f"To load it with PEFT: {result.loading}")
     about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}

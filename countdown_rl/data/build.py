@@ -1,9 +1,9 @@
 """The data artifact: from options to train, valid and test files, with counts of what they hold."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields, replace
-from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _UNRECORDED = ("workers", "from_", "test_from", "exclude")
 OnRow = Callable[[int, int], None]
 
 
-def make(options: DataOptions, out: Path, on_row: OnRow = lambda count, total: None) -> dict[str, Any]:
+def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: None) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
     Those of an import have also ``reasons``: why rows were dropped, in words with an example.
@@ -43,36 +43,31 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda count, total: N
     for path in map(Path, options.exclude):
         external.keep_out(path, source)
         inputs.setdefault("exclude", []).append(artifacts.file_input(path))
-    own_test = None
+    imports: list[Import] = []
+    splits: dict[str, Iterable[dict[str, Any]]] = {}
+    sizes = options
     if options.test_from:
-        own_test = external.test_rows(Path(options.test_from), source)
-        inputs["test"] = artifacts.file_input(Path(options.test_from))
-        for row in own_test.splits["test"]:
+        path = Path(options.test_from)
+        imports.append(external.test_rows(path, source))
+        inputs["test"] = artifacts.file_input(path)
+        splits, sizes = {"test": imports[0].splits["test"]}, replace(options, test=0)
+        for row in splits["test"]:
             source.keep_out_identity(registry.parse_row(row))
-    imports = [] if own_test is None else [own_test]
-    sizes = options if own_test is None else replace(options, test=0)
-    splits: Mapping[str, Iterable[dict[str, Any]]]
     if options.from_ or options.from_hub:
         inputs["from"], imported = _import(sizes, source, on_row)
         imports.append(imported)
-        splits = imported.splits
+        splits = {**imported.splits, **splits}
     else:
-        splits = source.rows(split_sizes(sizes))
-    if own_test is not None:
-        splits = {**splits, "test": own_test.splits["test"]}
+        splits = {**source.rows(split_sizes(sizes)), **splits}
     with artifacts.writing(out, "data", options=_recorded(options, task), inputs=inputs) as draft:
         if imports:
             dropped = sum((item.dropped for item in imports), Counter())
             draft.facts |= {"read": sum(item.read for item in imports), "dropped": dict(sorted(dropped.items()))}
-        draft.facts["splits"] = {}
-        written = 0
-        for split, rows in splits.items():
-            counts: Counter[tuple[str, str]] = Counter()
-            on_split = partial(lambda before, count: on_row(before + count, options.n), written)
-            counted = _counted(rows, options.style, counts, on_split)
-            jsonl.write_rows(draft.path / f"{split}.jsonl", counted)
-            written += counts["rows", ""]
-            draft.facts["splits"][split] = _facts(counts)
+        done = count(1)
+        draft.facts["splits"] = {
+            split: _write(draft.path / f"{split}.jsonl", rows, options.style, lambda: on_row(next(done), options.n))
+            for split, rows in splits.items()
+        }
     reasons = {key: text for item in imports for key, text in item.reasons().items()}
     return draft.facts | ({"reasons": reasons} if imports else {})
 
@@ -116,7 +111,7 @@ def _import(options: DataOptions, source: Source, on_row: OnRow) -> tuple[Any, I
         published = external.from_file(Path(options.from_ or ""))
     limits = {"valid": options.valid, "test": options.test}
     imported = external.import_rows(
-        published, options.n, source.candidate, limits, lambda count: on_row(count, options.n)
+        published, options.n, source.candidate, limits, lambda done: on_row(done, options.n)
     )
     if options.from_hub:
         return {"hub": options.from_hub, "revision": commit}, imported
@@ -134,22 +129,21 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
     return {"train": train, "valid": valid, "test": test}
 
 
-def _counted(
-    rows: Iterable[dict[str, Any]], style: str | None, counts: Counter[tuple[str, str]], on_row: Callable[[int], None]
-) -> Iterator[dict[str, Any]]:
-    """The rows, with a *style* if there is one, counted on the way into *counts*."""
-    for count, row in enumerate(rows, 1):
-        counts["rows", ""] = count
-        on_row(count)
-        if style is not None:
-            row |= {"style": style}
-        counts.update(registry.parse_row(row).groups.items())
-        yield row
+def _write(path: Path, rows: Iterable[dict[str, Any]], style: str | None, on_row: Callable[[], None]) -> dict[str, Any]:
+    """Write the *rows* of a split, in a *style* if one is given, and count them, also by group."""
+    groups: dict[str, Counter[str]] = {}
+    total = 0
 
+    def counted() -> Iterator[dict[str, Any]]:
+        nonlocal total
+        for row in rows:
+            total += 1
+            on_row()
+            if style is not None:
+                row |= {"style": style}
+            for group, value in registry.parse_row(row).groups.items():
+                groups.setdefault(group, Counter())[value] += 1
+            yield row
 
-def _facts(counts: Counter[tuple[str, str]]) -> dict[str, Any]:
-    rows = counts.pop(("rows", ""), 0)
-    groups: dict[str, dict[str, int]] = {}
-    for (name, value), count in sorted(counts.items()):
-        groups.setdefault(name, {})[value] = count
-    return {"rows": rows, "groups": groups}
+    jsonl.write_rows(path, counted())
+    return {"rows": total, "groups": {group: dict(sorted(groups[group].items())) for group in sorted(groups)}}

@@ -40,14 +40,6 @@ class Distribution:
         difficulty = list(DIFFICULTY.values()) if "difficulty" in self.balance else [SOLVABLE]
         return [first & second for first in needs for second in difficulty]
 
-    def count_sets(self, size: int) -> int:
-        """The number of sets of *size* numbers."""
-        ways = [1] + [0] * size  # of 0, 1, ... numbers, from the values considered so far
-        for value in set(self.values):
-            copies = self.values.count(value) if self.tiles else size
-            ways = [sum(ways[max(0, count - copies) : count + 1]) for count in range(size + 1)]
-        return ways[size]
-
 
 _TILES = (25, 50, 75, 100, *sorted([*range(1, 11)] * 2))
 

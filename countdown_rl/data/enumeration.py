@@ -45,13 +45,6 @@ class Enumeration:
         self._counts: dict[int, _Count] = {}
         self._lists: dict[tuple[int, int, int], Array] = {}
 
-    def upper_bound(self) -> int | None:
-        """The number of puzzles, solvable or not; None where counting the solvable ones takes only a second."""
-        sets = {size: self.distribution.count_sets(size) for size in self.distribution.sizes}
-        if all(number <= _MAX_SETS[size] for size, number in sets.items()):
-            return None
-        return sum(sets.values()) * (self.distribution.high - self.distribution.low + 1)
-
     def puzzles(self, size: int, split: str, cells: int, enough: int) -> Array | None:
         """All puzzles of *cells* (as bits), or None where there are at least *enough*, or too many to count.
 

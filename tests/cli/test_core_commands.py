@@ -174,9 +174,11 @@ def test_impossible_imported_rows_are_kept_on_request(command, tmp_path):
 
 
 def test_numbers_without_a_target_are_excluded_for_every_target(command, tmp_path):
-    (tmp_path / "hands.csv").write_text('nums\n"1 2 3"\n"2, 4, 6"\n')
+    (tmp_path / "number_sets.csv").write_text('nums\n"1 2 3"\n"2, 4, 6"\n')
     arguments = ["--size", 3, "--numbers", "1-7", "--targets", "5-20", "--n", 300, "--valid", 0, "--test", 0]
-    assert command("gen-data", *arguments, "--exclude", tmp_path / "hands.csv", "--out", tmp_path / "data")[0] == 0
+    assert (
+        command("gen-data", *arguments, "--exclude", tmp_path / "number_sets.csv", "--out", tmp_path / "data")[0] == 0
+    )
     rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
     assert len(rows) == 300
     assert not {(1, 2, 3), (2, 4, 6)} & {tuple(sorted(row["nums"])) for row in rows}
@@ -227,12 +229,12 @@ def test_gen_data_shows_its_progress(command, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("imported", [True, False])
 def test_test_puzzles_of_ones_own_are_kept_out_of_the_other_splits(command, tmp_path, imported):
-    hands = list(combinations(range(1, 13), 3))
-    own = [{"numbers": list(nums), "target": sum(nums)} for nums in hands[::2]] + [{"nums": [2, 2], "target": 99}]
+    number_sets = list(combinations(range(1, 13), 3))
+    own = [{"numbers": list(nums), "target": sum(nums)} for nums in number_sets[::2]] + [{"nums": [2, 2], "target": 99}]
     jsonl.write_rows(tmp_path / "own.jsonl", own)
     arguments = ["--numbers", "1-12", "--size", 3, "--n", 150, "--valid", 0]
     if imported:
-        jsonl.write_rows(tmp_path / "rows.jsonl", ({"nums": nums, "target": sum(nums)} for nums in hands))
+        jsonl.write_rows(tmp_path / "rows.jsonl", ({"nums": nums, "target": sum(nums)} for nums in number_sets))
         arguments = ["--from", tmp_path / "rows.jsonl", "--valid", 0]
     status, _, err = command("gen-data", *arguments, "--test-from", tmp_path / "own.jsonl", "--out", tmp_path / "data")
     assert status == 0, err
