@@ -2,12 +2,17 @@
 # Each sets up .venv when it is not there; PYTHON picks the interpreter it is made from.
 
 PYTHON ?= python3
+# The plain index gives Linux a torch with several gigabytes of CUDA, which a machine without a GPU does not need:
+# make TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# A torch that is already in .venv is kept: on a GPU machine install the build you want before `make`.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
 BIN := .venv/bin
 READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test lint gpu clean
+.PHONY: repro test test-extras lint lock gpu clean
 
 repro: $(READY)
 	$(BIN)/dvc repro
@@ -15,22 +20,37 @@ repro: $(READY)
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
+# Each extra alone, in an environment without the others: its smallest use. EXTRAS names some of them.
+test-extras: $(READY)
+	$(BIN)/python -m tests.extras $(EXTRAS)
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# dvc.lock is that of the present code; needs no cache and runs nothing.
+lock: $(READY)
+	$(BIN)/python .ci/check_lock.py
+
 # Everything that needs a GPU, measured on this machine; ARGS names some of the parts.
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
-# torch is asked for by an exact version first: on Linux a plain range would take the newest build with
-# several gigabytes of CUDA. On a GPU machine install the build you want into .venv before `make`.
+# pip shows its own progress on a terminal; elsewhere a line every 20 seconds says that it works.
+define INSTALL
+if [ -t 1 ]; then $(BIN)/python -m pip install $(1); else \
+  (while sleep 20; do echo "still installing" >&3; done) 3>&1 >/dev/null 2>&1 & waiting=$$!; \
+  $(BIN)/python -m pip install --quiet $(1); status=$$?; kill $$waiting; exit $$status; fi
+endef
+
 $(READY): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable ".[dvc,dev]"
-	touch $@
+	@echo "Installing into .venv: about 1.1 GB to download without CUDA, two minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(call INSTALL,--upgrade "pip>=25.1")  # which knows dependency groups
+	@$(BIN)/python -c "import torch" 2>/dev/null || { $(call INSTALL,$(TORCH) $(addprefix --index-url ,$(TORCH_INDEX))); }
+	@$(call INSTALL,--editable . --group dev)
+	@touch $@
 
 clean:
 	rm -rf .venv .dvc/cache .dvc/tmp .pytest_cache .mypy_cache .ruff_cache build *.egg-info
