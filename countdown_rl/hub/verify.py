@@ -17,7 +17,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Any, Required
+
+from typing_extensions import TypedDict
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Link, Manifest
