@@ -11,7 +11,6 @@ from tests.support.imports import ROOT, imports
 #: From the top down; modules that lie directly in the package come last.
 LAYERS = (
     "cli",
-    "integrations",
     "hub",
     "report",
     "export",
@@ -20,6 +19,7 @@ LAYERS = (
     "evaluation",
     "runlog",
     "inference",
+    "integrations",
     "data",
     "models",
     "tasks",
@@ -43,6 +43,12 @@ def test_every_package_has_a_layer_and_an_empty_init():
 @pytest.mark.parametrize("file", [file for file in FILES if not file.endswith("__main__.py")])
 def test_imports_go_down_the_layers_only(file):
     assert [used for used in sorted(imports(file)) if layer(used) < layer(file)] == []
+
+
+def test_no_other_package_imports_the_one_of_the_shipped_model():
+    """A user of another model loads none of it: only the hooks of a task reach it, by names in strings."""
+    others = [file for file in FILES if not file.startswith("countdown_rl/tiny/")]
+    assert [file for file in others if any(used.startswith("countdown_rl/tiny/") for used in imports(file))] == []
 
 
 @pytest.mark.parametrize("package", ["puzzle", "tasks"])
