@@ -37,7 +37,7 @@ QUICK = {
     ("sft", ""): "--max-steps 1 --batch-tokens 500 --threads 1",
     ("merge", "--verify"): "--verify sample",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
-    ("verify", ""): "--limit 4",
+    ("verify", ""): "--limit 4 --fresh 4",
     ("report", ""): "--transcripts 2",
 }
 
@@ -172,7 +172,8 @@ def _run(line: str) -> str:
     (command,) = commands
     quick = [value for (name, flag), value in QUICK.items() if name == command[1] and (not flag or flag in command)]
     with redirect_stdout(io.StringIO()) as stdout, pytest.MonkeyPatch.context() as patch:
-        assert status(patch, *command[1:], *shlex.split(" ".join(quick))) == 0, line
+        code = status(patch, *command[1:], *shlex.split(" ".join(quick)))
+    assert code == (command[1] == "verify"), line  # a few puzzles confirm nothing
     return stdout.getvalue()
 
 
