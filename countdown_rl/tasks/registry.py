@@ -1,6 +1,7 @@
 """Registry of the tasks, and the parser of data rows."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -47,9 +48,13 @@ def task_of(fields: Mapping[str, Any]) -> Task:
     return task(fields.get("task") or DEFAULT)
 
 
-def baseline_names() -> list[str]:
-    """The names of the baselines of all tasks."""
-    return list(dict.fromkeys(baseline for name in names() for baseline in task(name).baselines))
+def baseline_names() -> set[str]:
+    """The names of the baselines of all tasks that can be imported."""
+    baselines: set[str] = set()
+    for name in names():
+        with suppress(InputError):  # a task of somebody else, which this command may not need
+            baselines |= task(name).baselines.keys()
+    return baselines
 
 
 def parse_row(fields: Any) -> Row:
