@@ -14,8 +14,8 @@ MODEL, RUN = "Weights and precision", "Run"
 #: Options about logging and checkpoints, which do not change the weights.
 LOGGING = ("save_steps", "save_minutes", "logging_steps", "sample_every", "sample_size", "report_to")
 
-#: Values of fields, or tests of them; ``trl.KEY`` is the value of ``--trl KEY``.
-Condition = Mapping[str, str | int | tuple[str, ...] | Callable[[Any], bool]]
+#: For each field its values, or a test of them; ``trl.KEY`` is the value of ``--trl KEY``.
+Condition = Mapping[str, tuple[Any, ...] | Callable[[Any], bool]]
 
 
 def _below_1(value: float) -> bool:
@@ -24,23 +24,26 @@ def _below_1(value: float) -> bool:
 
 #: Options that do not go together, and why.
 CONFLICTS: tuple[tuple[Condition, str], ...] = (
-    ({"tune": "all", "precision": "nf4"}, "weights in 4 bits cannot be trained; add --precision auto"),
-    ({"keep": "best", "eval_every": 0}, "the best weights are found by evaluations; add --eval-every"),
-    ({"stop_on_collapse": True, "keep": "last"}, "it goes back to the best weights; add --keep best and --eval-every"),
+    ({"tune": ("all",), "precision": ("nf4",)}, "weights in 4 bits cannot be trained; add --precision auto"),
+    ({"keep": ("best",), "eval_every": (0,)}, "the best weights are found by evaluations; add --eval-every"),
+    (
+        {"stop_on_collapse": (True,), "keep": ("last",)},
+        "it goes back to the best weights; add --keep best and --eval-every",
+    ),
     (
         {"discount": _below_1, "scale_rewards": ("group", "batch")},
         "advantages per line are not divided by a deviation; give --scale-rewards none",
     ),
     (
-        {"discount": _below_1, "trl.multi_objective_aggregation": "normalize_then_sum"},
+        {"discount": _below_1, "trl.multi_objective_aggregation": ("normalize_then_sum",)},
         "advantages per line are of the sum of the rewards; leave one out",
     ),
     (
-        {"baseline": "leave-one-out", "trl.multi_objective_aggregation": "normalize_then_sum"},
+        {"baseline": ("leave-one-out",), "trl.multi_objective_aggregation": ("normalize_then_sum",)},
         "the baseline is of the sum of the rewards; leave one out",
     ),
     (
-        {"loss_type": "cispo", "epsilon_high": _below_1},
+        {"loss_type": ("cispo",), "epsilon_high": _below_1},
         "CISPO clips the ratios themselves, which begin at 1; give --epsilon-high 5, as ScaleRL",
     ),
 )
@@ -48,15 +51,15 @@ CONFLICTS: tuple[tuple[Condition, str], ...] = (
 #: Options that go together and are seldom meant.
 CAUTIONS: tuple[tuple[Condition, str], ...] = (
     (
-        {"importance_sampling_level": "sequence", "loss_type": ("dapo", "dr_grpo", "bnpo", "cispo")},
+        {"importance_sampling_level": ("sequence",), "loss_type": ("dapo", "dr_grpo", "bnpo", "cispo")},
         "each completion is weighted by its length; GSPO is --loss-type grpo",
     ),
     (
-        {"importance_sampling_level": "sequence", "loss_type": "vespo"},
+        {"importance_sampling_level": ("sequence",), "loss_type": ("vespo",)},
         "VESPO has weights per completion of its own; the level has no effect",
     ),
     (
-        {"importance_sampling_level": "token", "loss_type": "luspo"},
+        {"importance_sampling_level": ("token",), "loss_type": ("luspo",)},
         "LUSPO is meant for --importance-sampling-level sequence",
     ),
 )
@@ -225,20 +228,15 @@ class TrainOptions(Options):
 
     def _matching(self, table: tuple[tuple[Condition, str], ...]) -> list[str]:
         """The sentences of *table* whose conditions hold."""
-        values = vars(self) | {
-            f"trl.{key}": text.strip('"') for key, _, text in (item.partition("=") for item in self.trl)
-        }
+        values = vars(self) | {f"trl.{key}": text for key, _, text in (item.partition("=") for item in self.trl)}
         return [
             " with ".join(_worded(name, values[name]) for name in condition) + f": {reason}."
             for condition, reason in table
-            if all(name in values and _holds(test, values[name]) for name, test in condition.items())
+            if all(
+                name in values and (test(values[name]) if callable(test) else values[name] in test)
+                for name, test in condition.items()
+            )
         ]
-
-
-def _holds(test: Any, value: Any) -> bool:
-    if callable(test):
-        return bool(test(value))
-    return value in test if isinstance(test, tuple) else bool(value == test)
 
 
 def _worded(name: str, value: Any) -> str:

@@ -9,8 +9,8 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
   forward and backward passes; the loss is normalised as if they were there, but the logged entropy, KL and clip
   ratios are means over the rows that are left;
 * the rows of an optimiser step are sorted by length, where TRL shuffles them, and each micro-batch is cut to its
-  longest row. Neither changes a sum over rows; where a micro-batch has a mean over its tokens (``bnpo``, an entropy
-  bonus, experts), rows are neither sorted nor left out;
+  longest row. A sum over rows stays the same (LoRA dropout draws other masks). Where a micro-batch has a mean over its
+  tokens (``bnpo``, an entropy bonus, experts), rows are neither sorted nor left out;
 * so ``top_entropy_quantile`` takes its quantile over the tokens of the rows that are left, of about equal length,
   where TRL takes it over those of a random part of all rows;
 * trained weights stay in fp32, where TRL casts an adapter over 4-bit weights to bf16, in which small updates are lost;

@@ -1,9 +1,7 @@
 """TRL's ``GRPOConfig``: the fields that follow from the options of ``train``, and those of ``--trl key=value``."""
 
+import argparse
 import dataclasses
-import json
-import types
-import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,10 +130,11 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
     Raises:
         UsageError: a key is unknown, owned, fixed or given twice, or a value is of the wrong type.
     """
+    from transformers import HfArgumentParser
     from trl import GRPOConfig
 
+    parser = HfArgumentParser(GRPOConfig, exit_on_error=False)
     known = {field.name for field in dataclasses.fields(GRPOConfig)}
-    hints = typing.get_type_hints(GRPOConfig)
     values: dict[str, Any] = {}
     for item in trl:
         key, _, text = item.partition("=")
@@ -149,36 +148,10 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
             raise UsageError(f"--trl {key}: countdown-rl fixes this field.")
         if key in values:
             raise UsageError(f"--trl {key} is given twice.")
-        values[key] = _value(key, text, hints[key])
+        try:
+            value = values[key] = getattr(parser.parse_args([f"--{item}"]), key)
+        except argparse.ArgumentError as error:
+            raise UsageError(f"--trl {item}: {error.message[:200]}.") from error
+        if isinstance(value, float) and not abs(value) <= MAX_FLOAT:
+            raise UsageError(f"--trl {key}={text} is not a finite number of at most {MAX_FLOAT:.0f}.")
     return values
-
-
-def _value(key: str, text: str, hint: Any) -> Any:
-    """*text* as a value of type *hint*."""
-    types_ = _plain_types(hint)
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = {"True": True, "False": False, "None": None}.get(text, text)
-    if isinstance(value, float) and not abs(value) <= MAX_FLOAT:
-        raise UsageError(f"--trl {key}={text} is not a finite number of at most {MAX_FLOAT:.0f}.")
-    if type(value) in types_:
-        return value
-    if type(value) is int and float in types_:
-        return float(value)
-    if str in types_ and not isinstance(value, (dict, list)):
-        return text
-    names = ", ".join(sorted("nothing (null)" if kind is type(None) else kind.__name__ for kind in types_))
-    raise UsageError(f"--trl {key}={text}: the field takes {names}.")
-
-
-def _plain_types(hint: Any) -> set[type]:
-    """The plain types of the values that the annotation *hint* allows."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return set().union(*(_plain_types(part) for part in typing.get_args(hint)))
-    origin = typing.get_origin(hint) or hint
-    if origin is typing.Literal:
-        return {type(value) for value in typing.get_args(hint)}
-    if isinstance(origin, type) and origin in (bool, int, float, str, dict, list, type(None)):
-        return {origin}
-    return {str}

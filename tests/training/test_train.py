@@ -664,7 +664,7 @@ def test_invalid_options_are_usage_errors():
         ({"discount": 0.9}, "--discount 0.9 with --scale-rewards group"),
         ({"discount": 0.9, "scale_rewards": "batch"}, "--scale-rewards none"),
         (
-            {"discount": 0.9, "scale_rewards": "none", "trl": ('multi_objective_aggregation="normalize_then_sum"',)},
+            {"discount": 0.9, "scale_rewards": "none", "trl": ("multi_objective_aggregation=normalize_then_sum",)},
             "sum",
         ),
         ({"baseline": "leave-one-out", "trl": ("multi_objective_aggregation=normalize_then_sum",)}, "sum"),
