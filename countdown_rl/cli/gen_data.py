@@ -21,7 +21,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
     """Generate or import puzzles, as splits for training and testing.
 
     Writes train.jsonl, valid.jsonl and test.jsonl. The number of solutions of every row, one of them, and whether +
-    and - suffice are computed by exhaustion. A set of numbers is always in the same split, whatever the options.
+    and - suffice are found by exhaustive search. A set of numbers is always in the same split, whatever the options.
 
     Examples:
         countdown-rl gen-data --n 50000

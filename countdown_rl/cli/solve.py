@@ -20,7 +20,7 @@ def solve(
     """Count the solutions of a puzzle exactly, and print a short one.
 
     Solutions that differ only in order, brackets or the place of a minus sign count once. That there is no solution
-    is proved by exhaustion.
+    is proved by exhaustive search.
 
     Examples:
         countdown-rl solve 3 7 50 --target 46
