@@ -28,9 +28,9 @@ def grade(
 ) -> None:
     """Grade completions exactly, one line of output per line of input.
 
-    A line has `nums`, `target` and `completion` (or the fields of another task and `completion`), and optionally `rule`,
-    `operators`, `style`, `task` and `id`. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact
-    fraction), `reason` and `trailing`. Memory does not grow with the file.
+    A line has `nums` and `target`, or the fields of another task, and `completion`; optionally `rule`, `operators`,
+    `style`, `task` and `id`. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
+    `reason` and `trailing`. Memory does not grow with the file.
 
     Examples:
         countdown-rl grade samples.jsonl --out grades.jsonl

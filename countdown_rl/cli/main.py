@@ -33,7 +33,7 @@ COMMANDS = {
         "samples": "Show completions with their grades.",
         "report": "Write one self-contained HTML page about a run.",
         "publish-data": "Build the release folder of a data set, and upload it with --push.",
-        "verify": "Check a release, and evaluate it again.",
+        "verify": "Measure whether a release does what its card claims.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",
         "solve": "Count the solutions of a puzzle exactly, and print a short one.",
         "grade": "Grade completions exactly, one line of output per line of input.",
