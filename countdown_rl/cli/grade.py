@@ -53,6 +53,7 @@ def grade(
         stream: TextIO | None = None if as_json else sys.stdout
         if out is not None:
             stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
+        writer = None if stream is None else jsonl.writer(stream)
         for place, line in jsonl.numbered(lines, "standard input" if source == "-" else source):
             try:
                 row = jsonl.parse(line, place)
@@ -62,15 +63,15 @@ def grade(
                 if on_error == "stop":
                     raise
                 counts["errors"] += 1
-                if stream is not None:
-                    stream.write(jsonl.encode({"error": str(error)}))
+                if writer is not None:
+                    writer.write({"error": str(error)})
                 continue
             counts["n"] += 1
             graded = row.grade(row["completion"])
             counts.update({name: getattr(graded, name) for name in ("format", "strict_format", "correct")})
             reasons[graded.reason] += 1
-            if stream is not None:
-                stream.write(jsonl.encode({**({"id": row["id"]} if "id" in row else {}), **asdict(graded)}))
+            if writer is not None:
+                writer.write({**({"id": row["id"]} if "id" in row else {}), **asdict(graded)})
     del reasons[""]
     summary = {name: counts[name] for name in ("n", "correct", "format", "strict_format")}
     summary |= {"errors": counts["errors"]} if on_error == "mark" else {}

@@ -4,7 +4,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import jsonlines
 
 from countdown_rl import artifacts
 from countdown_rl.errors import InputError
@@ -80,10 +82,21 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
     return [artifacts.parse_json(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write *rows* as JSONL, with keys in their order."""
-    with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(map(encode, rows))
+    with Path(path).open("w", encoding="utf-8", newline="\n") as stream:
+        writer(stream).write_all(rows)
+
+
+def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append *rows* to the JSONL file *path*."""
+    with Path(path).open("a", encoding="utf-8", newline="\n") as stream:
+        writer(stream).write_all(rows)
+
+
+def writer(stream: IO[str]) -> jsonlines.Writer:
+    """A writer of rows to *stream*."""
+    return jsonlines.Writer(stream, dumps=_encode)
 
 
 _encode_text = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
@@ -92,7 +105,6 @@ _encode_ascii = json.JSONEncoder().encode
 _CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]").search
 
 
-def encode(row: Mapping[str, Any]) -> str:
-    """The line of *row* in a JSONL file."""
-    text = _encode_text(row)
-    return (_encode_ascii(row) if not text.isascii() and _CONTROL(text) else text) + "\n"
+def _encode(row: Any) -> str:
+    line = _encode_text(row)
+    return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line
