@@ -101,8 +101,8 @@ def tracker(name: str) -> Callable[[Callable[..., None]], None]:
 
 
 def inspect(run: Callable[..., None]) -> None:
-    task = ("countdown_rl/countdown", "-T", "data=rows.jsonl", "--model", "mockllm/model")
-    run("inspect", "eval", *task, "--limit", "1", "--display", "none")
+    task = ("countdown_rl/exact", "-T", "data=rows.jsonl", "--model", "mockllm/model")
+    run("inspect", "eval", *task, "--limit", "1", "--display", "plain")
 
 
 #: The smallest use of each extra; "" is the project without one.

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from countdown_rl import artifacts, processes
-from countdown_rl.cli import console, live, memory_view
+from countdown_rl.cli import console, memory_view
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import UsageError
 from countdown_rl.options import option
+from countdown_rl.runlog.log import StepRow
 from countdown_rl.training.config import RUN, TrainOptions
 
 
@@ -87,7 +88,13 @@ def train(
         memory_view.show(prepare.prepare(run, options), as_json=as_json)
         return
     written = [out, checkpoints] if processes.is_main() else []
-    with artifacts.locked(*written), live.progress(options.max_steps) as on_step:
+    with artifacts.locked(*written), console.progress("step") as update:
+        update(0, options.max_steps, "")
+
+        def on_step(row: StepRow) -> None:
+            detail = f"reward {row.reward:.3f}, solved {row.correct:.0%}, {row.mean_length:.0f} tokens"
+            update(row.step, options.max_steps, detail)
+
         try:
             prepared = prepare.prepare(run, options)
             result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
