@@ -12,6 +12,8 @@ from countdown_rl.formatting import flags
 from countdown_rl.hub import secret_scan
 from countdown_rl.hub.config import PublishDataOptions
 from countdown_rl.hub.release import recorded
+from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.task import Task
 
 #: The Hub's name of each split.
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
@@ -38,8 +40,8 @@ def build(options: PublishDataOptions, out: Path) -> Manifest:
     ) as draft:
         for name, entry in manifest.files.items():
             draft.copy(data / name, name, entry)
-        task = str(manifest.options.get("task", "countdown"))
-        draft.facts.update(name=options.name or f"{task}-puzzles", license=options.license, rows=rows)
+        task = task_of(manifest.options)
+        draft.facts.update(name=options.name or f"{task.name}-{task.noun}s", license=options.license, rows=rows)
         with (data / f"{next(iter(rows))}.jsonl").open(encoding="utf-8") as stream:
             fields = list(json.loads(next(stream)))
         (draft.path / "README.md").write_text(_card(manifest, draft.facts, task, fields), "utf-8")
@@ -47,16 +49,24 @@ def build(options: PublishDataOptions, out: Path) -> Manifest:
     return artifacts.read(out, "data-release", verify=False)
 
 
-def _card(manifest: Manifest, facts: Mapping[str, Any], task: str, fields: list[str]) -> str:
+def _card(manifest: Manifest, facts: Mapping[str, Any], task: Task, fields: list[str]) -> str:
     from huggingface_hub import DatasetCard, DatasetCardData
 
+    splits = manifest.facts["splits"]
+    columns = {
+        (group, value)
+        for split in facts["rows"]
+        for group, counts in splits[split].get("groups", {}).items()
+        if task.group(group).main
+        for value in counts
+    }
     source = manifest.inputs.get("from", {})
     name = source.get("hub") or source.get("file")
     metadata = DatasetCardData(
         language="en",
         license=facts["license"],
         pretty_name=facts["name"],
-        tags=["countdown-rl", "reasoning", "reinforcement-learning", task],
+        tags=["countdown-rl", "reasoning", "reinforcement-learning", task.name],
         task_categories=["text-generation"],
         size_categories=[next(name for bound, name in _SIZES if sum(facts["rows"].values()) < bound)],
         source_datasets=[f"extended|{name}"] if name else ["original"],
@@ -73,7 +83,8 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: str, fields: list[
         name=facts["name"],
         task=task,
         rows=facts["rows"],
-        splits=manifest.facts["splits"],
+        splits=splits,
+        columns=sorted(columns),
         fields=fields,
         command=f"{MADE_BY['data']} {flags(manifest.options)}",
         source=name,

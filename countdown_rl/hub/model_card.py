@@ -18,19 +18,13 @@ from countdown_rl.hub import licenses
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import License
 from countdown_rl.models.chat_template import MARK
+from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.task import Task
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 CARD, CURVES = "README.md", "curves.svg"
-
-_TITLES = {"countdown": "Countdown numbers puzzle, held-out puzzles", "gsm8k": "GSM8K"}
-#: Data sets that are registered benchmarks of the Hub, and the task whose id is that in their ``eval.yaml``.
-_BENCHMARKS = {"openai/gsm8k": "gsm8k"}
-_EXAMPLES: dict[str, dict[str, Any]] = {
-    "countdown": {"nums": [19, 36, 55, 7], "target": 65},
-    "gsm8k": {"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
-}
 
 
 @dataclass(frozen=True)
@@ -58,13 +52,21 @@ class Release:
         return self.weights[0].evaluation
 
     @property
-    def task(self) -> str:
-        return str(self.evaluation.metrics["task"]) if self.evaluation else "countdown"
+    def task(self) -> Task:
+        """The task of the evaluation, else of the data."""
+        data = self.link("data")
+        return task_of(self.evaluation.metrics if self.evaluation else data.options if data else {})
 
     @property
     def policy(self) -> Link | None:
         """The output of GRPO in the chain."""
         return next((link for link in self.chain if link.by_grpo), None)
+
+    @property
+    def over_nf4(self) -> bool:
+        """True if GRPO trained an adapter over NF4 weights, without which it is not the trained policy."""
+        policy = self.policy
+        return policy is not None and "nf4" in (policy.facts.get("precision"), policy.options.get("precision"))
 
     def link(self, kind: str) -> Link | None:
         """Return the first artifact of that kind in the chain."""
@@ -108,7 +110,7 @@ def render(release: Release, files: Mapping[str, Mapping[str, Any]]) -> str:
 def _metadata(release: Release) -> Any:
     from huggingface_hub import ModelCardData
 
-    tags = ["countdown-rl", "reasoning", release.task]
+    tags = ["countdown-rl", "reasoning", release.task.name]
     if release.policy:
         tags += ["grpo", "reinforcement-learning", *(["lora"] if release.policy.kind == "adapter" else [])]
     return ModelCardData(
@@ -133,13 +135,13 @@ def _groups(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
-    task, decoding = evaluation.metrics["task"], evaluation.metrics["decoding"]
+    task, decoding = task_of(evaluation.metrics), evaluation.metrics["decoding"]
     return [
         EvalResult(
             task_type="text-generation",
             task_name="Text generation",
-            dataset_type=dataset or task,
-            dataset_name=f"{_TITLES[task]}{f', {title}' if title else ''}",
+            dataset_type=dataset or task.name,
+            dataset_name=f"{task.title}, held-out{f', {title}' if title else ''}",
             dataset_config=title,
             dataset_split="test",
             metric_type="accuracy",
@@ -158,7 +160,7 @@ def scores(release: Release) -> dict[str, str]:
     from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
-    if not release.evaluation or not release.measured_on or _BENCHMARKS.get(release.measured_on) != release.task:
+    if not release.evaluation or not release.measured_on or release.task.benchmark != release.measured_on:
         return {}
     metrics = release.evaluation.metrics
     decoding, interval = metrics["decoding"], [f"{100 * end:.1f}" for end in metrics["interval"]]
@@ -190,9 +192,7 @@ def _prompt(release: Release) -> dict[str, Any]:
 
     Of a release whose chat template adds the rest (``completed``) only the user turn.
     """
-    from countdown_rl.tasks.registry import parse_row
-
-    row = parse_row({"task": release.task} | _EXAMPLES[release.task])
+    row = release.task.row({"task": release.task.name} | dict(release.task.example))
     messages = [dict(message) for message in row.messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     literals = {text: json.dumps(text, ensure_ascii=False) for text in (begun, *(m["content"] for m in messages))}

@@ -4,6 +4,7 @@ picture for the model card."""
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
 
 from countdown_rl.runlog.log import GROUP, StepRow, thinned
@@ -26,7 +27,7 @@ svg { font: 11px system-ui, sans-serif; fill: #5d646b; }
 """
 
 Series = list[tuple[int, float]]
-Format = Callable[[float], str]
+Formatter = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def _number(value: float) -> str:
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
 
 
-_QUANTITIES: tuple[tuple[str, str, str, Format], ...] = (
+_QUANTITIES: tuple[tuple[str, str, str, Formatter], ...] = (
     ("correct", "Share solved", "of sampled completions", _share),
     ("eval_correct", "Share solved", "of validation puzzles, greedy", _share),
     ("reward", "Reward", "mean over completions", _number),
@@ -94,7 +95,9 @@ def picture(rows: Sequence[StepRow]) -> str:
     parts.append('<rect width="100%" height="100%" fill="#ffffff"/>')
     for index, curve in enumerate(charts):
         x, y = index % 2 * WIDTH, index // 2 * (_TITLE + HEIGHT)
-        parts.append(f'<text class="title" x="{x + 12}" y="{y + 24}">{curve.title}, {curve.subtitle}</text>')
+        parts.append(
+            f'<text class="title" x="{x + 12}" y="{y + 24}">{escape(f"{curve.title}, {curve.subtitle}")}</text>'
+        )
         place = f'<svg x="{x}" y="{y + _TITLE}" width="{WIDTH}" height="{HEIGHT}" '
         parts.append(curve.svg.replace("<svg ", place, 1))
     return "".join([*parts, "</svg>\n"])
@@ -135,7 +138,7 @@ def ticks(low: float, high: float) -> list[float]:
     return [round(step * index, 12) for index in range(first, max(last, first + 1) + 1)]
 
 
-def chart(series: Series, smooth: Series, label: str, text: Format, *, readouts: bool) -> str:
+def chart(series: Series, smooth: Series, label: str, text: Formatter, *, readouts: bool) -> str:
     """The SVG of *series* (thin) and *smooth* (thick) with axes, and with *readouts* the value where the pointer is.
 
     The vertical axis begins at zero, or at the least value where that is negative.
@@ -153,7 +156,7 @@ def chart(series: Series, smooth: Series, label: str, text: Format, *, readouts:
     def path(kind: str, points: Series) -> str:
         return f'<path class="{kind}" d="M{"L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in points)}"/>'
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">']
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
     for mark in marks:
         name = f"{100 * mark:g}%" if text is _share else _number(mark)
         parts.append(f'<path class="grid" d="M{LEFT} {y(mark):.1f}H{WIDTH - RIGHT}"/>')

@@ -15,6 +15,7 @@ from countdown_rl.artifacts import Link
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown import TASK, CountdownRow
+from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import REASONS
 
 #: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
@@ -83,14 +84,14 @@ def _puzzles(file: Path, chain: Sequence[Link]) -> dict[str, Any]:
     """The prompt around numbers and target, and the counts of numbers that the model was trained on."""
     data = [link for link in chain if link.kind == "data"]
     options = data[-1].options if data else {}
-    if options.get("task", "countdown") != "countdown":
+    if task_of(options) is not TASK:
         raise UsageError(f"{file} was trained on {options['task']}, and the demo is about Countdown puzzles.")
-    row = {"nums": _NUMBERS, "target": _TARGET, "style": options.get("style") or "begun"}
+    row = {"numbers": _NUMBERS, "target": _TARGET, "style": options.get("style")}
     prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(file))), CountdownRow(row).messages())
     try:
         head, rest = prompt.split(" ".join(map(str, _NUMBERS)))
         between, tail = rest.split(str(_TARGET))
     except ValueError:
         raise ModelError(f"the chat template of {file} does not show numbers and target once each.") from None
-    sizes = data[-1].facts.get("splits", {}).get("train", {}).get("size", {}) if data else {}
-    return {"prompt": [head, between, tail], "sizes": sorted(map(int, sizes)) or [3, 4]}
+    groups = data[-1].facts.get("splits", {}).get("train", {}).get("groups", {}) if data else {}
+    return {"prompt": [head, between, tail], "sizes": sorted(map(int, groups.get("numbers", {}))) or [3, 4]}

@@ -9,59 +9,52 @@ from countdown_rl.evaluation.results import Result
 from countdown_rl.puzzle.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
 from countdown_rl.tasks.explain import verdict
+from countdown_rl.tasks.registry import parse_row
 
 #: The number of puzzles won, and of puzzles lost, that are shown.
 CHANGED = 4
 
 
 @dataclass(frozen=True)
-class Transcript:
+class AnnotatedCompletion:
     """A completion to read.
 
     Attributes:
         sample: the graded completion.
+        headline: its row in one line.
         pieces: its text, in pieces.
         steps: the operations of its answer; none where it is no expression.
-        numbers: the numbers of the puzzle, and whether the answer uses each.
-        foreign: numbers in the answer that the puzzle does not give, or not so often.
         verdict: the grade in words.
-        solution: a solution, where the answer is wrong and there is one.
+        solution: a solution, where the answer is wrong and one is known.
     """
 
     sample: Mapping[str, Any]
+    headline: str
     pieces: Sequence[Piece]
     steps: Sequence[Step]
-    numbers: Sequence[tuple[int, bool]]
-    foreign: Sequence[int]
     verdict: str
     solution: str | None
 
 
-def transcript(sample: Mapping[str, Any]) -> Transcript:
-    """The transcript of *sample*, without characters that a page would obey."""
-    foreign: list[int] = []
-    worked: list[Step] = []
+def annotated(sample: Mapping[str, Any]) -> AnnotatedCompletion:
+    """*sample* with all that the page shows beside it."""
     try:
-        expression = parse(sample["answer"] or "")
+        operations = steps(parse(sample["answer"] or "").tree)
     except ExpressionError:
-        pass
-    else:
-        foreign = list(expression.numbers)
-        worked = steps(expression.tree) if "nums" in sample else []
-    nums = list(sample.get("nums", []))
-    numbers = []
-    for number in nums:
-        numbers.append((number, number in foreign))
-        if number in foreign:
-            foreign.remove(number)
-    completion = pieces(sample["completion"].strip("\n"))
-    solution = None if sample["correct"] else diagnose.solution(sample)
-    return Transcript(sample, completion, worked, numbers, foreign, verdict(sample), solution)
+        operations = []
+    return AnnotatedCompletion(
+        sample=sample,
+        headline=parse_row(sample).headline,
+        pieces=pieces(sample["completion"].strip("\n")),
+        steps=operations,
+        verdict=verdict(sample),
+        solution=None if sample["correct"] else diagnose.solution(sample),
+    )
 
 
-def leading(result: Result, puzzles: int) -> list[Transcript]:
+def leading(result: Result, puzzles: int) -> list[AnnotatedCompletion]:
     """The first completion of each of the first so many *puzzles*."""
-    return [transcript(samples[0]) for samples in result.by_puzzle[:puzzles]]
+    return [annotated(samples[0]) for samples in result.by_puzzle[:puzzles]]
 
 
 def changed(first: Result, last: Result) -> dict[str, Any] | None:
@@ -74,7 +67,7 @@ def changed(first: Result, last: Result) -> dict[str, Any] | None:
     pairs = list(zip(first.samples, last.samples, strict=True))
     won = [pair for pair in pairs if not pair[0]["correct"] and pair[1]["correct"]]
     lost = [pair for pair in pairs if pair[0]["correct"] and not pair[1]["correct"]]
-    shown = [[tuple(map(transcript, pair)) for pair in side[:CHANGED]] for side in (won, lost)]
+    shown = [[tuple(map(annotated, pair)) for pair in side[:CHANGED]] for side in (won, lost)]
     return {"won": len(won), "lost": len(lost), "won_shown": shown[0], "lost_shown": shown[1]}
 
 

@@ -46,6 +46,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "origin": artifacts.origin(chain).name,
         "groups": tables,
         "names": names,
+        "noun": task_of(last.metrics).noun,
         "first": rows[names[0]],
         "last": rows[names[-1]],
         "log": log,
@@ -125,14 +126,10 @@ def _table(group: Group) -> dict[str, Any]:
 def _details(evaluation: Result) -> dict[str, Any]:
     """The cells of a row that a comparison does not have."""
     model, samples = evaluation.metrics["model"], evaluation.samples
-    bounds = {
-        "floor": "a random legal expression",
-        "teacher": "the search that countdown-tiny was trained on, without a mistake",
-        "ceiling": "the exact solver",
-    }
+    baseline = task_of(evaluation.metrics).baselines.get(model["source"])
     return {
         "bound": is_baseline(evaluation.metrics),
-        "about": bounds.get(model["kind"]) or f"{model['source']}, held as {evaluation.metrics['precision']}",
+        "about": baseline.about if baseline else f"{model['source']}, held as {evaluation.metrics['precision']}",
         "metrics": evaluation.metrics,
         "completions": len(samples),
         "equations": None if is_baseline(evaluation.metrics) else transcripts.count_equations(samples),

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -105,6 +106,8 @@ def read(path: Path) -> list[StepRow]:
         shares = tuple(name for name in names if name.startswith(GROUP))
         if not set(_REQUIRED) <= set(names) - set(shares) <= set(COLUMNS):
             raise InputError(f"{path} is not a training log of this version of countdown-rl.")
+        if name := next((name for name in shares if not re.fullmatch(r"[\w.+-]+", name)), None):
+            raise InputError(f"{path} has the column {name!r}, which is no name of a group; remove it.")
         try:
             return [_row(line, shares) for line in reader]
         except (TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countdown_rl.errors import InputError
 from countdown_rl.report import charts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
@@ -29,6 +30,18 @@ def test_unmeasured_quantities_have_no_chart():
 def test_groups_have_charts_of_their_own():
     drawn = charts.curves(steps(5, groups={"correct_numbers_3": 0.5, "correct_needs_mul-div": None}))
     assert [curve.subtitle for curve in drawn if curve.title == "Share solved"][1:] == ["numbers 3"]
+
+
+def test_markup_in_the_name_of_a_group_is_text(tmp_path):
+    name = 'correct_needs_"><script>alert(1)</script>'
+    rows = steps(5, groups={name: 0.5})
+    picture = charts.picture(rows)
+    assert "<script>" not in picture
+    assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
+    assert all("<script>" not in curve.svg for curve in charts.curves(rows))
+    trainlog.write(tmp_path / "log.csv", rows)
+    with pytest.raises(InputError, match="script"):
+        trainlog.read(tmp_path / "log.csv")
 
 
 @pytest.mark.parametrize("rows", [steps(1), steps(2, entropy=None), steps(300, groups={"correct_needs_add-sub": 0.5})])

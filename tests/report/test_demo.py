@@ -102,7 +102,7 @@ def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
 
 
 def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
-    splits = {"train": {"size": {"6": 1, "5": 3}}}
+    splits = {"train": {"groups": {"numbers": {"6": 1, "5": 3}}}}
     data = Link("data", "data", "0", options={"style": "own"}, facts={"splits": splits})
     page = demo.text(tiny / "model-Q8_0.gguf", [data, Link("hub", "a/b", "1")])
     assert "SIZES = [5, 6]," in page
