@@ -258,10 +258,10 @@ def has_repeats(nums):
 def reset(nums, matches):
     """Empty *matches* before a search with *nums*."""
     if has_repeats(nums):
-        matches.seen[:] = 0
-    matches.counts[:] = 0
-    matches.plain[:] = 0
-    matches.ranks[:] = -1
+        for i in range(len(matches.seen)):
+            matches.seen[i] = 0
+    for t in range(len(matches.counts)):
+        matches.counts[t], matches.plain[t], matches.ranks[t] = 0, 0, -1
 
 
 def reaches(p, q, tag, low, high, whole):
@@ -540,7 +540,8 @@ def draw_numbers(state, source, pool, nums, ordered):
             k -= 1
         ordered[k] = number
     if source.tiles:
-        pool[:] = source.values
+        for i in range(len(pool)):
+            pool[i] = source.values[i]
     return state
 
 
@@ -627,7 +628,8 @@ def census(position, steps, sets, goal, classes, matches):
                 sets.tally[split, cell] += 1
                 if size < len(sets.listed) and split == sets.list_split and sets.list_cells >> cell & 1:
                     sets.listed[size, 0] = goal.low + t
-                    sets.listed[size, 1:] = nums
+                    for i in range(len(nums)):
+                        sets.listed[size, 1 + i] = nums[i]
                     size += 1
         if not advance(position, len(sets.values) - 1):
             return size, False
@@ -651,5 +653,7 @@ def advance(position, last):
         i -= 1
     if i < 0:
         return False
-    position[i:] = position[i] + 1
+    following = position[i] + 1
+    for k in range(i, len(position)):
+        position[k] = following
     return True
