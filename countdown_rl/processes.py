@@ -129,6 +129,15 @@ def cpu_threads() -> int:
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
+def wait_without_spinning() -> None:
+    """Let the threads of OpenMP sleep where they wait, unless the environment says otherwise; call before torch loads.
+
+    By default they spin, and a thread that shares its core with another process is then waited for by a busy one.
+    """
+    if "GOMP_SPINCOUNT" not in os.environ:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def keep_freed_memory() -> None:
     """Let glibc, where it is the C library, keep the memory of freed tensors for new ones.
 
