@@ -46,14 +46,14 @@ def silence_libraries() -> None:
     """Turn off the libraries' progress bars, and their log messages and warnings below errors, in this process."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # TRL imports vLLM where it is installed
-    import datasets
+    os.environ.setdefault("DATASETS_VERBOSITY", "error")  # datasets, which TRL imports, reads both when it is imported
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     import transformers
 
     warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
-    for name in _LIBRARIES:  # after the imports, which set levels of their own
+    for name in _LIBRARIES:  # after the import, which sets a level of its own
         logging.getLogger(name).setLevel(logging.ERROR)
     transformers.logging.disable_progress_bar()  # those of huggingface_hub too
-    datasets.disable_progress_bars()
 
 
 def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> Any:
