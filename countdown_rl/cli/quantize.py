@@ -44,7 +44,10 @@ def quantize(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    facts = quantization.quantize(reference.resolve(model, revision=revision), out, options, data).facts
+    ref = reference.resolve(model, revision=revision)
+    if (warning := quantization.warning(ref, options.format)) is not None:
+        console.warn(warning)
+    facts = quantization.quantize(ref, out, options, data).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

@@ -80,6 +80,19 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | No
     return artifacts.read(out, "quantized", verify=False)
 
 
+def warning(ref: ModelRef, format: str) -> str | None:
+    """Return what the base that *ref* was merged into costs in *format*, as ``merge`` measured it; None if nothing."""
+    facts = ref.manifest.facts if ref.manifest is not None else {}
+    if format == "nf4" or (facts.get("base"), facts.get("trained_over")) != ("original", "nf4"):
+        return None
+    measured = facts.get("agreement", {}).get("with_policy_as_trained")
+    kl = f"is {measured['kl']:.2g}" if measured else "was not measured"
+    return (
+        f"{ref.source} was merged into the original weights, and its adapter was trained over NF4; its KL from the "
+        f"trained policy {kl}, before quantization. Run `countdown-rl merge --base dequantized` and quantize that."
+    )
+
+
 def _check_source(ref: ModelRef, format: str) -> None:
     if ref.base is not None:
         raise ModelError(f"{ref.source} is an adapter; merge it into its base first with `countdown-rl merge`.")

@@ -8,7 +8,7 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.export.quantize import quantize
+from countdown_rl.export.quantize import quantize, warning
 from countdown_rl.models import nf4
 from countdown_rl.models.load import load
 from countdown_rl.models.reference import resolve
@@ -120,6 +120,28 @@ def test_a_merge_into_dequantized_weights_is_refused():
     with pytest.raises(ModelError, match="round the adapter away"):
         quantize(resolve("merged"), Path("quantized"), QuantizeOptions())
     assert not Path("quantized").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "trained_over", "format", "warned"),
+    [
+        ("original", "nf4", "gguf", True),
+        ("original", "nf4", "w4a16", True),
+        ("original", "nf4", "nf4", False),
+        ("original", "bf16", "gguf", False),
+        ("dequantized", "nf4", "gguf", False),
+    ],
+)
+def test_a_merge_into_original_weights_warns_with_the_divergence_that_merge_measured(
+    base, trained_over, format, warned
+):
+    agreement = {"with_policy_as_trained": {"kl": 0.161}}
+    tiny_llama.checkpoint(Path("full"))
+    with artifacts.writing(Path("merged"), "merged", options={}) as draft:
+        shutil.copytree("full", draft.path, dirs_exist_ok=True)
+        draft.facts.update(base=base, trained_over=trained_over, agreement=agreement)
+    text = warning(resolve("merged"), format)
+    assert ("KL from the trained policy is 0.16," in text) if warned else text is None
 
 
 def test_a_4_bit_checkpoint_is_refused():
