@@ -4,6 +4,7 @@ No text is read as markup, and control characters in it (see :func:`printable`) 
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,9 @@ from countdown_rl.formatting import duration, printable
 
 #: Seconds between two lines of progress where stderr is no terminal.
 INTERVAL = 60.0
+
+if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal of unknown width; Rich would write nothing
+    del os.environ["COLUMNS"]
 
 
 class Printer(Console):
@@ -62,7 +66,7 @@ def table(*heads: str, title: str | None = None) -> Table:
     """Return an empty table of names and, aligned to the right, figures."""
     grid = Table(box=None, pad_edge=False, title=title, title_justify="left", caption_justify="left")
     for index, head in enumerate(heads):
-        grid.add_column(head, justify="right" if index else "left")
+        grid.add_column(head, justify="right" if index else "left", overflow="fold")
     return grid
 
 

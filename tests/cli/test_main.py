@@ -1,6 +1,9 @@
 """Exit status and words of failures."""
 
 import errno
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -65,3 +68,21 @@ def test_every_process_names_itself_in_its_traceback(fail, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
     assert fail(KeyError("x")) == 1
     assert "process 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PYTHONIOENCODING": "ascii"}, "+ and - suffice  * or / is needed"),
+        ({"COLUMNS": "0"}, "− suffice  × or ÷ is needed"),
+        ({"COLUMNS": "40"}, "neede"),  # folded, where it was cut off
+    ],
+)
+def test_a_narrow_or_bare_terminal_loses_no_text(tmp_path, environment, expected):
+    words = ["gen-data", "--n", "30", "--numbers", "1-9", "--out", str(tmp_path / "data")]
+    command = [sys.executable, "-m", "countdown_rl", *words]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+    assert "…" not in done.stdout
