@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +73,6 @@ def from_file(path: Path) -> Iterator[Published]:
                 except InputError as error:
                     raise InputError(f"{place}: {error}.") from error
         return
-    if compression == ".zst" and find_spec("zstandard") is None:
-        raise InputError(f"{path}: `pip install zstandard` to read this, or decompress it first.")
     if compression:
         _check_expansion(path)
     from datasets import load_dataset, logging
