@@ -21,6 +21,7 @@ from countdown_rl.hub.model_card import CURVES, Release
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.report import charts, demo
 from countdown_rl.runlog import log as trainlog
+from countdown_rl.tasks.probe import trained_on
 
 #: Fields of the options that name inputs; the manifest records these with their digests.
 _INPUTS = ("model", "also", "evaluations", "comparison", "log", "license_file", "data")
@@ -243,7 +244,8 @@ def _name(origin: Link, weights: Weights, chain: list[Link]) -> str:
     stem = Path(origin.name).name.removesuffix(".gguf")
     suffix = {"full": "", "adapter": "lora"}.get(weights.format.name, weights.format.name)
     trained = any(link.by_grpo for link in chain)
-    parts = [stem, "" if "countdown" in stem else "countdown", "grpo" if trained else "", suffix]
+    task = trained_on(weights.entry).name
+    parts = [stem, "" if task in stem else task, "grpo" if trained else "", suffix]
     return "-".join(part for part in parts if part)
 
 

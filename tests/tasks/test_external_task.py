@@ -65,20 +65,36 @@ def check_words(text):
     assert not (match := COUNTDOWN.search(text)), text[max(0, match.start() - 200) : match.end() + 200]
 
 
-def go_through(run, noun, headline):
+def visible(page: Path) -> str:
+    """The text of an HTML page."""
+    text = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", page.read_text("utf-8"))
+    return re.sub(r"<[^>]+>", " ", text)
+
+
+def go_through(run, noun, headline, purpose, identifier):
     """Take the rows at ``data`` through every stage."""
     tiny_llama.checkpoint(Path("base"), max_position_embeddings=1024)
     steps = ["--max-steps", 2, "--prompts", 2, "--num-generations", 2, "--max-completion-length", 16, "--threads", 1]
     run("train", "--model", "base", "--data", "data", "--out", "adapter", "--log", "log.csv", *steps, "--precision",
         "fp32", "--eval-size", 2, "--micro-batch", 0)  # fmt: skip
-    for model in ("base", "adapter"):
+    run("merge", "--adapter", "adapter", "--out", "merged")
+    for model in ("base", "adapter", "merged"):
         decoding = ["--max-new-tokens", 16, "--threads", 1]
         run("eval", "--model", model, "--data", "data", "--out", f"eval/{model}", *decoding)
     assert f"12 held-out {noun}s" in run("compare", "eval/base", "eval/adapter", "--out", "comparison")
     check_words(Path("comparison/comparison.md").read_text())
     run("diagnose", "eval/adapter")
     assert re.search(headline, run("samples", "eval/adapter"))
-    run("merge", "--adapter", "adapter", "--out", "merged")
+    run("report", "--result", "eval/base", "--result", "eval/adapter", "--log", "log.csv", "--out", "page.html")
+    text = visible(Path("page.html"))
+    assert re.search(headline, text)
+    check_words(text)
+    run("publish", "--model", "merged", "--eval", "eval/merged", "--out", "release", "--log", "log.csv")
+    run("publish-data", "--data", "data", "--out", "data-release")
+    for card, words in (("release", purpose), ("data-release", identifier)):
+        text = Path(card, "README.md").read_text()
+        assert words in text
+        check_words(text.replace(purpose, ""))
     for evaluator in ("lm-eval", "verifiers"):
         run("export-task", "--to", evaluator, "--data", "data", "--out", evaluator)
         assert len(jsonl.read_rows(next(Path(evaluator).rglob("test.jsonl")))) == 12
@@ -100,7 +116,7 @@ def test_a_task_of_another_package_goes_through_every_stage(run):
     run("eval", "--model", "multiplier", "--data", "data", "--out", "eval/multiplier")
     assert results.read(Path("eval/multiplier")).metrics["accuracy"] == 1
 
-    go_through(run, "product", r"\d+ × \d+")
+    go_through(run, "product", r"\d+ × \d+", "Multiply two whole numbers.", "identifier: a digest of the factors")
     assert "correct_digits_2" in Path("log.csv").read_text().splitlines()[0].split(",")
     assert json.loads(Path("eval/base/metrics.json").read_text())["digits_2"] == 0
     assert "| 2 digits |" in Path("comparison/comparison.md").read_text()
@@ -114,7 +130,7 @@ def test_a_task_without_generator_baselines_and_groups_goes_through_every_stage(
     run(*gen_data)
     assert "give --from" in run("gen-data", "--task", "gsm8k", "--out", "new", expect=2)
     assert "give --model a model" in run("eval", "--model", "solver", "--data", "data", "--out", "new", expect=1)
-    go_through(run, "problem", "What is")
+    go_through(run, "problem", "What is", "Solve a word problem in arithmetic", "identifier: a digest of the question")
     assert set(json.loads(Path("eval/base/metrics.json").read_text())) == {
         *("n", "accuracy", "low", "high", "format", "trunc", "tokens")
     }
