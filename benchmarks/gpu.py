@@ -174,8 +174,8 @@ def smollm2(settings: Settings) -> dict[str, Any]:
     score = ("--data", "data/test.jsonl", "--max-new-tokens", tokens, "--engine", "transformers")
     result = {"base": accuracies(command(settings, "eval", "--model", "base.gguf", *score, "--out", "eval/base"))}
     _save_progress(result)
-    sft = ("--optimizer", "adamw", "--learning-rate", 3e-4, "--max-steps", settings.pick(700, 2))
-    sft = (*sft, "--batch-tokens", settings.pick(16_384, 500))
+    sft = ("--demonstrator", "solver", "--tune", "all", "--max-steps", settings.pick(700, 2))
+    sft = (*sft, "--batch-size", settings.pick(64, 4))
     facts = command(settings, "sft", "--model", "base.gguf", "--data", "data", "--out", "sft", *sft)
     result["sft"] = accuracies(command(settings, "eval", "--model", "sft", *score, "--out", "eval/sft"))
     result["sft"] |= {"training_seconds": facts["seconds"]}
@@ -197,7 +197,8 @@ def countdown_tiny(settings: Settings) -> dict[str, Any]:
     launcher.parent.mkdir()
     launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m countdown_rl "$@"\n')
     launcher.chmod(0o755)
-    environment = _environment() | {"PATH": f"{launcher.parent}{os.pathsep}{os.environ['PATH']}"}
+    places = (launcher.parent, Path(sys.executable).parent, os.environ["PATH"])
+    environment = _environment() | {"PATH": os.pathsep.join(map(str, places))}
     begin = time.perf_counter()
     recipe = [ROOT / "stages" / "recipes" / "countdown-tiny.sh", "recipe", *settings.pick([], ["--quick"])]
     subprocess.run(recipe, cwd=settings.place, env=environment, check=True, stdout=subprocess.DEVNULL)

@@ -1,5 +1,5 @@
-"""Accuracy of searches in the trace language without a mistake, exact: of the teacher of ``sft``, and of its plan in
-order.
+"""Accuracy of searches in the trace language without a mistake, exact: of the teacher of countdown-tiny, and of its
+plan in order.
 
     python -m benchmarks.teacher [--data artifacts/data] [--model countdown-tiny] [NAME=EVAL ...]
 
@@ -19,7 +19,7 @@ from benchmarks import bench
 from countdown_rl.data import jsonl
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
-from countdown_rl.tasks import traces
+from countdown_rl.tiny import traces
 
 BUDGETS = (128, 256, 512, 1_024)
 

@@ -259,7 +259,6 @@ def test_every_artifact_of_a_real_model_is_complete_and_of_its_kind(run):
         assert "../" not in (run / name / artifacts.MANIFEST).read_text()
     options = artifacts.read(run / "sft", "model").options
     assert options["model"] == Path(GGUF).name
-    assert "hidden_size" not in options
     assert len((run / "train" / "log.csv").read_text().splitlines()) == 1 + 2
 
 

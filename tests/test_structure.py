@@ -18,6 +18,7 @@ LAYERS = (
     "sft",
     "evaluation",
     "runlog",
+    "tiny",
     "inference",
     "integrations",
     "data",

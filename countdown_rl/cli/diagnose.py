@@ -17,9 +17,9 @@ def diagnose(
     """Show what costs an evaluation its points.
 
     For each fault in the completions: the points that would be won if it never happened. Wrong completions are executed
-    again with that fault repaired, within the same token budget. In models that were not trained by sft on search
-    traces, only equations, format, truncation and answers are checked. For the others the puzzles solved in the first
-    lines of a search are listed too, beside those of their teacher without a mistake.
+    again with that fault repaired, within the same token budget. Equations, format, truncation and answers are checked.
+    In countdown-tiny, which was pretrained on search traces, each line is; the puzzles solved in the first lines of a
+    search are listed too, beside those of its teacher, which makes no mistake.
 
     Examples:
         countdown-rl diagnose artifacts/eval/adapter
@@ -31,7 +31,7 @@ def diagnose(
 
     values = {name: diagnosis.diagnose(read(path)) for name, path in by_name(results).items()}
     views = [part for name, value in values.items() for part in _view(name, value)]
-    console.result(values, as_json=as_json, view=Group(*views, _progress(values)))
+    console.result(values, as_json=as_json, view=Group(*views, _solved_within(values)))
 
 
 def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
@@ -43,24 +43,21 @@ def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
         cells = (f"{100 * row['points']:.1f}", f"{row['completions']:,}", f"{row['occurrences']:,}{of}")
         causes.add_row(row["cause"] + (" (at most)" if row["at_most"] else ""), *cells)
     causes.add_row("no single fault", f"{100 * value['unexplained']:.1f}")
-    shapes = console.table("expression needed (± for + -, × for * /)", "points", "solved", "n")
+    shapes = console.table("form of a right answer", "points", "solved", "n")
     for row in value["shapes"]:
         shapes.add_row(row["shape"], f"{100 * row['points']:.1f}", percent(row["accuracy"]), f"{row['n']:,}")
-    return [causes, "", shapes, ""]
+    return [causes, "", shapes, ""] if value["shapes"] else [causes, ""]
 
 
-def _progress(values: dict[str, dict[str, Any]]) -> RenderableType:
-    from countdown_rl.evaluation.diagnose import LINES
-    from countdown_rl.puzzle.rules import OPERATORS
-
-    table = console.table("operator needed", "solved within so many lines", *map(str, LINES))
-    curves = {
-        (group, name if key == "model" else key): curve
-        for name, value in values.items()
-        for group, by_name in value.get("solved_by_line", {}).items()
-        for key, curve in by_name.items()
-    }
-    groups = ["all", *OPERATORS]
-    for (group, name), curve in sorted(curves.items(), key=lambda item: groups.index(item[0][0])):
-        table.add_row(group, name, *map(percent, curve))
-    return table if curves else ""
+def _solved_within(values: dict[str, dict[str, Any]]) -> RenderableType:
+    groups: dict[str, dict[str, dict[str, float]]] = {}
+    for name, value in values.items():
+        for group, curves in value.get("solved_within", {}).items():
+            groups.setdefault(group, {}).update({name if key == "model" else key: curves[key] for key in curves})
+    if not groups:
+        return ""
+    table = console.table("operator needed", "solved within so many lines", *next(iter(groups["all"].values())))
+    for group, curves in groups.items():
+        for name, curve in curves.items():
+            table.add_row(group, name, *map(percent, curve.values()))
+    return table

@@ -10,6 +10,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -29,7 +30,7 @@ COMMANDS = {
         "publish": "Build the release folder of a model, and upload it with --push.",
     },
     "Other commands": {
-        "sft": "Fine-tune a model on search traces.",
+        "sft": "Fine-tune a model on demonstrations.",
         "compare": "Compare evaluations on the same puzzles.",
         "diagnose": "Show what costs an evaluation its points.",
         "samples": "Show completions with their grades.",
@@ -92,7 +93,7 @@ def _root(
     pass
 
 
-def main() -> None:
+def main(run: Callable[[], Any] = app) -> None:
     """Run a command; a failure becomes one sentence on stderr and an exit status.
 
     0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. An
@@ -106,7 +107,7 @@ def main() -> None:
     _write_in_any_encoding()
     try:
         with processes.signals_as_exceptions():
-            app()
+            run()
     except CountdownError as error:
         _exit(str(error), 2 if isinstance(error, UsageError) else 1, everywhere=False)
     except (KeyboardInterrupt, processes.Terminated) as error:

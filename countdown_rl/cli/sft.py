@@ -1,37 +1,116 @@
-"""``countdown-rl sft``: supervised fine-tuning on search traces."""
+"""``countdown-rl sft``: supervised fine-tuning on demonstrations."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
-from countdown_rl import artifacts
+import typer
+
+from countdown_rl import artifacts, processes
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, option, with_options
-from countdown_rl.sft.config import SftOptions
+from countdown_rl.cli.parameters import AsJson, Model, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.options import option
+from countdown_rl.sft.config import DEMONSTRATIONS, RUN, SftOptions
 
 
 @with_options
 def sft(
     *,
-    data: Annotated[Path, option("Data directory of gen-data.")] = Path("artifacts/data"),
+    model: Model = "countdown-tiny",
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
     out: Out = Path("artifacts/sft"),
-    options: SftOptions,
     as_json: AsJson = False,
+    files: Annotated[
+        list[Path],
+        option("JSONL, JSON, CSV or Parquet file; repeatable.", DEMONSTRATIONS, name="--from", metavar="FILE"),
+    ] = [],  # noqa: B006 - Typer copies it
+    data: Annotated[
+        Path | None,
+        option("Data directory: its test puzzles are kept out, its validation puzzles evaluated.", DEMONSTRATIONS),
+    ] = None,
+    options: SftOptions,
+    log: Annotated[Path, option("CSV log.", RUN)] = Path("artifacts/sft-run/log.csv"),
+    checkpoints: Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)] = Path(
+        "artifacts/sft-run/checkpoints"
+    ),
+    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False,
+    processes_: Annotated[int, option("Processes on this machine, one per GPU.", RUN, name="--processes", min=1)] = 1,
+    launch: Annotated[
+        str | None,
+        option(
+            f"How processes share the work: {', '.join(processes.LAUNCHES)} or an Accelerate configuration.",
+            RUN,
+            metavar="NAME|FILE",
+            show_default="ddp",
+        ),
+    ] = None,
+    check: Annotated[bool, option("Only check the options, demonstrations and model.", RUN, name="--check")] = False,
 ) -> None:
-    """Fine-tune a model on search traces.
+    """Fine-tune a model on demonstrations.
 
-    Supervised training of all weights. Without --model a small Llama and its tokenizer are created; countdown-tiny
-    was made this way.
+    A demonstration has TRL's fields: prompt and completion, as text or messages, or messages; or those of a puzzle
+    (nums and target, or question and gold) and completion. Only completions are learned, with the end of their turn.
+    Answers that are wrong by the grader are left out, and always those of the test puzzles of --data. An interrupted
+    run continues when the same command is run again.
 
     Examples:
-        countdown-rl sft --data artifacts/data --out artifacts/sft
-        countdown-rl sft --model artifacts/sft --out artifacts/sft-2
-        countdown-rl sft --model SmolLM2-135M-Instruct.Q4_1.gguf --optimizer adamw
+        countdown-rl sft --model Qwen/Qwen3-0.6B --from demos.jsonl --tune all
+        countdown-rl sft --from demos.jsonl --data artifacts/data --eval-every 50
+        countdown-rl sft --model Qwen/Qwen3-8B --from demos.parquet --check
+        countdown-rl sft --demonstrator solver --data artifacts/data
     """
+    if not check and not processes.launched() and (processes_ > 1 or launch is not None):
+        raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
+    from countdown_rl.sft import prepare
     from countdown_rl.sft import train as training
 
-    with artifacts.locked(out), console.progress("training") as update:
-        facts = training.make(
-            options, data=data, out=out, on_step=lambda step, total, loss: update(step, total, f"loss {loss:.3f}")
+    run = prepare.Run(
+        model=model,
+        files=files,
+        data=data,
+        out=out,
+        checkpoints=checkpoints,
+        log=log,
+        revision=revision,
+        restart=restart,
+        trust_remote_code=trust_remote_code,
+        processes=max(processes_, processes.world_size()),
+        sharded=processes.shards_weights(launch),
+    )
+    written = [out, checkpoints] if processes.is_main() and not check else []
+    with artifacts.locked(*written):
+        with console.progress("demonstrations") as update:
+            prepared = prepare.prepare(run, options, lambda count: update(count, count, ""))
+        known = prepared.demonstrations
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
+        console.note(
+            f"{known.read:,} demonstrations, {known.graded:,} of them graded; "
+            f"{f'left out: {left_out}' if left_out else 'none left out'}. {prepared.max_steps:,} steps at a peak rate "
+            f"of {prepared.learning_rate:g}."
         )
-    console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.")
-    console.result({"out": str(out)} | facts, as_json=as_json)
+        if check:
+            console.result(prepared.as_dict(), as_json=as_json)
+            return
+        with console.progress("step") as update:
+            update(0, prepared.max_steps, "")
+            try:
+                result = training.train(
+                    prepared,
+                    on_step=lambda row: update(
+                        row.step, prepared.max_steps, f"loss {row.loss:.3f}, {row.token_accuracy:.1%} of tokens right"
+                    ),
+                    on_note=console.note,
+                )
+            except (KeyboardInterrupt, processes.Terminated):
+                console.note(prepared.store.how_to_continue())
+                raise
+    facts = result.facts
+    console.note(
+        f"Wrote {out}: loss {facts['loss_first']:.3f} nats per token at first and {facts['loss_last_tenth']:.3f} in "
+        f"the last tenth of the run, where {facts['token_accuracy_last_tenth']:.1%} of the tokens were the likeliest."
+    )
+    if "kept_step" in facts:
+        step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
+        console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
+    console.result({"out": str(out), "log": str(log), "resumed": result.resumed} | facts, as_json=as_json)

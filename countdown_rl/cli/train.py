@@ -69,6 +69,7 @@ def train(
         )
     if not check and not processes.launched() and (processes_ > 1 or launch is not None):
         raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
+    from countdown_rl.runlog.checkpoints import Checkpoints
     from countdown_rl.training import prepare
     from countdown_rl.training import train as training
 
@@ -99,7 +100,7 @@ def train(
             prepared = prepare.prepare(run, options)
             result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
         except (KeyboardInterrupt, processes.Terminated):
-            console.note(training.how_to_continue(checkpoints))
+            console.note(Checkpoints(checkpoints, {}).how_to_continue())
             raise
     facts = result.facts
     console.note(

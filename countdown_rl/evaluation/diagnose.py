@@ -2,47 +2,42 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation.results import Result, is_baseline
-from countdown_rl.puzzle import solver
-from countdown_rl.puzzle.canonical import shape
-from countdown_rl.puzzle.expression import operators, parse
-from countdown_rl.puzzle.rules import MAX_NUMBERS, OPERATORS, Puzzle
-from countdown_rl.tasks import execution, traces
-from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks import reading
+from countdown_rl.tasks.reading import Reader
+from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.task import Row, resolve
 
-#: Numbers of lines within which the share of puzzles solved is counted.
-LINES = (1, 2, 4, 8, 16, 32)
+#: A graded sample and its row.
+Graded = tuple[Mapping[str, Any], Row]
 
 
 def diagnose(result: Result) -> dict[str, Any]:
-    """The :func:`causes` and :func:`shapes` of *result*, and :func:`solved_by_line` where its model was trained on
-    search traces.
+    """The :func:`causes` and :func:`shapes` of *result*, and ``solved_within`` where its task has a reader for it.
 
     Raises:
         InputError: it is of a baseline.
     """
     if is_baseline(result.metrics):
         raise InputError(f"{result.metrics['model']['source']} is a baseline, which has no faults; give a model.")
-    ways = plan(result)
-    return {
-        **causes(result),
-        "shapes": shapes(result),
-        **({"solved_by_line": solved_by_line(result, ways)} if ways else {}),
-    }
+    reader = _reader(result)
+    solved = {"solved_within": reader.solved_within(_graded(result))} if reader else {}
+    return {**causes(result), "shapes": shapes(result), **solved}
 
 
-def plan(result: Result) -> traces.Plan | None:
-    """The plan of the search traces that the evaluated model, or one that it was made from, was trained on."""
-    for link in reversed(artifacts.chain(result.manifest.inputs["model"])):
-        if "plan" in link.facts:
-            return traces.plan_of(link.facts)
-    return None
+def _graded(result: Result) -> list[Graded]:
+    return [(sample, parse_row(sample)) for sample in result.samples]
+
+
+def _reader(result: Result) -> Reader | None:
+    """The reader of the language that the evaluated model was trained on, where its task has one."""
+    hook = task_of(result.samples[0]).reader
+    facts = [link.facts for link in artifacts.chain(result.manifest.inputs["model"])]
+    return resolve(hook)(facts) if hook else None
 
 
 def causes(result: Result) -> dict[str, Any]:
@@ -55,14 +50,13 @@ def causes(result: Result) -> dict[str, Any]:
         bound where ``at_most``); ``unexplained``, the share of completions that no single repair makes correct;
         ``steps``, by operator, written and wrong.
     """
-    budget, ways = result.metrics["decoding"]["max_new_tokens"], plan(result)
+    budget, reader = result.metrics["decoding"]["max_new_tokens"], _reader(result)
     occurrences, completions, won, steps = (Counter[str]() for _ in range(4))
     unexplained = 0
     free_text = False
-    for sample in result.samples:
-        row = parse_row(sample)
-        trace = execution.read(sample["completion"], row, ways) if ways and isinstance(row, CountdownRow) else None
-        text = trace or execution.read_text(sample, row)
+    for sample, row in _graded(result):
+        trace = reader.read(sample, row) if reader else None
+        text = trace or reading.read_text(sample, row)
         free_text = free_text or trace is None
         occurrences.update(text.faults)
         steps.update(text.steps)
@@ -80,92 +74,34 @@ def causes(result: Result) -> dict[str, Any]:
             "points": round(won[fault] / n, 6),
             "completions": completions[fault],
             "occurrences": occurrences[fault],
-            "at_most": free_text and fault == execution.LIMIT,
+            "at_most": free_text and fault == reading.LIMIT,
         }
         for fault in completions
     ]
     return {
         "lost": round(1 - sum(sample["correct"] for sample in result.samples) / n, 6),
-        "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == execution.LIMIT, row["cause"])),
+        "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == reading.LIMIT, row["cause"])),
         "unexplained": round(unexplained / n, 6),
         "steps": {
-            operator: {"written": steps[operator], "wrong": occurrences[execution.wrong_step(operator)]}
-            for operator in OPERATORS
+            operator: {"written": count, "wrong": occurrences[reading.wrong_step(operator)]}
+            for operator, count in sorted(steps.items())
         },
     }
 
 
 def shapes(result: Result) -> list[dict[str, Any]]:
-    """Accuracy by the shape of the expression needed (that of one solution), the largest loss of points first."""
+    """Accuracy by the form of a right answer, the largest loss of points first."""
     groups: dict[str, list[bool]] = {}
-    for sample in result.samples:
-        if expression := solution(sample):
-            groups.setdefault(shape(parse(expression).tree), []).append(sample["correct"])
-    n = len(result.samples)
+    for sample, row in _graded(result):
+        if shape := row.shape:
+            groups.setdefault(shape, []).append(sample["correct"])
     rows = [
         {
             "shape": name,
             "n": len(right),
             "accuracy": round(sum(right) / len(right), 6),
-            "points": round(right.count(False) / n, 6),
+            "points": round(right.count(False) / len(result.samples), 6),
         }
         for name, right in groups.items()
     ]
     return sorted(rows, key=lambda row: (-float(row["points"]), str(row["shape"])))
-
-
-def solved_by_line(result: Result, plan: traces.Plan) -> dict[str, dict[str, list[float]]]:
-    """The shares of puzzles solved within each of :data:`LINES` lines of the search.
-
-    By operator in the expression needed, beside ``all``: those of the ``model``, and the exact ones of the ``teacher``
-    and of the ``plan in order``, without a mistake.
-    """
-    teachers = {name: _teacher(result, plan, in_order=name != "teacher") for name in ("teacher", "plan in order")}
-    curves: dict[str, dict[str, list[list[float]]]] = {}
-    for sample in result.samples:
-        if len(sample.get("nums", ())) not in plan:
-            continue
-        trace = execution.read(sample["completion"], sample, plan)
-        lines = len(trace.lines) if trace and sample["correct"] else max(LINES) + 1
-        expression = solution(sample)
-        for group in ("all", *(operators(parse(expression).tree) if expression else ())):
-            by_name = curves.setdefault(group, {name: [] for name in ("model", *teachers)})
-            by_name["model"].append([float(lines <= count) for count in LINES])
-            for name, exact in teachers.items():
-                by_name[name].append(exact[_key(sample)])
-    return {
-        group: {
-            name: [round(sum(column) / len(column), 6) for column in zip(*rows, strict=True)]
-            for name, rows in curves[group].items()
-        }
-        for group in ("all", *OPERATORS)
-        if group in curves
-    }
-
-
-def _teacher(result: Result, plan: traces.Plan, *, in_order: bool) -> dict[str, list[float]]:
-    """The shares of :func:`solved_by_line` of a search without a mistake, by puzzle."""
-    exact: dict[str, list[float]] = {}
-    for size in plan:
-        rows = {_key(sample): sample for sample in result.samples if len(sample.get("nums", ())) == size}
-        if rows:
-            reaching = [traces.reaching(row, plan) for row in rows.values()]
-            curves = traces.solved_by_line(reaching, max(LINES), in_order=in_order)
-            exact |= {key: [curve[k - 1] for k in LINES] for key, curve in zip(rows, curves, strict=True)}
-    return exact
-
-
-def _key(row: Mapping[str, Any]) -> str:
-    return f"{row['nums']} {row['target']}"
-
-
-def solution(sample: Mapping[str, Any]) -> str | None:
-    """A solution of the puzzle of *sample*; None where there is none, or no puzzle that the solver takes."""
-    if not 0 < len(sample.get("nums", ())) <= MAX_NUMBERS:
-        return None
-    return _solve(CountdownRow(sample).puzzle)
-
-
-@lru_cache(maxsize=4_096)
-def _solve(puzzle: Puzzle) -> str | None:
-    return solver.solve(puzzle).solution

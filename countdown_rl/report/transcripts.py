@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from countdown_rl.evaluation import diagnose
 from countdown_rl.evaluation.results import Result
 from countdown_rl.puzzle.arithmetic import Piece, Step, pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
@@ -48,7 +47,7 @@ def annotated(sample: Mapping[str, Any]) -> AnnotatedCompletion:
         pieces=pieces(sample["completion"].strip("\n")),
         steps=operations,
         verdict=verdict(sample),
-        solution=None if sample["correct"] else diagnose.solution(sample),
+        solution=None if sample["correct"] else parse_row(sample).right_answer,
     )
 
 

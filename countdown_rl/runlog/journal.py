@@ -8,7 +8,7 @@ from typing import Any
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.runlog import log as trainlog
-from countdown_rl.runlog.log import StepRow
+from countdown_rl.runlog.log import SftRow, StepRow
 
 #: Completions sampled during training, beside the log.
 SAMPLES = "samples.jsonl"
@@ -23,6 +23,7 @@ class Journal:
     Attributes:
         log: the CSV to write, with the samples in a file beside it; None writes neither.
         every: steps per row of the CSV.
+        kind: the class of the rows.
         max_steps: after this step the CSV is written whatever *every* is.
         start: share of the validation puzzles solved before the first step, if that was evaluated.
         rows: one per step.
@@ -34,8 +35,9 @@ class Journal:
     log: Path | None
     every: int
     max_steps: int
+    kind: type[StepRow] | type[SftRow] = StepRow
     start: float | None = None
-    rows: list[StepRow] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     evidence: list[dict[str, Any]] = field(default_factory=list)
@@ -55,7 +57,7 @@ class Journal:
 
     def load(self, checkpoint: Path) -> None:
         """Restore what :meth:`save` wrote into *checkpoint*."""
-        self.rows = trainlog.read(checkpoint / _ROWS)
+        self.rows = trainlog.read(checkpoint / _ROWS, self.kind)
         for name, value in json.loads((checkpoint / _REST).read_bytes()).items():
             setattr(self, name, value)
 
@@ -63,9 +65,10 @@ class Journal:
         """Write log and samples anew, without what an interrupted run added after its last checkpoint."""
         if self.log:
             self._write_log(self.log)
-            jsonl.write_rows(self.log.parent / SAMPLES, self.samples)
+            if self.kind is StepRow:  # sft samples nothing
+                jsonl.write_rows(self.log.parent / SAMPLES, self.samples)
 
-    def add_row(self, row: StepRow) -> None:
+    def add_row(self, row: StepRow | SftRow) -> None:
         """Add *row*, and write the log where a row of it is complete."""
         self.rows.append(row)
         if self.log and (row.step % self.every == 0 or row.step == self.max_steps):

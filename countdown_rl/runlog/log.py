@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from countdown_rl.artifacts import Link
 from countdown_rl.errors import InputError
@@ -40,9 +40,24 @@ class StepRow:
     groups: Mapping[str, float | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class SftRow:
+    """The same for supervised fine-tuning."""
+
+    step: int
+    loss: float  # nats per token of the completions
+    token_accuracy: float  # share of their tokens that are the likeliest
+    tokens: float  # read so far, prompts included
+    grad_norm: float
+    learning_rate: float
+    seconds: float
+    eval_correct: float | None = None
+    groups: Mapping[str, float | None] = field(default_factory=dict)
+
+
+AnyRow = TypeVar("AnyRow", bound=StepRow | SftRow)
+
 COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "groups")
-#: Columns that every log has; the others are those that were measured.
-_REQUIRED = tuple(column.name for column in fields(StepRow) if column.default is MISSING and column.name != "groups")
 #: Prefix of the column of a group's value: ``correct_numbers_4``.
 GROUP = "correct_"
 
@@ -53,19 +68,26 @@ def group_columns(row: Row) -> tuple[str, ...]:
     return tuple(f"{GROUP}{group}_{value}" for group, value in row.groups.items() if task.group(group).main)
 
 
-def thinned(rows: Sequence[StepRow], every: int) -> list[StepRow]:
+def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
     """The mean row of each *every* steps."""
-    groups: dict[int, list[StepRow]] = {}
+    groups: dict[int, list[AnyRow]] = {}
     for row in rows:
         groups.setdefault((row.step - 1) // every, []).append(row)
     return [mean(group) for group in groups.values()]
 
 
-def mean(rows: Sequence[StepRow]) -> StepRow:
+def mean(rows: Sequence[AnyRow]) -> AnyRow:
     """The means of *rows*, under the step of the last one."""
-    values = {name: _mean(getattr(row, name) for row in rows) for name in COLUMNS[1:]}
+    kind = type(rows[-1])
+    values = {name: _mean(getattr(row, name) for row in rows) for name in _columns(kind)}
     shares = {name: _mean(row.groups.get(name) for row in rows) for name in _group_columns(rows)}
-    return StepRow(step=rows[-1].step, groups=shares, **values)  # type: ignore[arg-type]
+    return kind(**values | {"step": rows[-1].step, "groups": shares})  # type: ignore[arg-type]
+
+
+def _columns(kind: type, *, required: bool = False) -> list[str]:
+    """The columns of a class of rows; those that every log has, the others where they were measured."""
+    known = (column for column in fields(kind) if column.name != "groups")
+    return [column.name for column in known if not required or column.default is MISSING]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -73,7 +95,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return rounded(sum(present) / len(present)) if present else None
 
 
-def _group_columns(rows: Iterable[StepRow]) -> list[str]:
+def _group_columns(rows: Iterable[StepRow | SftRow]) -> list[str]:
     return sorted({name for row in rows for name in row.groups})
 
 
@@ -82,11 +104,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def write(path: Path, rows: Iterable[StepRow]) -> None:
+def write(path: Path, rows: Sequence[StepRow | SftRow]) -> None:
     """Write the whole log, atomically."""
-    rows = list(rows)
-    shares = _group_columns(rows)
-    columns = [name for name in COLUMNS if name in _REQUIRED or any(getattr(row, name) is not None for row in rows)]
+    kind = type(rows[0]) if rows else StepRow
+    shares, required = _group_columns(rows), _columns(kind, required=True)
+    measured = {name for row in rows for name in _columns(kind) if getattr(row, name) is not None}
+    columns = [name for name in _columns(kind) if name in required or name in measured]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*columns, *shares])
@@ -98,26 +121,26 @@ def write(path: Path, rows: Iterable[StepRow]) -> None:
     partial.replace(path)
 
 
-def read(path: Path) -> list[StepRow]:
+def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
     """The rows of the log at *path*. Raises InputError if it is not a log that :func:`write` wrote."""
     with path.open(newline="") as stream:
         reader = csv.DictReader(stream)
         names = tuple(reader.fieldnames or ())
         shares = tuple(name for name in names if name.startswith(GROUP))
-        if not set(_REQUIRED) <= set(names) - set(shares) <= set(COLUMNS):
+        if not set(_columns(kind, required=True)) <= set(names) - set(shares) <= set(_columns(kind)):
             raise InputError(f"{path} is not a training log of this version of countdown-rl.")
         if name := next((name for name in shares if not re.fullmatch(r"[\w.+-]+", name)), None):
             raise InputError(f"{path} has the column {name!r}, which is no name of a group; remove it.")
         try:
-            return [_row(line, shares) for line in reader]
+            return [_row(line, shares, kind) for line in reader]
         except (TypeError, ValueError) as error:
             raise InputError(f"{path}, line {reader.line_num}: not a row of a training log.") from error
 
 
-def _row(line: Mapping[str, str], shares: Sequence[str]) -> StepRow:
+def _row(line: Mapping[str, str], shares: Sequence[str], kind: type[AnyRow]) -> AnyRow:
     values: dict[str, Any] = {name: float(text) if text else None for name, text in line.items()}
     groups = {name: values.pop(name) for name in shares}
-    return StepRow(**values | {"step": int(line["step"]), "groups": groups})
+    return kind(**values | {"step": int(line["step"]), "groups": groups})
 
 
 def is_log_of(log: Path, links: Sequence[Link]) -> bool:

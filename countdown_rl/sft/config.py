@@ -4,40 +4,109 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Options, flag, option
+from countdown_rl.options import Options, Precision, option
 
-TRACES, OPTIMISER, SHAPE = "Traces", "Optimiser", "New model"
+DEMONSTRATIONS, BATCH, OPTIMISER = "Demonstrations", "Batch", "Optimiser"
+MODEL, RUN = "Weights and precision", "Run"
+
+#: Largest ``micro_batch`` that is chosen where the option is 0.
+MAX_MICRO_BATCH = 16
 
 
 @dataclass(frozen=True)
 class SftOptions(Options):
-    """Supervised training on search traces, of a new model or an existing one."""
+    """Supervised fine-tuning of a LoRA adapter or of all weights.
 
-    model: Annotated[str | None, option("Model to continue from.", show_default="a new, small one")] = None
-    revision: Annotated[str | None, option("Revision of a Hub model.")] = None
-    drills: Annotated[float, option("Share of puzzles made for exact divisions.", TRACES, min=0, max=1)] = 0.2
-    max_lines: Annotated[int, option("Maximum lines of a trace.", TRACES, min=1)] = 64
-    max_steps: Annotated[int, option("Optimiser steps.", OPTIMISER, min=1)] = 3_000
-    batch_tokens: Annotated[int, option("Tokens per step, prompts included.", OPTIMISER, min=1)] = 8_192
-    optimizer: Annotated[Literal["muon", "adamw"], option("Optimiser of the matrices.", OPTIMISER)] = "muon"
-    learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0)] = 3e-3
-    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.05
-    decay: Annotated[
-        float, option("Share of the steps in which the learning rate decays.", OPTIMISER, min=0, max=1)
-    ] = 0.5
-    vocab_size: Annotated[int, option("Maximum vocabulary.", SHAPE, min=3_136)] = 3_328
-    hidden_size: Annotated[int, option("A multiple of 64.", SHAPE, min=64)] = 256
-    layers: Annotated[int, option("Number of layers.", SHAPE, min=1)] = 4
-    heads: Annotated[int, option("Number of attention heads.", SHAPE, min=1)] = 4
-    intermediate_size: Annotated[int, option("A multiple of 64.", SHAPE, min=64)] = 512
-    context: Annotated[int, option("Context length in tokens.", SHAPE, min=64)] = 1_024
-    seed: Annotated[int, option("Random seed.", min=0)] = 42
-    threads: Annotated[int, option("CPU threads; 0: all available.", min=0)] = 0
+    Names shared with TRL's ``SFTConfig`` and PEFT's ``LoraConfig`` have their meaning; the others are those of
+    ``train``.
+    """
+
+    from_hub: Annotated[
+        tuple[str, ...], option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[@REVISION]")
+    ] = ()
+    demonstrator: Annotated[
+        str | None,
+        option("Baseline whose answers to the training puzzles of --data are demonstrations.", DEMONSTRATIONS),
+    ] = None
+    keep_wrong: Annotated[bool, option("Also train on answers that are wrong by the grader.", DEMONSTRATIONS)] = False
+    max_length: Annotated[
+        int, option("Maximum tokens of prompt and completion; longer ones are an error.", DEMONSTRATIONS, min=8)
+    ] = 1_024
+    packing: Annotated[bool, option("Pack several demonstrations into sequences of --max-length.", DEMONSTRATIONS)] = (
+        False
+    )
+
+    num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
+    max_steps: Annotated[int, option("Optimiser steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
+    batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
+    micro_batch: Annotated[
+        int, option("Of these, per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0)
+    ] = 0
+
+    learning_rate: Annotated[
+        float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
+    ] = None
+    lr_scheduler_type: Annotated[
+        Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
+        option("Learning rate schedule.", OPTIMISER),
+    ] = "cosine"
+    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
+    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
+    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
+
+    tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
+    lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1, max=4096)] = 16
+    lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
+    lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
+    precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "auto"
+    gradient_checkpointing: Annotated[bool, option("Less memory, about a fifth slower.", MODEL)] = False
+
+    seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
+    threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
+    save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 50
+    save_minutes: Annotated[float, option("Minutes between further checkpoints; 0: none.", RUN, min=0)] = 10.0
+    logging_steps: Annotated[int, option("Steps per row of the log.", RUN, min=1)] = 1
+    eval_every: Annotated[
+        int, option("Steps between greedy evaluations on the validation split of --data; 0: none.", RUN, min=0)
+    ] = 0
+    eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
+    max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
+    keep: Annotated[Literal["last", "best"], option("Weights to write: of the last step or best evaluation.", RUN)] = (
+        "last"
+    )
+    report_to: Annotated[
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
+        option("Tracker, offline, beside the log; repeatable.", RUN),
+    ] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of the artifact that is written."""
+        return "adapter" if self.tune == "lora" else "model"
+
+    def rate(self, parameters: int) -> float:
+        """Return the peak learning rate for a model of so many *parameters*, where none is given.
+
+        LoRA: that of QLoRA (Dettmers et al. 2023, arXiv:2305.14314, table 9), 2e-4 up to 13 billion parameters and
+        1e-4 above. All weights: a tenth of it ("LoRA Without Regret", Thinking Machines Lab 2025), which is also TRL's
+        default of 2e-5; 1e-4 for models below half a billion, which learn at higher rates (SmolLM2-135M: up to 1e-3).
+        """
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if self.tune == "lora":
+            return 2e-4 if parameters <= 13e9 else 1e-4
+        return 2e-5 if parameters > 5e8 else 1e-4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("hidden_size", "intermediate_size"):
-            if getattr(self, name) % 64:
-                raise UsageError(f"{flag(name)} must be a multiple of 64, which 4-bit formats need.")
-        if self.hidden_size % (2 * self.heads):
-            raise UsageError(f"--heads {self.heads} does not divide --hidden-size {self.hidden_size} into even parts.")
+        if not self.micro_batch:
+            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if self.batch_size % size == 0)
+            object.__setattr__(self, "micro_batch", fitting)
+        if self.batch_size % self.micro_batch:
+            raise UsageError(f"--micro-batch {self.micro_batch} does not divide --batch-size {self.batch_size}.")
+        if not self.max_steps and not self.num_train_epochs:
+            raise UsageError("--num-train-epochs 0 trains nothing; give more, or --max-steps.")
+        if self.tune == "all" and self.precision == "nf4":
+            raise UsageError("--tune all cannot train weights in 4 bits; leave --precision nf4 out.")
+        if self.keep == "best" and not self.eval_every:
+            raise UsageError("--keep best needs evaluations; add --eval-every.")

@@ -1,247 +1,195 @@
-"""Supervised fine-tuning of all weights on the traces of :mod:`countdown_rl.tasks.traces`.
+"""Supervised fine-tuning by TRL's ``SFTTrainer``, from demonstrations to an ``adapter`` or ``model`` artifact.
 
-Without a model it creates a small Llama and its tokenizer; given one it continues training that model's weights.
-The result answers the prompts of :mod:`countdown_rl.tasks`.
+The loss and its gradient are TRL's: the mean negative log-likelihood of the completions' tokens. Unlike TRL, trained
+weights are held in fp32. A run that was killed resumes from its last checkpoint.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError, UsageError
-from countdown_rl.models import chat_template, load, reference
-from countdown_rl.sft import batches, tokenizer
-from countdown_rl.sft.config import SftOptions
-from countdown_rl.tasks import traces
-from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.tasks.task import Row
-
-LIBRARIES = ("tokenizers", "torch", "transformers")
-#: Options of a new model; the manifest of an existing one that was trained further leaves them out.
-_SHAPE = ("vocab_size", "hidden_size", "layers", "heads", "intermediate_size", "context")
-_LOG_STEPS = 10
-#: Periods of the Fourier features of a number, and of its logarithm.
-_PERIODS = (2, 3, 4, 5, 7, 9, 10, 11, 13, 20, 25, 50, 100, 200, 500, 1_000, 2_000)
-_LOG_PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0)
-
-OnStep = Callable[[int, int, float], None]
+from countdown_rl import processes
+from countdown_rl.inference.generate import STOP, Decoding, Generator, batches, max_rows
+from countdown_rl.models.load import Loaded
+from countdown_rl.models.torch_internals import has_bf16_products
+from countdown_rl.runlog import log, trackers
+from countdown_rl.runlog.checkpoints import Schedule, step_of
+from countdown_rl.runlog.journal import Journal
+from countdown_rl.runlog.log import SftRow
+from countdown_rl.sft import demonstrations, tuning
+from countdown_rl.sft.prepare import Prepared
 
 
-def make(options: SftOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
-    """Train on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
+@dataclass(frozen=True)
+class SftResult:
+    """A finished run: its artifact, one row per step, the facts in the manifest, and the step that it resumed from."""
 
-    The plan of the traces (see :func:`traces.find_plan`) is that of the model where it has one for this count of
-    numbers; it is recorded in the manifest. Returns the facts of :func:`train`.
-
-    Raises:
-        CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was changed.
-    """
-    artifacts.check_writable(out, "model")
-    inputs = {"data": artifacts.read(data, "data").as_input()}
-    rows = jsonl.read_rows(data / "train.jsonl")
-    _check_rows(rows, data)
-    known: dict[int, list[traces.Way]] = {}
-    settings = {key: value for key, value in asdict(options).items() if key != "threads"}
-    if options.model is not None:
-        settings = {key: value for key, value in settings.items() if key not in _SHAPE}
-        ref = reference.resolve(options.model, revision=options.revision)
-        if ref.base is not None:
-            raise UsageError(
-                f"--model {options.model} is an adapter; make a model of it with `countdown-rl merge` first."
-            )
-        inputs["model"] = ref.as_input()
-        settings["model"] = ref.reference
-        if ref.manifest:
-            known = traces.plan_of(ref.manifest.facts)
-    plan = known | traces.find_plan([row for row in rows if len(row["nums"]) not in known])
-    for count, ways in plan.items():
-        if not ways:
-            raise InputError(f"{data}: no puzzle of {count} numbers is solved by a line of a trace; leave these out.")
-    load.silence_libraries()
-    with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
-        facts = train(rows, plan, options, draft.path, on_step)
-        draft.facts.update(facts | {"plan": {str(count): ways for count, ways in plan.items()}})
-    return facts
-
-
-def _check_rows(rows: Sequence[Row], data: Path) -> None:
-    for row in rows:
-        if not isinstance(row, CountdownRow):
-            raise InputError(f"{data}: traces are written for Countdown puzzles only; give --data such puzzles.")
-        if len(row["nums"]) < 2:
-            raise InputError(f"{data}: traces combine at least two numbers, and a puzzle has one; leave it out.")
-        if not traces.supports(row.puzzle):
-            raise InputError(f"{data}: traces use all operators; give --data puzzles that allow them.")
-        if row.style.lines:
-            raise InputError(f"{data}: traces are not written in the style lines; give --data of another style.")
+    out: Path
+    rows: list[SftRow]
+    facts: dict[str, Any]
+    resumed: int | None
 
 
 def train(
-    rows: Sequence[Row], plan: traces.Plan, options: SftOptions, out: Path, on_step: OnStep | None = None
-) -> dict[str, Any]:
-    """Train on traces of *rows*, and save weights (safetensors, bf16) and tokenizer to the directory *out*.
+    prepared: Prepared,
+    *,
+    on_step: Callable[[SftRow], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> SftResult:
+    """Fine-tune; write an ``adapter`` artifact, or a ``model`` artifact of all weights.
 
-    ``on_step(step, steps, loss)`` is called every few steps; the loss is in nats per token.
+    Args:
+        prepared: from :func:`countdown_rl.sft.prepare.prepare`.
+        on_step: called after every optimiser step.
+        on_note: called with remarks.
 
-    Returns:
-        Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the steps.
+    Raises:
+        CountdownError: the weights cannot be loaded, and nothing was changed; or a loss or gradient is not finite, and
+            the last checkpoint is kept.
+        Terminated: a signal other than Ctrl-C came; the step was finished, and a checkpoint of it saved.
     """
+    run, options, resume = prepared.run, prepared.options, prepared.resume
+    if not processes.is_main():
+        on_note = lambda _: None  # noqa: E731 - as its default
+    journal = Journal(run.log if processes.is_main() else None, options.logging_steps, prepared.max_steps, SftRow)
+    trackers.prepare(options.report_to, (run.log or run.checkpoints).parent)
+    loaded = tuning.load_model(prepared.ref, options, trust_remote_code=run.trust_remote_code)
+    if loaded.note:
+        on_note(loaded.note)
+    if resume:
+        journal.load(resume)
+        on_note(f"Continuing after step {step_of(resume)}.")
+    _let_turns_end(loaded)
+    trainer = _trainer(prepared, loaded, journal, on_step)
+    on_note(f"Training on {len(prepared.examples):,} examples, {prepared.max_steps:,} steps.")
+    tuning.run(trainer, prepared, journal, longest="--max-length")
+    facts = _facts(prepared, trainer, loaded, journal)
+    rows = (each for each in prepared.demonstrations.kept if each.row is not None and not isinstance(each.prompt, str))
+    first = next(rows, None)
+    prompt = first.row.messages() if first and first.row else None
+    tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prompt)
+    return SftResult(run.out, journal.rows, facts, step_of(resume) if resume else None)
+
+
+def _let_turns_end(loaded: Loaded) -> None:
+    """Make the end of a turn that is learned an end token, where it is a token and none yet."""
+    from countdown_rl.inference.stop import Stop
+
+    tokenizer, model = loaded.tokenizer, loaded.model
+    end, *_ = tokenizer(demonstrations.end_of_turn(tokenizer), add_special_tokens=False)["input_ids"]
+    known = Stop(tokenizer, model, STOP).ids
+    if end not in known and end in tokenizer.added_tokens_decoder:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+        model.generation_config.eos_token_id = sorted({*known, end} - {tokenizer.pad_token_id})
+
+
+def _trainer(prepared: Prepared, loaded: Loaded, journal: Journal, on_step: Callable[[SftRow], None]) -> Any:
     import torch
-    from transformers import set_seed
+    from transformers import PrinterCallback
+    from trl import SFTTrainer
 
-    torch.set_num_threads(options.threads or processes.cpu_threads())
-    set_seed(options.seed)
-    if options.model is None:
-        tokens = tokenizer.build(batches.corpus(rows, plan), options.vocab_size)
-        model = _new_model(options, tokens).to(load.device_name("auto"))
-    else:
-        loaded = load.load(reference.resolve(options.model, revision=options.revision), precision="fp32")
-        model, tokens = loaded.model, loaded.tokenizer
-    model.train()
-    examples = batches.examples(rows, plan, options, tokens)
-    losses, seen = _fit(model, tokens, batches.batches(examples, options), options, on_step)
-    model.to(torch.bfloat16).save_pretrained(out)
-    chat_template.complete_user_turn(tokens, rows[0].messages())
-    tokens.save_pretrained(out)
-    tail = losses[-max(1, len(losses) // 10) :]
-    return {"parameters": model.num_parameters(), **seen, "loss": round(sum(tail) / len(tail), 4)}
+    from countdown_rl.sft.callbacks import Recorder, Validation
 
-
-def _new_model(options: SftOptions, tokens: Any) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=-(-len(tokens) // 64) * 64,
-        hidden_size=options.hidden_size,
-        num_hidden_layers=options.layers,
-        num_attention_heads=options.heads,
-        num_key_value_heads=options.heads,
-        intermediate_size=options.intermediate_size,
-        max_position_embeddings=options.context,
-        tie_word_embeddings=True,
-        bos_token_id=tokens.bos_token_id,
-        eos_token_id=tokens.eos_token_id,
-        pad_token_id=tokens.pad_token_id,
+    options, store = prepared.options, prepared.store
+    schedule = Schedule(options, prepared.max_steps)
+    recorder = Recorder(options, journal, store, schedule, on_step=on_step)
+    exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
+    trainer = SFTTrainer(
+        model=loaded.model,
+        args=sft_config(prepared, loaded),
+        train_dataset=prepared.examples,
+        processing_class=loaded.tokenizer,
+        callbacks=[recorder],
+        peft_config=tuning.lora_config(options, loaded.ref),
     )
-    model = LlamaForCausalLM(config)
-    _initialize_embeddings(model.get_input_embeddings().weight, tokens)
-    return model
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
+    trainer.create_model_card = lambda *_, **__: None  # a checkpoint needs none
+    if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad and parameter.dtype != torch.float32:
+                parameter.data = exact.get(parameter, parameter.data).float()
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(policy, "peft_config"):  # by default PEFT asks the Hub whether the vocabulary has changed
+        policy.save_pretrained = partial(policy.save_pretrained, save_embedding_layers=False)
+    if prepared.validation:
+        complete = partial(_complete, trainer, loaded, options.max_completion_length)
+        trainer.add_callback(
+            Validation(prepared, trainer, loaded, journal, complete=complete, figures=recorder.figures)
+        )
+    return trainer
 
 
-def _initialize_embeddings(weight: Any, tokens: Any) -> None:
-    """Set the embeddings *weight* (V, H) in place: about unit length, those of numbers with Fourier features.
+def sft_config(prepared: Prepared, loaded: Loaded) -> Any:
+    """The ``SFTConfig`` of a run."""
+    from trl import SFTConfig
 
-    Tokens of equal numbers share features of the number's residues and size, and tokens of equal form ("48, " and
-    "7, ") share a vector of the form; cf. Fourier number embedding (Zhou et al. 2025, arXiv:2502.09741).
-    """
-    import torch
-
-    with torch.no_grad():
-        width = weight.size(1)
-        weight.normal_()
-        count = len(_PERIODS) + len(_LOG_PERIODS)
-        mixing = torch.randn(2 * count, width) / count**0.5
-        forms: dict[str, torch.Tensor] = {}
-        vocab = sorted(tokens.get_vocab().items(), key=lambda item: item[1])  # its own order changes between runs
-        for token, index in vocab:
-            if (parts := tokenizer.number_of(token)) is not None:
-                number, form = parts
-                angles = [2 * math.pi * number / period for period in _PERIODS]
-                angles += [2 * math.pi * math.log(number + 1) / period for period in _LOG_PERIODS]
-                features = torch.tensor([wave(angle) for angle in angles for wave in (math.cos, math.sin)])
-                if form not in forms:
-                    forms[form] = torch.randn(width)
-                weight[index] = 0.8 * features @ mixing + 0.5 * forms[form] + 0.3 * weight[index]
-        weight /= width**0.5
-
-
-def _fit(
-    model: Any, tokens: Any, steps: Iterator[list[batches.Batch]], options: SftOptions, on_step: OnStep | None
-) -> tuple[list[float], dict[str, int]]:
-    """Train; return the loss of every :data:`_LOG_STEPS` steps, and the numbers of traces and tokens."""
-    import torch
-
-    from countdown_rl.sft.loss import TeacherLabels, cross_entropy
-
-    device = next(model.parameters()).device
-    if device.type == "cpu" and model.config.model_type == "llama":
-        _use_bf16_attention(model)
-    optimizer = _optimizer(model, options)
-    head = model.get_output_embeddings().weight
-    labels_of = TeacherLabels(tokens, len(head), device)
-    losses: list[float] = []
-    recent: list[float] = []
-    seen = {"traces": 0, "tokens": 0}
-    for step in range(1, options.max_steps + 1):
-        batch = [tuple(tensor.to(device) for tensor in part) for part in next(steps)]
-        trained = sum(int((labels[:, 1:] >= 0).sum()) for _, labels, _ in batch)
-        total = 0.0
-        for ids, labels, ways in batch:
-            with torch.autocast(device.type, dtype=torch.bfloat16):
-                hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T, H)
-            labels = labels[:, 1:]
-            mask = labels >= 0
-            soft = labels_of(labels, ways)
-            loss = cross_entropy(hidden[mask], head, labels[mask], labels_of.tokens, soft) / trained
-            loss.backward()
-            total += float(loss.detach())
-            seen["traces"] += len(ids)
-            seen["tokens"] += int((ids > 0).sum())
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * _schedule(step, options)
-        optimizer.step()
-        optimizer.zero_grad()
-        recent.append(total)
-        if step % _LOG_STEPS == 0 or step == options.max_steps:
-            losses.append(sum(recent) / len(recent))
-            recent = []
-            if on_step:
-                on_step(step, options.max_steps, losses[-1])
-    return losses, seen
+    options = prepared.options
+    names = ("gradient_checkpointing", "lr_scheduler_type", "max_grad_norm", "seed", "warmup_steps", "weight_decay")
+    has_bf16 = has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
+    return SFTConfig(
+        **{name: getattr(options, name) for name in names},
+        output_dir=str(prepared.store.directory),
+        max_steps=prepared.max_steps,
+        learning_rate=prepared.learning_rate,
+        per_device_train_batch_size=options.micro_batch,
+        gradient_accumulation_steps=options.batch_size // (options.micro_batch * prepared.run.processes),
+        max_length=None,  # longer demonstrations are an error already
+        padding_free=options.packing,
+        bf16=has_bf16 and loaded.precision != "fp32",
+        use_cpu=loaded.device == "cpu",
+        ddp_find_unused_parameters=False,
+        save_strategy="no",  # the callback decides
+        logging_steps=1,
+        logging_nan_inf_filter=False,  # training stops there
+        report_to=list(options.report_to) or "none",
+        project=trackers.PROJECT,
+        disable_tqdm=True,
+    )
 
 
-def _optimizer(model: Any, options: SftOptions) -> Any:
-    import torch
+def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[str]) -> list[str]:
+    """The most likely completion of each prompt; in several processes each completes a share of them."""
+    from accelerate.utils import gather_object
 
-    from countdown_rl.sft.muon import Muon
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    ends = policy.generation_config
+    policy.eval()
+    current = replace(loaded, model=policy)
+    generator = Generator(current, Decoding(max_new_tokens))
+    ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    own = range(trainer.accelerator.process_index, len(ids), trainer.accelerator.num_processes)
+    texts: dict[int, str] = {}
+    lengths = [len(ids[index]) for index in own]
+    for batch in batches(lengths, lambda length: max_rows(current, length, max_new_tokens)):
+        indices = [own[position] for position in batch]
+        completions = generator.complete([ids[index] for index in indices])
+        texts |= {index: each.text for index, each in zip(indices, completions, strict=True)}
+    policy.train()
+    policy.generation_config = ends
+    merged = {index: text for part in gather_object([texts]) for index, text in part.items()}
+    return [merged[index] for index in range(len(prompts))]
 
-    rate, decay = options.learning_rate, options.weight_decay
-    if options.optimizer == "muon":
-        return Muon(model, lr=rate, weight_decay=decay)
-    return torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=decay)
 
+def _facts(prepared: Prepared, trainer: Any, loaded: Loaded, journal: Journal) -> dict[str, Any]:
+    from peft import PeftModel
 
-def _schedule(step: int, options: SftOptions) -> float:
-    """The share of the peak learning rate at *step*: warm-up, stable, linear decay to 2% (WSD)."""
-    warmup = min(100, options.max_steps // 10)
-    decay_steps = max(1, round(options.decay * options.max_steps))
-    left = (options.max_steps - step) / decay_steps
-    return min(1.0, step / max(1, warmup), 0.02 + 0.98 * left)
-
-
-def _use_bf16_attention(model: Any) -> None:
-    """Compute the attention of a Llama on rows padded on the right as bf16 products, a third faster to train on a CPU
-    than torch's kernel at these lengths."""
-    import torch
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    from transformers.models.llama.modeling_llama import repeat_kv
-
-    def attention(
-        module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any
-    ) -> tuple[Any, None]:
-        rows, heads, length, width = query.shape  # (B, heads, T, D)
-        causal = torch.full((length, length), -torch.inf, dtype=query.dtype).triu(1)
-        key, value = (repeat_kv(part, module.num_key_value_groups) for part in (key, value))
-        query, key, value = (part.reshape(rows * heads, length, width) for part in (query * scaling, key, value))
-        scores = torch.baddbmm(causal.expand(rows * heads, -1, -1), query, key.transpose(1, 2))
-        with torch.autocast("cpu", enabled=False):
-            attended = torch.bmm(scores.softmax(-1), value)
-        return attended.view(rows, heads, length, width).transpose(1, 2).contiguous(), None
-
-    ALL_ATTENTION_FUNCTIONS["causal_bf16"] = attention
-    model.config._attn_implementation = "causal_bf16"
+    trainable, total = PeftModel.get_nb_trainable_parameters(trainer.model)
+    rows: list[SftRow] = journal.rows
+    last = log.mean(rows[-max(1, len(rows) // 10) :])
+    return {
+        "command": "countdown-rl sft",
+        **({"task": task} if (task := prepared.demonstrations.task()) else {}),
+        "demonstrations": prepared.demonstrations.facts(),
+        "steps": rows[-1].step,
+        "learning_rate": prepared.learning_rate,
+        "tokens": int(rows[-1].tokens),
+        "precision": loaded.precision,
+        "path": loaded.storage,
+        "trainable_parameters": trainable,
+        "total_parameters": total,
+        "loss_first": rows[0].loss,
+        "loss_last_tenth": last.loss,
+        "token_accuracy_last_tenth": last.token_accuracy,
+    } | tuning.evaluated(prepared.options, journal)

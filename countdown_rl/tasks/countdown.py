@@ -130,6 +130,14 @@ class CountdownRow(Row):
     def rule(self) -> str:
         return self.puzzle.rule.name
 
+    @property
+    def shape(self) -> str | None:
+        return canonical.shape(parse(answer).tree) if (answer := self.right_answer) else None
+
+    @property
+    def right_answer(self) -> str | None:
+        return _solution(self.puzzle)
+
     def vote_key(self, answer: str, value: str | None) -> str:
         try:
             parsed = parse(answer)
@@ -182,6 +190,13 @@ def _solvable(puzzle: Puzzle) -> bool | None:
     from countdown_rl.puzzle.solver import solvable
 
     return solvable(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None
+
+
+@lru_cache(maxsize=4_096)
+def _solution(puzzle: Puzzle) -> str | None:
+    from countdown_rl.puzzle.solver import solve
+
+    return solve(puzzle).solution if len(puzzle.numbers) <= MAX_NUMBERS else None
 
 
 def random_answer(row: CountdownRow, rng: random.Random) -> str:
@@ -257,7 +272,8 @@ TASK = Task(
         "teacher": Baseline(
             "teacher",
             "the search that countdown-tiny was trained on, without a mistake",
-            policy="countdown_rl.evaluation.baselines:Teacher",
+            policy="countdown_rl.tiny.teacher:Teacher",
         ),
     },
+    reader="countdown_rl.tiny.execution:reader",
 )

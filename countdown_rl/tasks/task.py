@@ -114,6 +114,11 @@ class Row(Mapping[str, Any]):
         """The value of a right answer, as text such as ``65`` or ``5/2``."""
 
     @property
+    def right_answer(self) -> str | None:
+        """A right answer as a completion would give it; None where none is known."""
+        return self.reference
+
+    @property
     @abstractmethod
     def headline(self) -> str:
         """The row in one line, for tables and lists."""
@@ -146,6 +151,11 @@ class Row(Mapping[str, Any]):
     def rule(self) -> str:
         """The name of the rule that answers are graded by; "" where the task has one rule only."""
         return ""
+
+    @property
+    def shape(self) -> str | None:
+        """The form of a right answer, such as ``(n ± n) × n``, by which ``diagnose`` counts; None where it has none."""
+        return None
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -231,7 +241,8 @@ class Task:
         source: in place of ``draw`` and ``import_row``, a class such as :class:`countdown_rl.data.source.Source`.
         data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
         baselines: by the name that ``--model`` takes.
-        readers: ``(sample, row, plan) -> reading or None``, tried in turn by ``diagnose``.
+        reader: ``(facts) -> Reader or None`` for ``diagnose``: the reader of the language that a model was trained on,
+            by the facts in the manifests of all that it was made from; see :mod:`countdown_rl.tasks.reading`.
         benchmark: the Hub data set that its test split is, if that is a registered benchmark.
     """
 
@@ -250,7 +261,7 @@ class Task:
     source: Hook = "countdown_rl.data.source:Source"
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    readers: tuple[Hook, ...] = ()
+    reader: Hook | None = None
     benchmark: str | None = None
 
     def reason(self, key: str) -> str:

@@ -1,25 +1,19 @@
 """Trainer callback: seeds each step, logs rows, warnings and samples, and saves checkpoints."""
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from accelerate import PartialState
 from accelerate.utils import gather_object
-from transformers import TrainerCallback
 
 from countdown_rl import processes
-from countdown_rl.errors import CountdownError
 from countdown_rl.runlog import diagnostics
+from countdown_rl.runlog.checkpoints import Checkpoints, Schedule
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import GROUP, StepRow, rounded
+from countdown_rl.sft.callbacks import Saver, check_finite
 from countdown_rl.tasks.task import Task
-from countdown_rl.training.checkpoints import Checkpoints, Schedule
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import Curriculum, kind
 from countdown_rl.training.rewards import GradedCompletion
@@ -28,7 +22,7 @@ from countdown_rl.training.rewards import GradedCompletion
 _TAIL = 60
 
 
-class Recorder(TrainerCallback):
+class Recorder(Saver):
     """Keeps *journal* and *store* while the trainer runs.
 
     Args:
@@ -47,11 +41,9 @@ class Recorder(TrainerCallback):
         on_step: Callable[[StepRow], None],
         on_warning: Callable[[str], None],
     ) -> None:
-        self._options, self._journal, self._store, self._curriculum = options, journal, store, curriculum
-        self._task = task
+        super().__init__(options, journal, store, Schedule(options, options.max_steps, options.round_steps))
+        self._curriculum, self._task = curriculum, task
         self._on_step, self._on_warning = on_step, on_warning
-        self._schedule = Schedule(options)
-        self._begin = time.perf_counter()
         self._generation_logs: dict[str, Any] = {}
         self._reasons: deque[Counter[str]] = deque(maxlen=diagnostics.WINDOW)
         self._examples: dict[str, str] = {}
@@ -74,27 +66,12 @@ class Recorder(TrainerCallback):
             outcomes = gather_object([(kind(each.row), bool(each.grade.correct)) for each in completions])
             self._curriculum.observe(outcomes, options.num_generations)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._begin = time.perf_counter()
-        torch.manual_seed(step_seed(self._options.seed, state.global_step, args.process_index))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        stop = state.global_step < self._options.max_steps and self._schedule.stop(state.global_step)
-        control.should_save = stop or self._schedule.due(state.global_step)
-        control.should_training_stop |= stop
-        return control
-
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         if "grad_norm" not in logs:  # the summary at the end of training
             return
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._generation_logs = logs
-        for name in ("loss", "grad_norm", "reward"):
-            if not math.isfinite(logs.get(name, 0.0)):
-                raise CountdownError(
-                    f"step {state.global_step}: {name} is {logs[name]}; training stopped, and its last checkpoint is "
-                    "kept; begin again with --restart and a lower --learning-rate or --max-grad-norm."
-                )
+        check_finite(state.global_step, logs, "loss", "grad_norm", "reward")
         row = _row(
             state.global_step, self._generation_logs | {"eval_correct": None} | logs, time.perf_counter() - self._begin
         )
@@ -110,14 +87,9 @@ class Recorder(TrainerCallback):
                 self._on_warning(text)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        PartialState().wait_for_everyone()  # each process writes a part of the checkpoint
-        if args.should_save:
-            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            if self._curriculum:
-                self._journal.evidence = self._curriculum.evidence
-            self._journal.save(checkpoint)
-            best = self._journal.best() if self._options.keep == "best" else None
-            self._store.keep(checkpoint, best[0] if best else None)
+        if self._curriculum:
+            self._journal.evidence = self._curriculum.evidence
+        super().on_save(args, state, control)
 
 
 def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
@@ -159,8 +131,3 @@ def _sample(step: int, completion: GradedCompletion, options: TrainOptions) -> d
 def _contains_multiple(step: int, every: int, span: int) -> bool:
     """Return True if one of the steps 1, 1 + *every*, ... lies within the *span* steps up to *step*."""
     return every > 0 and (step - 1) // every != (step - 1 - span) // every
-
-
-def step_seed(seed: int, step: int, process: int) -> int:
-    """The seed of one step in one process: independent of how the steps before it were run."""
-    return int(np.random.SeedSequence((seed, step, process)).generate_state(1, np.uint64)[0] >> 1)

@@ -11,18 +11,17 @@ from typing import Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError, InputError, ModelError, UsageError
+from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.inference import generate
 from countdown_rl.models import chat_template, files, load, reference, shape
 from countdown_rl.runlog import trackers
+from countdown_rl.runlog.checkpoints import Checkpoints
+from countdown_rl.sft import tuning
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, trl_config
-from countdown_rl.training.checkpoints import Checkpoints
 from countdown_rl.training.config import LOGGING, TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.memory import Estimate
-
-LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 
 #: The memory that a run should find: its estimate times the first, and the second in bytes for CUDA and fragments.
 _MARGIN_SHARE, _MARGIN = 1.1, 2**30
@@ -127,7 +126,7 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     processes.use_one_gpu()
     options.micro_batches(run.processes)
     weights = rewards.parse(options.reward)
-    _check_paths(run, options)
+    Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
     rows, data_input = _read_rows(run.data)
     rewards.check(weights, rows[:2])
     validation = _read_validation(run.data, options) if options.eval_every else []
@@ -141,8 +140,8 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     trackers.check(options.report_to)
     rollouts.check(options, light, sharded=run.sharded)
     inputs = {"model": ref.as_input(), "data": data_input}
-    store = Checkpoints(run.checkpoints, _identity(run, options, inputs))
-    resume = None if run.restart else _latest(store)
+    store = Checkpoints(run.checkpoints, _identity(run, options, inputs), asdict(TrainOptions()) | {"processes": 1})
+    resume = None if run.restart else store.to_resume()
 
     config = shape.read_config(reference.files(base), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
@@ -191,22 +190,6 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     )
 
 
-def _check_paths(run: Run, options: TrainOptions) -> None:
-    """Check that a run can write to its paths.
-
-    Raises:
-        ArtifactError: *out* or *checkpoints* holds what other programs wrote, or *out* cannot be written.
-        UsageError: *checkpoints* or *log* lies in *out*.
-    """
-    for flag, path in (("--checkpoints", run.checkpoints), ("--log", run.log)):
-        if path is not None and Path(path).resolve().is_relative_to(Path(run.out).resolve()):
-            raise UsageError(
-                f"{flag} {path} lies in --out {run.out}, which the run replaces; give a path outside of it."
-            )
-    artifacts.check_writable(run.out, options.kind)  # later: the lock of *checkpoints* would be a file in *out*
-    Checkpoints(run.checkpoints, {}).check()
-
-
 def _read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
     """The training rows at *data* (a data artifact or one JSONL file), and the manifest entry of that input."""
     if data.is_file():
@@ -232,17 +215,12 @@ def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool
     Raises:
         UsageError: it cannot.
     """
-    if options.tune == "all" and ref.base is not None:
-        raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+    tuning.check_model(ref, options, sharded=sharded)
     if options.tune == "all" and options.beta and load.stored_format(ref) == "gguf":
         raise UsageError(
             f"--beta with --tune all needs the initial model a second time, and TRL does not read GGUF files such as "
             f"{ref.source}; leave --beta out, or give the model as safetensors."
         )
-    if sharded:
-        stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
-        if options.precision == "nf4" or stored:
-            raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
 
 
 def check_prompts(
@@ -291,22 +269,7 @@ def _identity(run: Run, options: TrainOptions, inputs: dict[str, Any]) -> dict[s
     """Everything that decides the weights; only a run of the same identity is resumed."""
     settings = {key: value for key, value in asdict(options).items() if key not in LOGGING}
     settings["processes"] = run.processes  # each has its own random numbers
-    return {"options": settings, "inputs": inputs, "versions": artifacts.versions(LIBRARIES)}
-
-
-def _latest(store: Checkpoints) -> Path | None:
-    """The checkpoint to resume from.
-
-    Raises:
-        ArtifactError: the directory holds an unfinished run of another identity.
-    """
-    latest = store.latest()
-    if latest is None and (differences := store.differences()):
-        raise ArtifactError(
-            f"{store.directory} holds an unfinished run that is not this one ({'; '.join(differences)}); "
-            "use its options to continue it, or give --restart (or delete that directory) to begin again."
-        )
-    return latest
+    return {"options": settings, "inputs": inputs, "versions": artifacts.versions(tuning.LIBRARIES)}
 
 
 def _width(precision: str, device: str, skeleton: Any) -> int:

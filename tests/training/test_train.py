@@ -19,9 +19,9 @@ from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.models import chat_template
 from countdown_rl.report import charts
-from countdown_rl.runlog import diagnostics, log
+from countdown_rl.runlog import checkpoints, diagnostics, log
 from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import checkpoints, curriculum, prepare, train
+from countdown_rl.training import curriculum, prepare, train
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
 
@@ -151,7 +151,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(5))
     assert not (tmp_path / "adapter").exists()
-    assert "after step 3" in train.how_to_continue(tmp_path / "checkpoints")
+    assert "after step 3" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
     (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
     notes = []
     result = run(place, tmp_path, on_note=notes.append)
@@ -205,7 +205,7 @@ def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, 
 
     with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
         run(place, tmp_path, on_step=stop)
-    assert "continues after step 2" in train.how_to_continue(tmp_path / "checkpoints")
+    assert "continues after step 2" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
     run(place, tmp_path)
     assert files(tmp_path / "adapter") == files(unbroken.out)
 
@@ -235,7 +235,7 @@ def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypa
     monkeypatch.setattr(Recorder, "on_log", broken)
     with pytest.raises(CountdownError, match=f"step 4: {name} is nan"):
         run(place, tmp_path)
-    assert "continues after step 3" in train.how_to_continue(tmp_path / "checkpoints")
+    assert "continues after step 3" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
     assert not (tmp_path / "adapter").exists()
 
 
@@ -304,9 +304,9 @@ def test_checkpoints_are_saved_by_time(place, tmp_path):
         run(place, tmp_path, options, on_step=killing(3))
     # A checkpoint is written after the row of its step.
     assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
-    hourly = checkpoints.Schedule(replace(SMALL, save_steps=0, save_minutes=60))
+    hourly = checkpoints.Schedule(replace(SMALL, save_steps=0, save_minutes=60), 6)
     assert not any(hourly.due(step) for step in range(1, 6))
-    by_round = checkpoints.Schedule(replace(SMALL, save_steps=0, save_minutes=1e-9, num_iterations=2))
+    by_round = checkpoints.Schedule(replace(SMALL, save_steps=0, save_minutes=1e-9), 6, 2)
     assert [step for step in range(1, 7) if by_round.due(step)] == [2, 4]
 
 
@@ -592,7 +592,8 @@ def test_parameters_are_counted_unpacked_and_unsharded(unbroken):
     trained[0].ds_numel = trained[0].numel()
     trained[0].data = torch.empty(0)  # as ZeRO-3 leaves it
     loaded = SimpleNamespace(precision="nf4", storage="bitsandbytes-nf4")
-    facts = train._facts(SimpleNamespace(model=model), SMALL, loaded, unbroken)
+    prepared = SimpleNamespace(options=SMALL, rows=[SimpleNamespace(task="countdown")])
+    facts = train._facts(SimpleNamespace(model=model), prepared, loaded, unbroken)
     adapter = trained[0].ds_numel + sum(parameter.numel() for parameter in trained[1:])
     assert (facts["trainable_parameters"], facts["total_parameters"]) == (adapter, count + adapter)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of one training run.
+"""Checkpoints of one run of ``sft`` or ``train``.
 
 A checkpoint counts once its ``complete`` mark, with the digests of its files, is on disk, and only then is the one
 before it removed, so a run that is killed at any moment has a checkpoint to resume from.
@@ -9,13 +9,11 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts, processes
-from countdown_rl.errors import ArtifactError
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.errors import ArtifactError, UsageError
 
 RUN = "run.json"
 MARK = "complete"
@@ -26,23 +24,55 @@ _NAMED = 3
 
 
 class Checkpoints:
-    """The checkpoints under *directory* of the run with *identity*: everything that decides what it computes."""
+    """The checkpoints under *directory* of the run with *identity*: everything that decides what it computes.
 
-    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
+    *defaults* are those of the options, for a run of a version that had fewer.
+    """
+
+    def __init__(self, directory: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
         self.identity = json.loads(json.dumps(identity))  # as it is read back from disk
+        self._defaults = json.loads(json.dumps(defaults or {}))
 
-    def check(self) -> None:
-        """Check that all checkpoints in the directory are of ``train``, which removes them.
+    def check_paths(self, out: Path, kind: str, log: Path | None) -> None:
+        """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
 
         Raises:
-            ArtifactError: there are some, and no file about their run.
+            ArtifactError: *out* or this directory holds what other programs wrote, or *out* cannot be written.
+            UsageError: this directory or *log* lies in *out*.
         """
+        for flag, path in (("--checkpoints", self.directory), ("--log", log)):
+            if path is not None and path.resolve().is_relative_to(out.resolve()):
+                raise UsageError(
+                    f"{flag} {path} lies in --out {out}, which the run replaces; give a path outside of it."
+                )
+        artifacts.check_writable(out, kind)  # later: the lock of *checkpoints* would be a file in *out*
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(
-                f"{others[0]} was not written by countdown-rl train; give --checkpoints another directory, or remove "
-                "it first."
+                f"{others[0]} was not written by countdown-rl; give --checkpoints another directory, or remove it "
+                "first."
             )
+
+    def to_resume(self) -> Path | None:
+        """The checkpoint to resume from.
+
+        Raises:
+            ArtifactError: the directory holds an unfinished run of another identity.
+        """
+        latest = self.latest()
+        if latest is None and (differences := self.differences()):
+            raise ArtifactError(
+                f"{self.directory} holds an unfinished run that is not this one ({'; '.join(differences)}); use its "
+                "options to continue it, or give --restart (or delete that directory) to begin again."
+            )
+        return latest
+
+    def how_to_continue(self) -> str:
+        """The sentence for a user who stopped a run."""
+        latest = self.newest()
+        if latest is None:
+            return "There is no checkpoint of this run yet; the same command starts it again."
+        return f"The same command continues after step {step_of(latest)}; add --restart to begin again."
 
     def differences(self) -> list[str]:
         """The differences between this run and the unfinished one in the directory; empty where there is none.
@@ -72,9 +102,8 @@ class Checkpoints:
         """The identity of the run in the directory; an option that is newer than it had its default."""
         try:
             kept = json.loads((self.directory / RUN).read_bytes())["run"]
-            defaults = json.loads(json.dumps(asdict(TrainOptions()) | {"processes": 1}))
-            for name in self.identity.get("options", {}).keys() & defaults.keys():
-                kept["options"].setdefault(name, defaults[name])
+            for name in self.identity.get("options", {}).keys() & self._defaults.keys():
+                kept["options"].setdefault(name, self._defaults[name])
             return kept
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -135,11 +164,16 @@ class Checkpoints:
 
 
 class Schedule:
-    """When to save a checkpoint: every so many steps or minutes, at the end of a round, before the last step."""
+    """When to save a checkpoint: every so many steps or minutes, at the end of a round, before the last step.
 
-    def __init__(self, options: TrainOptions) -> None:
-        self._round_steps, self._max_steps = options.round_steps, options.max_steps
-        self._every = -(-options.save_steps // self._round_steps) * self._round_steps
+    Args:
+        options: ``save_steps`` and ``save_minutes``.
+        round_steps: steps that use one round of completions.
+    """
+
+    def __init__(self, options: Any, max_steps: int, round_steps: int = 1) -> None:
+        self._round_steps, self._max_steps = round_steps, max_steps
+        self._every = -(-options.save_steps // round_steps) * round_steps
         self._seconds = options.save_minutes * 60
         self._last = time.monotonic()
 

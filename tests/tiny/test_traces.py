@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.errors import InputError
-from countdown_rl.tasks import traces
-from countdown_rl.tasks.traces import find_plan, trace
+from countdown_rl.tiny import traces
+from countdown_rl.tiny.traces import find_plan, trace
 
 DRAWN = random.Random(1)
 

@@ -32,7 +32,9 @@ from itertools import islice, pairwise
 from typing import Any
 
 from countdown_rl.errors import InputError
-from countdown_rl.puzzle.rules import OPERATORS, Puzzle
+from countdown_rl.puzzle.rules import OPERATORS
+from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.task import Row
 
 #: The largest result of a step.
 LIMIT = 999
@@ -162,9 +164,15 @@ def find_plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
     return {count: _set_cover(alike) for count, alike in sorted(puzzles.items())}
 
 
-def supports(puzzle: Puzzle) -> bool:
-    """Return True if *puzzle* allows all operators, as the ways of a plan use them all."""
-    return puzzle.operators == OPERATORS
+def unsupported(row: Row) -> str:
+    """Return the reason why no trace is written for *row*, as in "traces use all operators"; "" where one is."""
+    if not isinstance(row, CountdownRow):
+        return "are for Countdown puzzles only"
+    if len(row["nums"]) < 2:
+        return "combine at least two numbers"
+    if row.puzzle.operators != OPERATORS:
+        return "use all operators"
+    return "are not written in the style lines" if row.style.lines else ""
 
 
 def plan_of(facts: Mapping[str, Any]) -> dict[int, list[Way]]:

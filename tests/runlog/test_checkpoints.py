@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from countdown_rl.errors import ArtifactError
-from countdown_rl.training import checkpoints
+from countdown_rl.runlog import checkpoints
 
 
 def kept(directory, *steps):
@@ -103,11 +103,11 @@ def test_a_mark_that_was_not_written_whole_is_none(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])
 def test_checkpoints_of_other_programs_are_refused(tmp_path, name):
     store = checkpoints.Checkpoints(tmp_path, {"a": 1})
-    store.check()
+    store.check_paths(tmp_path / "out", "adapter", None)
     (tmp_path / name).mkdir()
     with pytest.raises(ArtifactError, match=name):
-        store.check()
-    kept(tmp_path / "c", 2).check()
+        store.check_paths(tmp_path / "out", "adapter", None)
+    kept(tmp_path / "c", 2).check_paths(tmp_path / "out", "adapter", None)
 
 
 def test_directories_with_other_names_are_left_alone(tmp_path):

@@ -10,10 +10,10 @@ from itertools import islice
 from typing import Any
 
 from countdown_rl.models import chat_template
-from countdown_rl.sft.config import SftOptions
-from countdown_rl.tasks import traces
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
+from countdown_rl.tiny import traces
+from countdown_rl.tiny.config import PretrainOptions
 
 #: Rows that the tokenizer is made from.
 CORPUS = 5_000
@@ -42,7 +42,7 @@ def corpus(rows: Sequence[Row], plan: traces.Plan) -> list[str]:
     return texts
 
 
-def examples(rows: Sequence[Row], plan: traces.Plan, options: SftOptions, tokens: Any) -> Iterator[Example]:
+def examples(rows: Sequence[Row], plan: traces.Plan, options: PretrainOptions, tokens: Any) -> Iterator[Example]:
     """Yield examples without end: one per row and epoch, decided by the seed, the epoch and the row's index."""
     epoch = 0
     while True:
@@ -80,7 +80,7 @@ def drill(row: Mapping[str, Any], rng: random.Random) -> Row:
     return parse_row(kept | {"nums": numbers, "target": rng.randint(10, 100)})
 
 
-def batches(examples: Iterator[Example], options: SftOptions) -> Iterator[list[Batch]]:
+def batches(examples: Iterator[Example], options: PretrainOptions) -> Iterator[list[Batch]]:
     """Yield steps without end, each a list of micro-batches of about ``batch_tokens`` tokens in all."""
     rng = random.Random(options.seed)
     step: list[Batch] = []

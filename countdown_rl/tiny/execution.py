@@ -1,8 +1,4 @@
-"""Faults in completions, and whether a completion would have been correct with one of them repaired.
-
-A completion in the language of :mod:`countdown_rl.tasks.traces` is compared, line by line, with the way that each line
-names, and executed again. Of any other text only the format, the equations and the answer can be checked.
-"""
+"""Reader of search traces for ``diagnose``: each line is compared with the way that it names, and executed again."""
 
 import re
 from collections import Counter
@@ -10,21 +6,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from countdown_rl.puzzle import arithmetic, expression
-from countdown_rl.tasks import traces
+from countdown_rl.puzzle.expression import operators, parse
+from countdown_rl.puzzle.rules import OPERATORS
+from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.reading import ANSWER, LIMIT, wrong_step
 from countdown_rl.tasks.task import Row
+from countdown_rl.tiny import traces
 
 HEADING, REPEAT, OTHER, MALFORMED = "wrong heading", "repeated line", "line other than its way", "malformed line"
 WRONG_YES, MISSED_YES, END = "wrong yes", "missed yes", "end without yes"
-LIMIT, FORMAT, ANSWER = "token limit", "format", "answer other than its work"
+#: Counts of lines within which the share of puzzles solved is given.
+LINES = (1, 2, 4, 8, 16, 32)
 
 _LINE = re.compile(rf"([0-9]{{1,9}})\. (.*?) ({'|'.join(traces.SKIPS)}|yes)")
 _STEP = re.compile(r"([0-9]{1,9}) ([-+*/]) ([0-9]{1,9})(?: = ([0-9]{1,9}))?")
 
 
-def wrong_step(operator: str) -> str:
-    """The name of the fault of a step with a wrong result."""
-    return f"wrong {operator}"
+#: A graded sample and its row.
+Graded = tuple[Mapping[str, Any], CountdownRow]
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,64 @@ class Execution:
         return traces.written(way, line, reached=reached), reached
 
 
+class TraceReader:
+    """Reader of the completions of a model that was trained on the traces of *plan*."""
+
+    def __init__(self, plan: traces.Plan) -> None:
+        self._plan = plan
+
+    def read(self, sample: Mapping[str, Any], row: Row) -> Execution | None:
+        """Read the completion of *sample*, an answer to *row*; None where it is not in the trace language."""
+        return read(sample["completion"], row, self._plan)
+
+    def solved_within(self, samples: Sequence[Graded]) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the shares of puzzles solved within each of :data:`LINES` lines of the search.
+
+        By operator in the expression needed, beside ``all``: those of the ``model``, and the exact ones of the
+        ``teacher`` and of the ``plan in order``, without a mistake.
+        """
+        searches = {name: self._exact(samples, in_order=name != "teacher") for name in ("teacher", "plan in order")}
+        curves: dict[str, dict[str, list[list[float]]]] = {}
+        for sample, row in samples:
+            if len(row["nums"]) not in self._plan:
+                continue
+            trace = self.read(sample, row)
+            lines = len(trace.lines) if trace and sample["correct"] else max(LINES) + 1
+            expression = row.right_answer
+            for group in ("all", *(operators(parse(expression).tree) if expression else ())):
+                by_name = curves.setdefault(group, {name: [] for name in ("model", *searches)})
+                by_name["model"].append([float(lines <= count) for count in LINES])
+                for name, exact in searches.items():
+                    by_name[name].append(exact[row.id])
+
+        def means(rows: Sequence[Sequence[float]]) -> dict[str, float]:
+            columns = zip(LINES, *rows, strict=True)
+            return {str(count): round(sum(shares) / len(shares), 6) for count, *shares in columns}
+
+        return {
+            group: {name: means(rows) for name, rows in curves[group].items()}
+            for group in ("all", *OPERATORS)
+            if group in curves
+        }
+
+    def _exact(self, samples: Sequence[Graded], *, in_order: bool) -> dict[str, list[float]]:
+        """The shares of :meth:`solved_within` of a search without a mistake, by puzzle."""
+        exact: dict[str, list[float]] = {}
+        for size in self._plan:
+            rows = {row.id: row for _, row in samples if len(row["nums"]) == size}
+            if rows:
+                reaching = [traces.reaching(row, self._plan) for row in rows.values()]
+                curves = traces.solved_by_line(reaching, max(LINES), in_order=in_order)
+                exact |= {key: [curve[k - 1] for k in LINES] for key, curve in zip(rows, curves, strict=True)}
+        return exact
+
+
+def reader(facts: Sequence[Mapping[str, Any]]) -> TraceReader | None:
+    """Return the reader for a model, of which or of whose base *facts* say that it was trained on traces."""
+    plans = [traces.plan_of(values) for values in facts if "plan" in values]
+    return TraceReader(plans[-1]) if plans else None
+
+
 def read(completion: str, row: Mapping[str, Any], plan: traces.Plan) -> Execution | None:
     """Read *completion*, an answer to the puzzle *row*; None where it is not in the trace language."""
     execution = Execution(row, plan.get(len(row["nums"]), ()))
@@ -148,52 +205,3 @@ def _read_line(text: str, numbers: Sequence[int], execution: Execution, seen: se
         faults.add(REPEAT)
     seen.add(way)
     return WrittenLine(text, way, yes, faults)
-
-
-@dataclass
-class FreeText:
-    """A completion in any other language; ``equations`` are (left side, value claimed, operators if it is wrong)."""
-
-    row: Row
-    equations: list[tuple[str, str, Collection[str]]] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
-    steps: Counter[str] = field(default_factory=Counter)
-
-    def repaired(self, fault: str, budget: float) -> bool:
-        """Return True if an equation reaches the target where *fault* never happens.
-
-        The result of a repaired equation replaces the wrong one in those that follow. Nothing is known of the text
-        beyond the token limit: a completion that reached it counts as correct.
-        """
-        known: dict[str, str] = {}
-        given = set(map(str, self.row.get("nums", ())))
-        for left, claim, wrong in self.equations:
-            if wrong and fault not in map(wrong_step, wrong):
-                continue
-            text = re.sub(r"\d+", lambda n: n[0] if n[0] in given else known.get(n[0], n[0]), left)
-            if not self.row.judge(text)[1]:
-                return True
-            if len(text) < expression.MAX_LENGTH:
-                known[claim] = f"({text})"
-        return fault == LIMIT
-
-
-def read_text(sample: Mapping[str, Any], row: Row) -> FreeText:
-    """Read the completion of the graded *sample* as text in any language."""
-    text = FreeText(row)
-    for piece in arithmetic.pieces(sample["completion"]):
-        if piece.kind not in ("right", "wrong"):
-            continue
-        left, claim = piece.text.rsplit("=", 1)
-        operators = expression.operators(expression.parse(left).tree)
-        text.steps.update(operators)
-        wrong = operators if piece.kind == "wrong" else ()
-        text.faults.update(map(wrong_step, wrong))
-        text.equations.append((left, claim.strip(), wrong))
-    if sample["truncated"]:
-        text.faults[LIMIT] = 1
-    elif sample["value"] is None and not sample["correct"]:
-        text.faults[FORMAT] = 1
-    elif not sample["correct"]:
-        text.faults[ANSWER] = 1
-    return text

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.tasks import traces
+from countdown_rl.tiny import traces
 
 #: Rows of logits computed at a time.
 CHUNK = 512
@@ -29,9 +29,8 @@ class TeacherLabels:
         ids = tokenizer([*numbers, *(f" {skip}\n" for skip in traces.SKIPS)], add_special_tokens=False)["input_ids"]
         tokens = torch.tensor([first for first, *_ in ids], device=device)
         self._kind = torch.zeros(vocab_size, dtype=torch.long, device=device)  # (V,)
-        if all(len(pieces) == 1 for pieces in ids):  # other tokenizers get hard labels only
-            self._kind[tokens[: len(numbers)]] = _NUMBER
-            self._kind[tokens[len(numbers) :]] = _SKIP
+        self._kind[tokens[: len(numbers)]] = _NUMBER
+        self._kind[tokens[len(numbers) :]] = _SKIP
         self.tokens = torch.cat([tokens[: len(traces.SKIPS)], tokens[len(numbers) :]])
 
     def __call__(self, labels: torch.Tensor, ways: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,148 @@
+"""Trainer callbacks that ``sft`` and ``train`` share: checkpoints, and evaluations on validation puzzles."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from transformers import TrainerCallback
+
+from countdown_rl import artifacts, processes
+from countdown_rl.errors import CountdownError
+from countdown_rl.models import chat_template
+from countdown_rl.models.load import Loaded
+from countdown_rl.runlog.checkpoints import Checkpoints, Schedule
+from countdown_rl.runlog.journal import Journal
+from countdown_rl.runlog.log import SftRow, rounded
+from countdown_rl.sft import tuning
+
+
+class Saver(TrainerCallback):
+    """Seeds each step, and saves checkpoints with *journal* in *store* when *schedule* says so."""
+
+    def __init__(self, options: Any, journal: Journal, store: Checkpoints, schedule: Schedule) -> None:
+        self._options, self._journal, self._store, self._schedule = options, journal, store, schedule
+        self._begin = time.perf_counter()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._begin = time.perf_counter()
+        torch.manual_seed(step_seed(self._options.seed, state.global_step, args.process_index))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        stop = state.global_step < self._journal.max_steps and self._schedule.stop(state.global_step)
+        control.should_save = stop or self._schedule.due(state.global_step)
+        control.should_training_stop |= stop
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        PartialState().wait_for_everyone()  # each process writes a part of the checkpoint
+        if args.should_save:
+            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            self._journal.save(checkpoint)
+            best = self._journal.best() if self._options.keep == "best" else None
+            self._store.keep(checkpoint, best[0] if best else None)
+
+
+def check_finite(step: int, logs: dict[str, Any], *names: str) -> None:
+    """Check that the figures *names* in *logs* are finite.
+
+    Raises:
+        CountdownError: one is not.
+    """
+    for name in names:
+        if not math.isfinite(logs.get(name, 0.0)):
+            raise CountdownError(
+                f"step {step}: {name} is {logs[name]}; training stopped, and its last checkpoint is kept; begin again "
+                "with --restart and a lower --learning-rate or --max-grad-norm."
+            )
+
+
+class Recorder(Saver):
+    """The same for ``sft``, with a row of the log for each step.
+
+    Attributes:
+        figures: further figures of the next row.
+    """
+
+    def __init__(self, *args: Any, on_step: Callable[[SftRow], None]) -> None:
+        super().__init__(*args)
+        self.figures: dict[str, float] = {}
+        self._on_step = on_step
+        self._tokens = self._journal.rows[-1].tokens if self._journal.rows else 0.0  # of an interrupted run
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+        if "grad_norm" not in logs:  # the summary at the end of training
+            return
+        check_finite(state.global_step, logs, "loss", "grad_norm")
+        row = SftRow(
+            step=state.global_step,
+            loss=rounded(logs["loss"]),
+            token_accuracy=rounded(logs["mean_token_accuracy"]),
+            tokens=self._tokens + logs["num_tokens"],
+            grad_norm=rounded(logs["grad_norm"]),
+            learning_rate=rounded(logs["learning_rate"]),
+            seconds=rounded(time.perf_counter() - self._begin),
+            eval_correct=self.figures.pop("eval_correct", None),
+        )
+        self._journal.add_row(row)
+        if processes.is_main():
+            self._on_step(row)
+
+
+class Validation(TrainerCallback):
+    """Completes the validation puzzles greedily every ``eval_every`` steps and after the last one.
+
+    Where the best weights are kept, before the first step too: those of the start are kept if none are better.
+
+    Args:
+        complete: the most likely completion of each prompt.
+        figures: where ``eval_correct`` goes.
+    """
+
+    def __init__(
+        self,
+        prepared: Any,
+        trainer: Any,
+        loaded: Loaded,
+        journal: Journal,
+        *,
+        complete: Callable[[list[str]], list[str]],
+        figures: dict[str, float],
+    ) -> None:
+        self._options, self._rows, self._store = prepared.options, prepared.validation, prepared.store
+        self._trainer, self._base, self._journal = trainer, loaded.ref.base or loaded.ref, journal
+        self._complete, self._figures = complete, figures
+        self._prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in self._rows]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._options.keep == "best" and state.global_step == 0:
+            self._journal.start = self._evaluate(0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step % self._options.eval_every == 0 or state.global_step == self._journal.max_steps:
+            self._figures["eval_correct"] = self._evaluate(state.global_step)
+
+    def _evaluate(self, step: int) -> float:
+        """The share solved by the weights after *step*, which are saved if they are to be kept and are the best."""
+        texts = self._complete(self._prompts)
+        correct = rounded(
+            sum(row.grade(text).correct for row, text in zip(self._rows, texts, strict=True)) / len(texts)
+        )
+        best = self._journal.best()  # the row of this step follows
+        if self._options.keep == "best" and (best is None or correct > best[1]):
+            state = tuning.gathered(self._trainer)
+            if processes.is_main():
+                directory = self._store.best(step)
+                directory.mkdir(parents=True, exist_ok=True)
+                tuning.save_weights(self._trainer, self._base, self._options, directory, state)
+                artifacts.fsync(directory)
+        return correct
+
+
+def step_seed(seed: int, step: int, process: int) -> int:
+    """The seed of one step in one process: independent of how the steps before it were run."""
+    return int(np.random.SeedSequence((seed, step, process)).generate_state(1, np.uint64)[0] >> 1)

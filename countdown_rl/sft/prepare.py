@@ -1,0 +1,145 @@
+"""Preparation of supervised fine-tuning: all that can be checked without loading weights."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts, processes
+from countdown_rl.data import jsonl
+from countdown_rl.errors import UsageError
+from countdown_rl.models import load, reference, shape
+from countdown_rl.runlog import trackers
+from countdown_rl.runlog.checkpoints import Checkpoints
+from countdown_rl.sft import demonstrations, tuning
+from countdown_rl.sft.config import SftOptions
+from countdown_rl.sft.demonstrations import Demonstrations
+from countdown_rl.tasks.task import Row
+
+#: Options about logging and checkpoints, which do not change the weights.
+_LOGGING = ("save_steps", "save_minutes", "logging_steps", "report_to", "threads")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The inputs, outputs and processes of a run; as for ``train``.
+
+    Attributes:
+        files: demonstrations.
+        data: a data artifact: its test puzzles are kept out, its validation puzzles evaluated.
+    """
+
+    model: str
+    files: Sequence[Path]
+    out: Path
+    checkpoints: Path
+    data: Path | None = None
+    log: Path | None = None
+    revision: str | None = None
+    restart: bool = False
+    trust_remote_code: bool = False
+    sharded: bool = field(default_factory=processes.shards_weights)
+    processes: int = field(default_factory=processes.world_size)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can start.
+
+    Attributes:
+        examples: token ids and labels, see :func:`demonstrations.tokenize`; packed where that was asked for.
+        prompt: the messages of the first demonstration of a task's row.
+        validation: the rows that are evaluated during training.
+        resume: the checkpoint to continue from.
+        longest: tokens of the longest example.
+    """
+
+    run: Run
+    options: SftOptions
+    ref: reference.ModelRef
+    demonstrations: Demonstrations
+    examples: Any
+    validation: list[Row]
+    inputs: dict[str, Any]
+    store: Checkpoints
+    resume: Path | None
+    parameters: int
+    learning_rate: float
+    max_steps: int
+    longest: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The values that ``--check --json`` prints."""
+        names = ("parameters", "learning_rate", "max_steps", "longest")
+        values = {name: getattr(self, name) for name in names}
+        return {"model": self.ref.reference, "demonstrations": self.demonstrations.facts()} | values
+
+
+def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> Prepared:
+    """Check everything that *run* needs before its weights are loaded; nothing is written.
+
+    Raises:
+        CountdownError: the run cannot start.
+    """
+    processes.ignore_scheduler()
+    if options.batch_size % (options.micro_batch * run.processes):
+        raise UsageError(
+            f"{run.processes} processes cannot share {options.batch_size} demonstrations evenly in batches of "
+            f"--micro-batch {options.micro_batch}; change --batch-size."
+        )
+    if options.eval_every and run.data is None:
+        raise UsageError("--eval-every evaluates the validation puzzles of --data; give that too.")
+    if options.eval_every and run.sharded:
+        raise UsageError("--eval-every needs all weights in each process; use --launch ddp or zero2.")
+    Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
+    ref = reference.resolve(run.model, revision=run.revision)
+    light = reference.without_weights(ref)
+    tuning.check_model(light, options, sharded=run.sharded)
+    trackers.check(options.report_to)
+    load.silence_libraries()
+    known, inputs = demonstrations.read(options, run.files, run.data, on_row)
+    validation = (
+        jsonl.read_rows(run.data / "valid.jsonl")[: options.eval_size] if run.data and options.eval_every else []
+    )
+    config = shape.read_config(reference.files(light.base or light), trust_remote_code=run.trust_remote_code)
+    parameters = shape.skeleton(config, trust_remote_code=run.trust_remote_code).num_parameters()
+    tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
+    examples = dataset(demonstrations.tokenize(known.kept, tokenizer, options.max_length), options)
+    context = shape.ModelShape.of(config).context_length
+    longest = max(map(len, examples["input_ids"]))
+    if context and longest > context:
+        raise UsageError(f"the model reads {context} tokens, and a demonstration has {longest}; lower --max-length.")
+    inputs = {"model": ref.as_input()} | inputs
+    settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
+    identity = {
+        "options": settings | {"processes": run.processes},
+        "inputs": inputs,
+        "versions": artifacts.versions(tuning.LIBRARIES),
+    }
+    store = Checkpoints(run.checkpoints, identity)
+    steps_per_epoch = ceil(len(examples) / options.batch_size)
+    return Prepared(
+        run=run,
+        options=options,
+        ref=ref,
+        demonstrations=known,
+        examples=examples,
+        validation=validation,
+        inputs=inputs,
+        store=store,
+        resume=None if run.restart else store.to_resume(),
+        parameters=parameters,
+        learning_rate=options.rate(parameters),
+        max_steps=options.max_steps or ceil(options.num_train_epochs * steps_per_epoch),
+        longest=longest,
+    )
+
+
+def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
+    """The data set of *examples*, packed where *options* say so."""
+    import datasets
+    from trl import pack_dataset
+
+    rows = datasets.Dataset.from_list(examples)
+    return pack_dataset(rows.shuffle(seed=options.seed), options.max_length) if options.packing else rows

@@ -1,0 +1,168 @@
+"""Parts of a fine-tuning run that ``sft`` and ``train`` share: loading, running, saving, and the artifact."""
+
+import copy
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts, processes
+from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.inference.generate import out_of_memory
+from countdown_rl.models import chat_template, load, lora, reference
+from countdown_rl.runlog import trackers
+from countdown_rl.runlog.journal import Journal
+
+LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
+
+
+def check_model(ref: reference.ModelRef, options: Any, *, sharded: bool) -> None:
+    """Check that *ref* can be trained with *options*.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if options.tune == "all" and ref.base is not None:
+        raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+    if sharded:
+        stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
+        if options.precision == "nf4" or stored:
+            raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
+
+
+def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool) -> load.Loaded:
+    """Load the model *ref* for training; an adapter is trained further as it is."""
+    import torch
+
+    torch.set_num_threads(options.threads or processes.cpu_threads())
+    loaded = load.load(
+        ref,
+        precision=options.precision,
+        trust_remote_code=trust_remote_code,
+        trainable=ref.base is not None,
+        sharded=processes.uses_fsdp(),
+    )
+    if loaded.device == "cpu":
+        processes.keep_freed_memory()
+    return loaded
+
+
+def lora_config(options: Any, ref: reference.ModelRef) -> Any:
+    """The configuration of a new adapter on all linear layers; None where there is one, or all weights are trained."""
+    import peft
+
+    if options.tune == "all" or ref.base is not None:
+        return None
+    return peft.LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def run(trainer: Any, prepared: Any, journal: Journal, *, longest: str) -> None:
+    """Train from the checkpoint of *prepared* or from the start, until the last step or a signal.
+
+    Args:
+        longest: the option that bounds the tokens of a sequence.
+
+    Raises:
+        Terminated: a signal came.
+        ModelError: the memory is exhausted; MemoryError in all but the first process.
+    """
+    store, resume = prepared.store, prepared.resume
+    trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
+    if not resume and processes.is_main():
+        store.begin()
+    trainer.accelerator.wait_for_everyone()
+    journal.write()
+    with trackers.prints_to_stderr(prepared.options.report_to), processes.deferred_signals():
+        try:
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            # A CountdownError is printed by rank 0 alone, and the memory of another process may be exhausted.
+            raise (ModelError if processes.is_main() else MemoryError)(
+                f"the run does not fit in memory; lower --micro-batch or {longest}, or add --gradient-checkpointing."
+            ) from error
+        if (number := processes.pending_signal()) and trainer.state.global_step < journal.max_steps:
+            raise processes.Terminated(number)
+    if journal.rows[-1].step < journal.max_steps:  # stopped on a collapse
+        journal.write()
+
+
+def gathered(trainer: Any) -> dict[str, Any] | None:
+    """The weights by name where each process holds a part of them, else None. Call it in all processes."""
+    zero = getattr(trainer.accelerator.state.deepspeed_plugin, "zero_stage", 0)
+    if not (trainer.is_fsdp_enabled or zero == 3):
+        return None
+    return dict(trainer.accelerator.get_state_dict(trainer.model_wrapped))
+
+
+def save_weights(
+    trainer: Any, base: reference.ModelRef, options: Any, directory: Path, state: dict[str, Any] | None = None
+) -> None:
+    """Write the trained weights to *directory*: an adapter over *base*, or a checkpoint of the whole model in bf16.
+
+    Args:
+        state: the weights, where the processes hold parts of them.
+    """
+    import torch
+
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    if options.tune == "lora":
+        lora.save(policy, directory, base=base.location, revision=base.revision, weights=state)
+        return
+    dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
+    tensors = (state or policy.state_dict()).items()
+    tied = policy.all_tied_weights_keys
+    policy.save_pretrained(directory, state_dict={name: value.to(dtype) for name, value in tensors if name not in tied})
+    config = copy.deepcopy(policy.config)
+    config.dtype = dtype  # not of the weights that are being trained
+    config.save_pretrained(directory)
+
+
+def finish(
+    trainer: Any,
+    loaded: load.Loaded,
+    prepared: Any,
+    journal: Journal,
+    facts: Mapping[str, Any],
+    *,
+    prompt: Sequence[Mapping[str, str]] | None,
+) -> None:
+    """Write the artifact of the run *prepared*, and clear its checkpoints.
+
+    Args:
+        prompt: messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`.
+    """
+    options, store, ref = prepared.options, prepared.store, prepared.ref
+    best = journal.best() if options.keep == "best" else None
+    state = None if best else gathered(trainer)
+    if processes.is_main():
+        described = asdict(options) | {"model": ref.reference, "revision": ref.revision}
+        with artifacts.writing(
+            prepared.run.out, options.kind, options=described, inputs=prepared.inputs, libraries=LIBRARIES
+        ) as draft:
+            if best:
+                shutil.copytree(store.best(best[0]), draft.path, dirs_exist_ok=True)
+            else:
+                save_weights(trainer, ref.base or ref, options, draft.path, state)
+            if prompt:
+                chat_template.complete_user_turn(loaded.tokenizer, prompt)
+            loaded.tokenizer.save_pretrained(draft.path)
+            draft.facts.update(facts)
+        store.clear()
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
+
+
+def evaluated(options: Any, journal: Journal) -> dict[str, Any]:
+    """The step of the weights that are kept, and their evaluation; nothing without evaluations."""
+    last = journal.rows[-1]
+    step, correct = (options.keep == "best" and journal.best()) or (last.step, last.eval_correct)
+    return {} if correct is None else {"kept_step": step, "eval_correct": correct}

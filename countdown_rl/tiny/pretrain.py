@@ -1,0 +1,203 @@
+"""Pretraining of the shipped model: a small Llama and its tokenizer from nothing, on the traces of
+:mod:`countdown_rl.tiny.traces`."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts, processes
+from countdown_rl.data import jsonl
+from countdown_rl.errors import InputError
+from countdown_rl.models import chat_template, load
+from countdown_rl.tasks.task import Row
+from countdown_rl.tiny import batches, tokenizer, traces
+from countdown_rl.tiny.config import PretrainOptions
+
+LIBRARIES = ("tokenizers", "torch", "transformers")
+_LOG_STEPS = 10
+#: Periods of the Fourier features of a number, and of its logarithm.
+_PERIODS = (2, 3, 4, 5, 7, 9, 10, 11, 13, 20, 25, 50, 100, 200, 500, 1_000, 2_000)
+_LOG_PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+OnStep = Callable[[int, int, float], None]
+
+
+def make(options: PretrainOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
+    """Train on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
+
+    The plan of the traces (see :func:`traces.find_plan`) is recorded in the manifest. Returns the facts of
+    :func:`train`.
+
+    Raises:
+        CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was changed.
+    """
+    artifacts.check_writable(out, "model")
+    inputs = {"data": artifacts.read(data, "data").as_input()}
+    rows = jsonl.read_rows(data / "train.jsonl")
+    if reason := next(filter(None, map(traces.unsupported, rows)), ""):
+        raise InputError(f"{data}: traces {reason}; give --data other puzzles.")
+    settings = {key: value for key, value in asdict(options).items() if key != "threads"}
+    plan = traces.find_plan(rows)
+    for count, ways in plan.items():
+        if not ways:
+            raise InputError(f"{data}: no puzzle of {count} numbers is solved by a line of a trace; leave these out.")
+    load.silence_libraries()
+    with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
+        facts = train(rows, plan, options, draft.path, on_step)
+        draft.facts.update(facts | {"plan": {str(count): ways for count, ways in plan.items()}})
+    return facts
+
+
+def train(
+    rows: Sequence[Row], plan: traces.Plan, options: PretrainOptions, out: Path, on_step: OnStep | None = None
+) -> dict[str, Any]:
+    """Train on traces of *rows*, and save weights (safetensors, bf16) and tokenizer to the directory *out*.
+
+    ``on_step(step, steps, loss)`` is called every few steps; the loss is in nats per token.
+
+    Returns:
+        Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the steps.
+    """
+    import torch
+    from transformers import set_seed
+
+    torch.set_num_threads(options.threads or processes.cpu_threads())
+    set_seed(options.seed)
+    tokens = tokenizer.build(batches.corpus(rows, plan), options.vocab_size)
+    model = _new_model(options, tokens).to(load.device_name("auto"))
+    model.train()
+    examples = batches.examples(rows, plan, options, tokens)
+    losses, seen = _fit(model, tokens, batches.batches(examples, options), options, on_step)
+    model.to(torch.bfloat16).save_pretrained(out)
+    chat_template.complete_user_turn(tokens, rows[0].messages())
+    tokens.save_pretrained(out)
+    tail = losses[-max(1, len(losses) // 10) :]
+    return {"parameters": model.num_parameters(), **seen, "loss": round(sum(tail) / len(tail), 4)}
+
+
+def _new_model(options: PretrainOptions, tokens: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=-(-len(tokens) // 64) * 64,
+        hidden_size=options.hidden_size,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.heads,
+        intermediate_size=options.intermediate_size,
+        max_position_embeddings=options.context,
+        tie_word_embeddings=True,
+        bos_token_id=tokens.bos_token_id,
+        eos_token_id=tokens.eos_token_id,
+        pad_token_id=tokens.pad_token_id,
+    )
+    model = LlamaForCausalLM(config)
+    _initialize_embeddings(model.get_input_embeddings().weight, tokens)
+    return model
+
+
+def _initialize_embeddings(weight: Any, tokens: Any) -> None:
+    """Set the embeddings *weight* (V, H) in place: about unit length, those of numbers with Fourier features.
+
+    Tokens of equal numbers share features of the number's residues and size, and tokens of equal form ("48, " and
+    "7, ") share a vector of the form; cf. Fourier number embedding (Zhou et al. 2025, arXiv:2502.09741).
+    """
+    import torch
+
+    with torch.no_grad():
+        width = weight.size(1)
+        weight.normal_()
+        count = len(_PERIODS) + len(_LOG_PERIODS)
+        mixing = torch.randn(2 * count, width) / count**0.5
+        forms: dict[str, torch.Tensor] = {}
+        vocab = sorted(tokens.get_vocab().items(), key=lambda item: item[1])  # its own order changes between runs
+        for token, index in vocab:
+            if (parts := tokenizer.number_of(token)) is not None:
+                number, form = parts
+                angles = [2 * math.pi * number / period for period in _PERIODS]
+                angles += [2 * math.pi * math.log(number + 1) / period for period in _LOG_PERIODS]
+                features = torch.tensor([wave(angle) for angle in angles for wave in (math.cos, math.sin)])
+                if form not in forms:
+                    forms[form] = torch.randn(width)
+                weight[index] = 0.8 * features @ mixing + 0.5 * forms[form] + 0.3 * weight[index]
+        weight /= width**0.5
+
+
+def _fit(
+    model: Any, tokens: Any, steps: Iterator[list[batches.Batch]], options: PretrainOptions, on_step: OnStep | None
+) -> tuple[list[float], dict[str, int]]:
+    """Train; return the loss of every :data:`_LOG_STEPS` steps, and the numbers of traces and tokens."""
+    import torch
+
+    from countdown_rl.tiny.loss import TeacherLabels, cross_entropy
+    from countdown_rl.tiny.muon import Muon
+
+    device = next(model.parameters()).device
+    if device.type == "cpu":
+        _use_bf16_attention(model)
+    optimizer = Muon(model, lr=options.learning_rate, weight_decay=options.weight_decay)
+    head = model.get_output_embeddings().weight
+    labels_of = TeacherLabels(tokens, len(head), device)
+    losses: list[float] = []
+    recent: list[float] = []
+    seen = {"traces": 0, "tokens": 0}
+    for step in range(1, options.max_steps + 1):
+        batch = [tuple(tensor.to(device) for tensor in part) for part in next(steps)]
+        trained = sum(int((labels[:, 1:] >= 0).sum()) for _, labels, _ in batch)
+        total = 0.0
+        for ids, labels, ways in batch:
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T, H)
+            labels = labels[:, 1:]
+            mask = labels >= 0
+            soft = labels_of(labels, ways)
+            loss = cross_entropy(hidden[mask], head, labels[mask], labels_of.tokens, soft) / trained
+            loss.backward()
+            total += float(loss.detach())
+            seen["traces"] += len(ids)
+            seen["tokens"] += int((ids > 0).sum())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = options.learning_rate * _schedule(step, options)
+        optimizer.step()
+        optimizer.zero_grad()
+        recent.append(total)
+        if step % _LOG_STEPS == 0 or step == options.max_steps:
+            losses.append(sum(recent) / len(recent))
+            recent = []
+            if on_step:
+                on_step(step, options.max_steps, losses[-1])
+    return losses, seen
+
+
+def _schedule(step: int, options: PretrainOptions) -> float:
+    """The share of the peak learning rate at *step*: warm-up, stable, linear decay to 2% (WSD)."""
+    warmup = min(100, options.max_steps // 10)
+    decay_steps = max(1, round(options.decay * options.max_steps))
+    left = (options.max_steps - step) / decay_steps
+    return min(1.0, step / max(1, warmup), 0.02 + 0.98 * left)
+
+
+def _use_bf16_attention(model: Any) -> None:
+    """Compute the attention of a Llama on rows padded on the right as bf16 products, a third faster to train on a CPU
+    than torch's kernel at these lengths."""
+    import torch
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.llama.modeling_llama import repeat_kv
+
+    def attention(
+        module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any
+    ) -> tuple[Any, None]:
+        rows, heads, length, width = query.shape  # (B, heads, T, D)
+        causal = torch.full((length, length), -torch.inf, dtype=query.dtype).triu(1)
+        key, value = (repeat_kv(part, module.num_key_value_groups) for part in (key, value))
+        query, key, value = (part.reshape(rows * heads, length, width) for part in (query * scaling, key, value))
+        scores = torch.baddbmm(causal.expand(rows * heads, -1, -1), query, key.transpose(1, 2))
+        with torch.autocast("cpu", enabled=False):
+            attended = torch.bmm(scores.softmax(-1), value)
+        return attended.view(rows, heads, length, width).transpose(1, 2).contiguous(), None
+
+    ALL_ATTENTION_FUNCTIONS["causal_bf16"] = attention
+    model.config._attn_implementation = "causal_bf16"

@@ -1,0 +1,207 @@
+import json
+import random
+import re
+from itertools import combinations, islice
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+from countdown_rl import artifacts
+from countdown_rl.cli.help import as_command
+from countdown_rl.cli.main import app
+from countdown_rl.errors import InputError
+from countdown_rl.models.reference import SHIPPED
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tiny import __main__ as command
+from countdown_rl.tiny import batches, loss, pretrain, traces
+from countdown_rl.tiny.config import PretrainOptions
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "--max-steps",
+    "2",
+    "--batch-tokens",
+    "500",
+    "--layers",
+    "1",
+    "--hidden-size",
+    "64",
+    "--intermediate-size",
+    "64",
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("tiny") / "data"
+    done = CliRunner().invoke(app, ["gen-data", "--n", "600", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    rows = [parse_row({"nums": [7, 50, last], "target": target}) for last, target in ((2, 85), (3, 46))]
+    examples = list(islice(batches.examples(rows, {3: ["a-b"]}, PretrainOptions(max_lines=1, drills=0), tokens), 2))
+    ids, labels, ways = batches.pad(examples)
+    assert ways.tolist() == [1, 1]
+    texts = []
+    for row, (whole, prompt, _) in enumerate(examples):
+        lessons = [label for label in labels[row].tolist() if label != -100]
+        assert lessons == whole[prompt:] == ids[row, prompt : len(whole)].tolist()
+        assert tokens.decode(whole[:prompt]).endswith("<think>")
+        texts.append(tokens.decode(lessons))
+    assert texts[0] == "\n50 7 2\n1. 50 - 7 = 43, 43 * 2 = 86 no\n"
+    lines = "\n50 7 3\n1. 50 - 7 = 43, 43 + 3 = 46 yes\n</think>\n<answer>(50 - 7) + 3</answer>"
+    assert texts[1] == lines + tokens.eos_token
+
+
+def test_where_the_model_opens_the_thinking_the_trace_begins_with_its_tag():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    rows = [parse_row({"nums": [7, 50, 3], "target": 46, "style": "own"})]
+    ids, prompt, _ = next(batches.examples(rows, {3: ["a-b"]}, PretrainOptions(drills=0), tokens))
+    completion = tokens.decode(ids[prompt:]).removesuffix(tokens.eos_token)
+    assert completion.startswith("<think>\n50 7 3\n")
+    assert "<think>" not in tokens.decode(ids[:prompt])[-20:]
+    assert rows[0].grade(completion).strict_format
+    assert completion in batches.corpus(rows, {3: ["a-b"]})
+
+
+def test_drills_keep_the_rule_the_operators_and_the_style():
+    kept = {"rule": "television", "operators": "+-*/", "style": "own"}
+    drill = batches.drill({"nums": [97, 31, 12], "target": 65, "id": "r1", **kept}, random.Random(0))
+    assert {key: value for key, value in drill.items() if key not in ("nums", "target")} == kept
+
+
+def test_batches_hold_about_as_many_tokens_as_asked_and_every_example_once():
+    rng = random.Random(0)
+    examples = [([5] * rng.randint(30, 400), 10, 99) for _ in range(batches.POOL)]
+    steps = batches.batches(iter(examples), PretrainOptions(batch_tokens=8_192))
+    taken = 0
+    for step in islice(steps, 30):
+        sizes = [int((labels >= 0).sum()) + 10 * len(labels) for _, labels, _ in step]
+        assert 8_192 <= sum(sizes) < 8_192 + batches.MICRO_TOKENS
+        assert sum(ids.numel() for ids, *_ in step) < 1.3 * sum(sizes)
+        taken += sum(len(labels) for _, labels, _ in step)
+    assert taken < len(examples)
+
+
+def test_the_chunked_loss_is_torchs(monkeypatch):
+    monkeypatch.setattr(loss, "CHUNK", 4)
+    torch.manual_seed(0)
+    hidden, head = torch.randn(11, 16, requires_grad=True), torch.randn(30, 16, requires_grad=True)
+    labels, rows, columns = torch.randint(0, 30, (11,)), torch.tensor([2, 3, 10]), torch.tensor([4, 9, 7])
+    chances = torch.rand(3, 3).softmax(1)
+    target = torch.nn.functional.one_hot(labels, 30).float()
+    target[rows] = 0
+    target[rows[:, None], columns] = chances
+    expected = torch.nn.functional.cross_entropy(hidden @ head.T, target, reduction="sum")
+    gradients = torch.autograd.grad(expected, (hidden, head))
+    value = loss.cross_entropy(hidden, head, labels, columns, (rows, chances))
+    torch.testing.assert_close(value, expected, rtol=0.02, atol=0.2)
+    for found, right in zip(torch.autograd.grad(value, (hidden, head)), gradients, strict=True):
+        assert torch.nn.functional.cosine_similarity(found.flatten(), right.flatten(), dim=0) > 0.999
+
+
+def test_the_label_of_a_choice_is_the_distribution_of_the_teacher():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    text = "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
+    ids = tokens(text, add_special_tokens=False)["input_ids"]
+    choices = loss.TeacherLabels(tokens, len(tokens), "cpu")
+    labels = torch.tensor([[-100, *ids], [-100, *ids]])
+    rows, chances = choices(labels, torch.tensor([99, 12]))
+    assert [tokens.decode([ids[row]]) for row in rows[:3]] == ["3. ", " no, skip two\n", " no\n"]
+    assert rows[3:].tolist() == [row + len(ids) for row in rows[:3]]
+    first, skip = [[f"{number}. " for number in (1, 2, 3, 4)], [f" {skip}\n" for skip in traces.SKIPS]]
+    for row, texts in enumerate([first, skip, skip, first[:1], skip[:1], skip[:1]]):
+        places = chances[row].nonzero()[:, 0]
+        assert [tokens.decode([token]) for token in choices.tokens[places]] == texts
+        assert chances[row, places].tolist() == [1 / len(texts)] * len(texts)
+
+
+def test_labels_without_a_choice_have_no_distribution():
+    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
+    rows, distributions = loss.TeacherLabels(tokens, len(tokens), "cpu")(torch.tensor([[-100, 7]]), torch.tensor([12]))
+    assert rows.tolist() == []
+    assert distributions.shape == (0, 8)
+
+
+def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
+    rng = random.Random(0)
+    row = {"nums": [97, 31, 12, 5], "target": 65}
+    drills = [batches.drill(row, rng) for _ in range(300)]
+    assert all(len(made["nums"]) == 4 and 1 <= min(made["nums"]) <= max(made["nums"]) <= 99 for made in drills)
+
+    def exact(numbers):
+        pairs = [(max(pair), min(pair)) for pair in combinations(numbers, 2)]
+        return sum(high % low == 0 for high, low in pairs) / len(pairs)
+
+    assert sum(exact(made["nums"]) for made in drills) / 300 > 0.2
+
+
+def test_attention_in_bf16_is_that_of_transformers_with_shared_key_value_heads_too():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 50}
+    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **shape))
+    ids = torch.randint(0, 50, (3, 20))
+    expected = model(input_ids=ids).logits
+    pretrain._use_bf16_attention(model)
+    torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=0.02, atol=0.02)
+
+
+def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path, capsys):
+    outs = [tmp_path / name for name in ("one", "two")]
+    for out in outs:
+        words = ["--data", str(data), "--out", str(out), *SMALL, "--json"]
+        as_command("tiny", command.pretrain).main(words, standalone_mode=False)
+        facts = json.loads(capsys.readouterr().out)
+    manifest = artifacts.read(outs[0], "model")
+    assert manifest.options["max_steps"] == 2
+    assert manifest.inputs["data"]["digest"] == artifacts.read(data, "data").digest
+    assert facts["parameters"] == manifest.facts["parameters"] > 10_000
+    assert (outs[0] / "model.safetensors").read_bytes() == (outs[1] / "model.safetensors").read_bytes()
+    user = parse_row({"nums": [1, 2], "target": 3}).messages()[1:2]
+    tokens = AutoTokenizer.from_pretrained(outs[0])
+    assert tokens.apply_chat_template(user, tokenize=False, add_generation_prompt=True).endswith("<think>")
+
+
+def data_of(path: Path, *rows) -> Path:
+    with artifacts.writing(path / "data", "data", options={}) as draft:
+        (draft.path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path / "data"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"task": "gsm8k", "question": "2 and 3?", "gold": "5"}, "Countdown puzzles only"),
+        ({"nums": [5], "target": 5}, "at least two numbers"),
+        ({"nums": [1, 1, 2], "target": 900}, "no puzzle of 3 numbers"),
+        ({"nums": [3, 5, 2], "target": 10, "operators": "+-"}, "all operators"),
+        ({"nums": [3, 5, 2], "target": 10, "style": "lines"}, "style lines"),
+    ],
+)
+def test_data_that_no_trace_can_be_written_for_is_refused(tmp_path, row, message):
+    puzzle = {"nums": [3, 7, 50, 2], "target": 58}
+    with pytest.raises(InputError, match=message):
+        pretrain.make(PretrainOptions(), data=data_of(tmp_path, puzzle, row), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_shipped_model_is_small_and_its_manifest_has_the_options_of_its_recipe():
+    manifest = artifacts.read(SHIPPED["countdown-tiny"], "model")
+    assert manifest.facts["parameters"] <= 5_000_000
+    assert sum(file["size"] for file in manifest.files.values()) <= 12_000_000
+    recipe = (ROOT / "stages" / "recipes" / "countdown-tiny.sh").read_text()
+    options = {"data": manifest.inputs["data"]["manifest"]["options"], "pretrain": manifest.options}
+    for array, recorded in options.items():
+        flags = re.findall(r"--([a-z-]+) (\S+)", re.search(rf"^{array}=\((.*)\)$", recipe, re.MULTILINE)[1])
+        assert len(flags) >= 2
+        for flag, value in flags:
+            if flag != "threads":
+                expected = recorded[flag.replace("-", "_")]
+                assert value in (expected if isinstance(expected, list) else [str(expected)]), flag
