@@ -20,6 +20,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
+#: The surroundings without packages of other environments, and without the network.
+ALONE = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+ALONE |= {"NO_PROXY": "127.0.0.1", "OPENAI_API_KEY": "none", "HF_HUB_OFFLINE": "1"}
 ROWS = [{"id": f"r{n}", "nums": [2, 3, n], "target": 5 + n} for n in range(4, 8)]
 
 
@@ -48,7 +51,7 @@ def environment(directory: Path, wheel: Path, extra: str) -> Path:
                 (target / top).symlink_to(package.locate_file(top))
     requirement = f"countdown-rl[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
     pip = [sys.executable, "-m", "pip", "--python", directory / "bin/python", "install", "--quiet"]
-    subprocess.run([*pip, requirement], check=True)
+    subprocess.run([*pip, requirement], check=True, env=ALONE)
     return directory / "bin"
 
 
@@ -119,28 +122,29 @@ USES: dict[str, Callable[[Callable[..., None]], None]] = {
 }
 
 
+def check(extra: str, place: Path, wheel: Path) -> None:
+    """Install *wheel* with *extra* in a new environment below *place*, and use it there."""
+    programs = environment(place / "environment", wheel, extra)
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+    def run(program: str, *words: str) -> None:
+        done = subprocess.run([programs / program, *words], cwd=place, env=ALONE, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"extra {extra}: {' '.join((program, *words))}\n{done.stdout}{done.stderr}")
+
+    USES[extra](run)
+
+
 def main(extras: list[str]) -> None:
-    """Install and use *extras*, by default all; the first failure ends the check."""
+    """Check *extras*, by default all; the first failure ends the check."""
     with tempfile.TemporaryDirectory() as directory:
         wheels = Path(directory, "wheels")
         build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT]
-        subprocess.run(build, check=True)
+        subprocess.run(build, check=True, env=ALONE)
         (wheel,) = wheels.iterdir()
         for extra in extras or USES:
             start = time.monotonic()
-            place = Path(directory, extra or "none")
-            programs = environment(place / "environment", wheel, extra)
-            (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-            settings = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "NO_PROXY": "127.0.0.1"}
-            settings |= {"OPENAI_API_KEY": "none", "HF_HUB_OFFLINE": "1"}
-            settings.pop("PYTHONPATH", None)
-
-            def run(*words: str, place: Path = place, settings: dict[str, str] = settings) -> None:
-                done = subprocess.run(words, cwd=place, env=settings, capture_output=True, text=True)
-                if done.returncode:
-                    sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
-
-            USES[extra](run)
+            check(extra, Path(directory, extra or "none"), wheel)
             print(f"{extra or 'no extra'}: {time.monotonic() - start:.0f} s", flush=True)
 
 
