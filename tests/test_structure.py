@@ -1,5 +1,6 @@
-"""The layers of the package: imports go down only, and the light layers stay light."""
+"""The layers of the package: imports go down only, the light layers stay light, and only a task knows of itself."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,31 @@ def test_the_puzzle_and_its_tasks_load_no_torch(package):
     ]
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+#: Modules of one task: the puzzle, its data, its commands and its demo; word problems; the shipped model; the registry.
+OF_A_TASK = (
+    *("puzzle/", "tasks/countdown", "data/countdown", "data/distribution", "data/enumeration", "data/generate"),
+    *("inference/ask", "cli/ask", "cli/solve", "report/demo", "tasks/gsm8k", "tiny/", "tasks/registry"),
+)
+#: Fields of their rows, and their names.
+WORDS = {"nums", "gold", "question", "countdown", "gsm8k"}
+
+
+def task_knowledge(source: str) -> set[str]:
+    """The fields, names and modules of single tasks that *source* speaks of."""
+    words = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words |= {node.value} & WORDS
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            words |= modules & {"countdown_rl.tasks.countdown", "countdown_rl.tasks.gsm8k"}
+    return words
+
+
+def test_generic_modules_know_of_no_single_task():
+    generic = [file for file in FILES if not file.removeprefix("countdown_rl/").startswith(OF_A_TASK)]
+    assert {file: words for file in generic if (words := task_knowledge((ROOT / file).read_text()))} == {}
+    assert task_knowledge('row["nums"]') == {"nums"}
+    assert task_knowledge("from countdown_rl.tasks import gsm8k") == {"countdown_rl.tasks.gsm8k"}
