@@ -22,10 +22,10 @@ def find(name: str, rows: Sequence[Row]) -> Baseline | None:
     tasks = {row.task for row in rows}
     if name not in registry.baseline_names():
         return None
-    found = [baseline for task in tasks if (baseline := registry.task(task).baselines.get(name))]
-    if len(tasks) > 1 or not found:
+    candidates = [baseline for task in tasks if (baseline := registry.task(task).baselines.get(name))]
+    if len(tasks) > 1 or not candidates:
         raise InputError(f"{name} is no baseline of the task {' or '.join(sorted(tasks))}; give --model a model.")
-    return found[0]
+    return candidates[0]
 
 
 def complete(baseline: Baseline, row: Row, seed: str) -> Completion:
