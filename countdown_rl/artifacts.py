@@ -425,9 +425,14 @@ class Link:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def command(self) -> str:
+        """The command that made the artifact, as its manifest says where several make the same kind; "" for others."""
+        return str(self.facts.get("command") or MADE_BY.get(self.kind, ""))
+
+    @property
     def by_grpo(self) -> bool:
-        """True for the output of ``train``: an adapter, or a model of which all weights were trained."""
-        return self.kind == "adapter" or self.options.get("tune") == "all"
+        """True for the output of ``train``."""
+        return self.command == "countdown-rl train"
 
 
 def chain(*entries: Mapping[str, Any]) -> list[Link]:

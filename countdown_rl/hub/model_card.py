@@ -64,9 +64,9 @@ class Release:
 
     @property
     def over_nf4(self) -> bool:
-        """True if GRPO trained an adapter over NF4 weights, without which it is not the trained policy."""
-        policy = self.policy
-        return policy is not None and "nf4" in (policy.facts.get("precision"), policy.options.get("precision"))
+        """True if an adapter was trained over NF4 weights, without which it is not the trained policy."""
+        adapters = [link for link in self.chain if link.kind == "adapter"]
+        return any("nf4" in (link.facts.get("precision"), link.options.get("precision")) for link in adapters)
 
     def link(self, kind: str) -> Link | None:
         """Return the first artifact of that kind in the chain."""

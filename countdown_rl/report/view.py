@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import __version__, artifacts
-from countdown_rl.artifacts import MADE_BY, Link
+from countdown_rl.artifacts import Link
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare, diagnose
 from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
@@ -62,7 +62,6 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "chain": [(link, _summary(link)) for link in chain],
         "other_log": training is not None and not trainlog.is_log_of(training, chain),
         "altered": artifacts.altered(last.manifest.inputs["model"]),
-        "made_by": MADE_BY,
         "versions": last.manifest.versions,
         "reasons": {**REASONS, **task_of(last.metrics).reasons},
     }

@@ -46,7 +46,10 @@ def make(options: PretrainOptions, *, data: Path, out: Path, on_step: OnStep | N
     load.silence_libraries()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
         facts = train(rows, plan, options, draft.path, on_step)
-        draft.facts.update(facts | {"plan": {str(count): ways for count, ways in plan.items()}})
+        draft.facts.update(
+            facts
+            | {"command": "python -m countdown_rl.tiny", "plan": {str(count): ways for count, ways in plan.items()}}
+        )
     return facts
 
 
