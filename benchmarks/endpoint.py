@@ -47,11 +47,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         ref = reference.resolve(options.model)
         if ref.kind != "gguf":
-            quantize.quantize(ref, Path(folder, "gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
+            quantize.quantize_model(ref, Path(folder, "gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
             ref = reference.resolve(str(Path(folder, "gguf")))
         processes = multiprocessing.get_context("spawn")
         here, there = processes.Pipe()
-        arguments = (reference.files(ref), llama_cpp.SLOTS * 1024, llama_cpp.SLOTS, 1, there)
+        arguments = (reference.local_path(ref), llama_cpp.SLOTS * 1024, llama_cpp.SLOTS, 1, there)
         server = processes.Process(target=serve, args=arguments, daemon=True)
         server.start()
         common = {"limit": puzzles, "max_new_tokens": TOKENS}
@@ -79,7 +79,7 @@ def main():
     bench.save(
         "endpoint",
         {
-            "model": reference.files(ref).name,
+            "model": reference.local_path(ref).name,
             "puzzles": puzzles,
             "max_new_tokens": TOKENS,
             "concurrency": llama_cpp.SLOTS,

@@ -324,7 +324,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
         save_steps=0,
     )
     # Both start from one adapter, neither half of which is zero.
-    loaded = load.load(reference.resolve(str(base)), precision="nf4")
+    loaded = load.load_model(reference.resolve(str(base)), precision="nf4")
     torch.manual_seed(1)
     config = peft.LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     adapter = settings.place / "start"
@@ -349,7 +349,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
     try:
         paths = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
         train.train(prepare.prepare(prepare.Run(model=str(adapter), data=data, **paths), options))
-        loaded = load.load(reference.resolve(str(adapter)), precision="nf4", trainable=True)
+        loaded = load.load_model(reference.resolve(str(adapter)), precision="nf4", trainable=True)
         rows = jsonl.read_rows(data / "train.jsonl")
         order = in_turn(len(rows), options.seed)
         prompts = [chat_template.render(loaded.tokenizer, rows[next(order)].messages()) for _ in range(options.prompts)]

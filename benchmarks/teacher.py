@@ -33,7 +33,7 @@ def main() -> None:
     rows = jsonl.read_rows(args.data / "test.jsonl")
     ref = reference.resolve(args.model)
     plan = traces.plan_of(ref.manifest.facts)
-    tokenizer = AutoTokenizer.from_pretrained(reference.files(ref))
+    tokenizer = AutoTokenizer.from_pretrained(reference.local_path(ref))
 
     def count_tokens(texts: list[str]) -> list[int]:
         # The end of a trace is one token more.

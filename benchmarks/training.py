@@ -124,7 +124,7 @@ def plain(options, ref, rows, course):
     from trl import GRPOConfig, GRPOTrainer
 
     course.clock.go()
-    loaded = load.load(ref, precision=options.precision)
+    loaded = load.load_model(ref, precision=options.precision)
 
     class Watch(TrainerCallback):
         def on_step_end(self, args, state, control, model=None, **_):
@@ -194,7 +194,7 @@ def ours(options, model, data, course):
     """``countdown-rl train``, measured by its checkpoints."""
     import peft
 
-    beside = load.load(reference.resolve(model), precision=options.precision)
+    beside = load.load_model(reference.resolve(model), precision=options.precision)
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -253,7 +253,7 @@ def main() -> None:
     rows = jsonl.read_rows(asked.data / "train.jsonl")
     test = jsonl.read_rows(asked.data / "test.jsonl")[: asked.n]
     ref = reference.resolve(asked.model)
-    start = load.load(ref, precision=options.precision)
+    start = load.load_model(ref, precision=options.precision)
     if not supports(start.model):
         parser.error("the held-out accuracy is measured by the quick decoder: a Llama on the processor")
     courses = {}

@@ -407,7 +407,7 @@ def peek(path: Path) -> str | None:
 
 
 @dataclass(frozen=True)
-class Link:
+class ProvenanceEntry:
     """An element of the chain of inputs: an artifact, or what a chain begins with.
 
     ``kind`` is that of the artifact, else that of the model reference ("hub", "gguf", "directory", "shipped") or
@@ -435,12 +435,12 @@ class Link:
         return self.command == "countdown-rl train"
 
 
-def chain(*entries: Mapping[str, Any]) -> list[Link]:
+def chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
     """Return everything that the inputs *entries* were made from and themselves, first things first, each once."""
     links = {}
     for entry in (inner for outer in entries for inner in _walk(outer)):
         manifest = entry.get("manifest") or {}
-        links[entry["digest"]] = Link(
+        links[entry["digest"]] = ProvenanceEntry(
             kind=manifest.get("kind") or entry.get("kind") or "file",
             name=_name(entry),
             revision=entry.get("revision"),
@@ -450,7 +450,7 @@ def chain(*entries: Mapping[str, Any]) -> list[Link]:
     return list(links.values())
 
 
-def origin(links: Sequence[Link]) -> Link:
+def origin(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
     """Return the model that training started from: the one on the Hub where there is one, else the last before it.
 
     Raises:

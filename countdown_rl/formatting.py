@@ -56,9 +56,9 @@ def short(digest: Any) -> str:
     return str(digest or "unknown")[:12]
 
 
-def flag(key: str) -> str:
-    """Return the name of an option's flag, without dashes in front."""
-    return key.rstrip("_").replace("_", "-")
+def flag(name: str) -> str:
+    """Return the flag of the option *name*; a trailing underscore, as in ``from_``, is left out."""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def flags(options: Mapping[str, Any]) -> str:
@@ -66,9 +66,9 @@ def flags(options: Mapping[str, Any]) -> str:
     words = []
     for key, option in options.items():
         if isinstance(option, bool):
-            words.append(f"--{'' if option else 'no-'}{flag(key)}")
+            words.append(flag(key if option else f"no-{key}"))
         elif option is not None:
-            words += [f"--{flag(key)} {item}" for item in (option if isinstance(option, list | tuple) else [option])]
+            words += [f"{flag(key)} {item}" for item in (option if isinstance(option, list | tuple) else [option])]
     return " ".join(words)
 
 
@@ -83,7 +83,7 @@ def value(option: Any) -> str:
     return f"{option:g}" if isinstance(option, float) else str(option)
 
 
-def below(page: str) -> str:
+def as_section(page: str) -> str:
     """Return a Markdown page as part of a section: without its title, other headings two levels deeper."""
     lines = page.strip().splitlines()
     if lines and lines[0].startswith("# "):

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer
 
 from countdown_rl.errors import UsageError
+from countdown_rl.formatting import flag
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp32"]
@@ -39,11 +40,6 @@ class Options:
 def option(help: str, panel: str | None = None, *, name: str | None = None, **settings: Any) -> Any:
     """Return the ``typer.Option`` of a field, listed in a panel of the help; *name* replaces the flag of the field."""
     return typer.Option(*([name] if name else []), help=help, rich_help_panel=panel, **settings)
-
-
-def flag(name: str) -> str:
-    """Return the flag of the field *name*; a trailing underscore, as in ``from_``, is left out."""
-    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def field_hints(options: type) -> dict[str, Any]:

@@ -249,8 +249,10 @@ def test_a_lock_can_be_taken_again_by_its_holder_and_is_removed():
 
 
 def test_a_link_knows_the_command_that_made_it():
-    made = {kind: artifacts.Link(kind, "n", "d").command for kind in ("adapter", "data", "hub")}
+    made = {kind: artifacts.ProvenanceEntry(kind, "n", "d").command for kind in ("adapter", "data", "hub")}
     assert made == {"adapter": "countdown-rl train", "data": "countdown-rl gen-data", "hub": ""}
-    tuned = artifacts.Link("adapter", "n", "d", facts={"command": "countdown-rl sft"}, options={"tune": "all"})
+    tuned = artifacts.ProvenanceEntry(
+        "adapter", "n", "d", facts={"command": "countdown-rl sft"}, options={"tune": "all"}
+    )
     assert tuned.command == "countdown-rl sft"
     assert not tuned.by_grpo

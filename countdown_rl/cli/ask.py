@@ -58,7 +58,7 @@ def ask(
             ref = reference.resolve(model, revision=revision)
             source, kind = ref.source, ref.kind
             load.silence_libraries()
-            loaded = load.load(
+            loaded = load.load_model(
                 ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code
             )
     if loaded.note:

@@ -22,7 +22,7 @@ _DEVICES = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
 def show(prepared: "Prepared", *, as_json: bool) -> None:
     """Print the result of a check; warn if this machine has too little memory."""
     console.note(
-        f"{prepared.ref.reference}: {prepared.architecture}, {prepared.trainable:,} of {prepared.parameters:,} "
+        f"{prepared.ref.portable_source}: {prepared.architecture}, {prepared.trainable:,} of {prepared.parameters:,} "
         f"parameters trained; {len(prepared.rows):,} rows, prompts of up to {prepared.longest_prompt} tokens."
     )
     if prepared.fits is False:

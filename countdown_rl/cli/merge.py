@@ -36,11 +36,11 @@ def merge(
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
         countdown-rl merge --base dequantized --verify full --out artifacts/bf16
     """
-    from countdown_rl.export import merge as merging
+    from countdown_rl.export.merge import merge_adapter
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    facts = merging.merge(reference.resolve(adapter, revision=revision), out, options).facts
+    facts = merge_adapter(reference.resolve(adapter, revision=revision), out, options).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

@@ -47,7 +47,7 @@ def quantize(
     ref = reference.resolve(model, revision=revision)
     if (warning := quantization.warning(ref, options.format)) is not None:
         console.warn(warning)
-    facts = quantization.quantize(ref, out, options, data).facts
+    facts = quantization.quantize_model(ref, out, options, data).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

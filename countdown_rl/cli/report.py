@@ -47,9 +47,9 @@ def report(
     default = run / "gguf"
     model = demo or (default if default.is_dir() else None)
     beside = out.with_name("demo.html") if model else None
-    page.check(out)
+    page.check_path(out)
     if beside:
-        page.check(beside, "demo")
+        page.check_path(beside, "demo")
     text = page.text(sources, transcripts=transcripts, demo=beside.name if beside else None)
     if model and beside:
         from countdown_rl.models.load import silence_libraries

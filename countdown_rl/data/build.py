@@ -13,7 +13,8 @@ from countdown_rl.data.config import PUZZLES, DataOptions
 from countdown_rl.data.external import Import
 from countdown_rl.data.source import Source
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.options import field_hints, flag
+from countdown_rl.formatting import flag
+from countdown_rl.options import field_hints
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task, resolve
 

@@ -24,9 +24,7 @@ from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.inference.openai import OpenAI
-from countdown_rl.models import chat_template
-from countdown_rl.models import load as models
-from countdown_rl.models import reference as references
+from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.task import Baseline, Row, resolve
 
 #: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
@@ -76,21 +74,21 @@ def evaluate(
             raise UsageError("--engine openai takes no --revision and no launcher; leave them out.")
         return _evaluate_endpoint(model, rows, options, inputs, out, on_batch)
 
-    ref = references.resolve(model, revision=revision)
+    ref = reference.resolve(model, revision=revision)
     inputs["model"] = ref.as_input()
-    models.silence_libraries()
+    load.silence_libraries()
     _set_threads(options.threads)
     choice = "transformers" if process[1] > 1 and options.engine == "auto" else options.engine
     name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
     if process[1] > 1:
         _connect(name, options.device)
 
-    def load(name: str, tensor_parallel: int = 1) -> Engine:
+    def open_engine(name: str, tensor_parallel: int = 1) -> Engine:
         machine: dict[str, Any] = {key: getattr(options, key) for key in ("precision", "device", "threads")}
         machine |= {"tensor_parallel": tensor_parallel, "trust_remote_code": trust_remote_code}
-        return engines.load(name, ref, Decoding.of(options), **machine)
+        return engines.load_engine(name, ref, Decoding.of(options), **machine)
 
-    engine = load(name, options.tensor_parallel)
+    engine = open_engine(name, options.tensor_parallel)
     prompts = _prompts(engine, rows, options.max_new_tokens)
     suffix = f"-{process[0]}-of-{process[1]}" if process[1] > 1 else ""
     progress = Progress(_progress_file(out, suffix), _identity(engine, prompts, options, inputs))
@@ -102,7 +100,7 @@ def evaluate(
     if compares and options.temperature == 0 and options.agreement:
         compared = slice(options.agreement)
         texts = [sample["completion"] for sample in samples[compared]]
-        facts["agreement"] = engines.agreement(texts, load("transformers"), prompts[compared], rows[compared])
+        facts["agreement"] = engines.agreement(texts, open_engine("transformers"), prompts[compared], rows[compared])
     metrics = _metrics(engine, samples, rows, options, inputs)
     if process[0] == 0:
         _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
@@ -178,7 +176,7 @@ def _connect(engine: str, device: str) -> None:
     from accelerate import PartialState
 
     one_day = timedelta(days=1)  # a process may finish long before another
-    PartialState(cpu=models.device_name(device) == "cpu", timeout=one_day)
+    PartialState(cpu=load.device_name(device) == "cpu", timeout=one_day)
 
 
 def _gathered(samples: Mapping[int, Sample]) -> dict[int, Sample]:

@@ -11,7 +11,7 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
-from countdown_rl.models import checkpoint, files, nf4, shape, w4a16
+from countdown_rl.models import checkpoint, model_files, nf4, shape, w4a16
 from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
 
 #: The ``quantization_config`` of NF4. Weights are rounded from bf16, so that is the type to compute in.
@@ -92,7 +92,7 @@ def write(source: Checkpoint, directory: Path, out: Path, format: Format) -> dic
         else:
             specs[name] = TensorSpec(torch.bfloat16 if spec.dtype.is_floating_point else spec.dtype, spec.shape)
     checkpoint.write(out, specs, _tensors(source, specs, format))
-    config = files.config(directory)
+    config = model_files.config(directory)
     config.pop("torch_dtype", None)
     config |= {"dtype": "bfloat16", "quantization_config": dict(format.quantization_config)}
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

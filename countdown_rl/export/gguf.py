@@ -21,7 +21,7 @@ from gguf import GGMLQuantizationType as Type
 
 from countdown_rl.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
-from countdown_rl.models import chat_template, files
+from countdown_rl.models import chat_template, model_files
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.shape import ModelShape, read_config
 
@@ -253,7 +253,7 @@ def _write_config(writer: Any, directory: Path, config: Any) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    sampling = files.generation_config(directory)
+    sampling = model_files.generation_config(directory)
     if not sampling.get("do_sample"):
         sampling = {"temperature": 0.0}  # greedy, as in transformers
     for key, ours, cast in (("temperature", "temp", float), ("top_k", "top_k", int), ("top_p", "top_p", float)):

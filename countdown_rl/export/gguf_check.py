@@ -11,7 +11,7 @@ from countdown_rl.inference import llama_cpp
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
 
 
-def check(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
+def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
     """Load *file* in llama.cpp and compare its tokens of *conversations*, and its chats, with those of *tokenizer*.
 
     Returns:

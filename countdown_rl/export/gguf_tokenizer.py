@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models import chat_template, files
+from countdown_rl.models import chat_template, model_files
 
 Conversation = Sequence[Mapping[str, str]]
 
@@ -57,7 +57,7 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations
         index = getattr(tokenizer, f"{name}_token_id")
         if index is not None:
             getattr(writer, f"add_{name}_token_id")(index)
-    ends = files.generation_config(directory).get("eos_token_id")
+    ends = model_files.generation_config(directory).get("eos_token_id")
     if others := {*(ends if isinstance(ends, list) else [ends])} - {None, tokenizer.eos_token_id}:
         writer.add_eot_token_id(min(others))
     writer.add_add_bos_token(begins_with_bos(tokenizer))

@@ -20,9 +20,9 @@ from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
-from countdown_rl.models import checkpoint, files, nf4, reference, shape
+from countdown_rl.models import checkpoint, model_files, nf4, reference, shape
 from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
-from countdown_rl.models.load import Loaded, load, load_tokenizer
+from countdown_rl.models.load import Loaded, load_model, load_tokenizer
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
@@ -42,7 +42,7 @@ _TOKENIZER_FILES = (
 )
 
 
-def merge(
+def merge_adapter(
     ref: ModelRef, out: Path, options: MergeOptions, conversations: Sequence[Sequence[Mapping[str, str]]] | None = None
 ) -> artifacts.Manifest:
     """Write the merged artifact of adapter *ref* at *out*; its manifest records the measured agreement.
@@ -62,7 +62,7 @@ def merge(
     trained_over = ref.trained_precision or "unknown"
     if options.base == "dequantized" and trained_over != "nf4":
         raise UsageError(f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize.")
-    adapter, base = Adapter(reference.files(ref)), reference.files(ref.base)
+    adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
     _check_base(ref.base, base, options)
     dtype = DTYPES.get(options.dtype)
     with artifacts.writing(
@@ -139,7 +139,7 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
             del weight  # nothing is held while the next tensor is read
 
     checkpoint.write(out, specs, tensors())
-    config = files.config(base)
+    config = model_files.config(base)
     if dtype is not None:
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
@@ -159,10 +159,10 @@ def _merge_with_peft(
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     if dtype is None:
-        config = {} if base.is_file() else files.config(base)
+        config = {} if base.is_file() else model_files.config(base)
         dtype = getattr(torch, str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"))
     precision = "nf4" if options.base == "dequantized" else "fp32"
-    model = load(ref, precision=precision, device="cpu", plain=True).model.float()
+    model = load_model(ref, precision=precision, device="cpu", plain=True).model.float()
     expected = get_peft_model_state_dict(model, save_embedding_layers=False).keys()
     lora = {name for name in expected if ".lora_" in name}
     if unmatched := sorted((adapter.names - expected - model.state_dict().keys()) | (lora - adapter.names)):
@@ -192,7 +192,7 @@ def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:
     """Write the tokenizer, and the generation config of the base."""
     if (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", out / "generation_config.json")
-    adapter = reference.files(ref)
+    adapter = reference.local_path(ref)
     tokenizer = adapter if (adapter / "tokenizer_config.json").is_file() else base
     for name in _TOKENIZER_FILES:
         if (tokenizer / name).is_file():
@@ -218,7 +218,7 @@ def _verify(
     precision = "bf16" if large else "fp32"
 
     def load_adapter(precision: str) -> Loaded:
-        loaded = load(ref, precision=precision, plain=True)
+        loaded = load_model(ref, precision=precision, plain=True)
         if not large:
             loaded.model.float()
         return loaded
@@ -229,7 +229,9 @@ def _verify(
     with adapted.model.disable_adapter():
         without_adapter = agreement.compare(adapted_logits, agreement.logits(adapted, transcripts))
     del adapted
-    merged_logits = agreement.logits(load(ModelRef(merged.name, "directory", merged), precision=precision), transcripts)
+    merged_logits = agreement.logits(
+        load_model(ModelRef(merged.name, "directory", merged), precision=precision), transcripts
+    )
     with_definition = agreement.compare(adapted_logits, merged_logits)
     narrowest = max((spec.dtype for spec in specs if spec.dtype in MAX_KL), key=MAX_KL.__getitem__)
     limit = MAX_KL[torch.bfloat16 if large else narrowest]

@@ -32,7 +32,7 @@ LIBRARIES = {
 }
 
 
-def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | None = None) -> artifacts.Manifest:
+def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | None = None) -> artifacts.Manifest:
     """Write the quantized artifact of *ref* at *out*; given puzzles at *data*, compare its accuracy.
 
     Raises:
@@ -46,7 +46,7 @@ def quantize(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | No
     if options.format == "w4a16":
         w4a16.check_installed()
     artifacts.check_writable(out, "quantized")
-    directory = reference.files(ref)
+    directory = reference.local_path(ref)
     if shape.quantization_config(directory) is not None:
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
     source = Checkpoint(directory)
@@ -128,7 +128,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
     if engines.installed("llama-cpp"):
         from countdown_rl.export import gguf_check
 
-        facts["llama_cpp"] = gguf_check.check(file, tokenizer, conversations)
+        facts["llama_cpp"] = gguf_check.check_round_trip(file, tokenizer, conversations)
     return facts
 
 

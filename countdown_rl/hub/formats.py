@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import Link, Manifest
+from countdown_rl.artifacts import Manifest, ProvenanceEntry
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models.reference import SHIPPED, ModelRef
@@ -137,7 +137,7 @@ def measures(evaluation: Result, weights: Manifest) -> bool:
     return digest == weights.digest or digest in files
 
 
-def training_data(links: Sequence[Link]) -> set[str]:
+def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
     """Return the sha256 of each file that a model in the chain *links* was trained on."""
     entries = [link.inputs["data"] for link in links if link.kind in ("adapter", "model") and "data" in link.inputs]
     files = [(entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry) for entry in entries]

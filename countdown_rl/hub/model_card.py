@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from countdown_rl.artifacts import MADE_BY, Draft, Link, origin
+from countdown_rl.artifacts import MADE_BY, Draft, ProvenanceEntry, origin
 from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.formatting import flag, flags, interval, percent, short, value
 from countdown_rl.hub import licenses
@@ -37,7 +37,7 @@ class Release:
 
     name: str
     weights: Sequence[Weights]
-    chain: Sequence[Link]
+    chain: Sequence[ProvenanceEntry]
     inputs: dict[str, Any]
     comparison: str | None
     log: Path | None
@@ -58,7 +58,7 @@ class Release:
         return task_of(self.evaluation.metrics if self.evaluation else data.options if data else {})
 
     @property
-    def policy(self) -> Link | None:
+    def policy(self) -> ProvenanceEntry | None:
         """The output of GRPO in the chain."""
         return next((link for link in self.chain if link.by_grpo), None)
 
@@ -68,7 +68,7 @@ class Release:
         adapters = [link for link in self.chain if link.kind == "adapter"]
         return any("nf4" in (link.facts.get("precision"), link.options.get("precision")) for link in adapters)
 
-    def link(self, kind: str) -> Link | None:
+    def link(self, kind: str) -> ProvenanceEntry | None:
         """Return the first artifact of that kind in the chain."""
         return next((link for link in self.chain if link.kind == kind), None)
 

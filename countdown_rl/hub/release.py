@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import MANIFEST, Draft, Link, Manifest
+from countdown_rl.artifacts import MANIFEST, Draft, Manifest, ProvenanceEntry
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation.results import Result, read
-from countdown_rl.formatting import below
+from countdown_rl.formatting import as_section
 from countdown_rl.hub import formats, licenses, model_card, secret_scan
 from countdown_rl.hub.config import PublishDataOptions, PublishOptions
 from countdown_rl.hub.formats import Weights, evaluation_key, measures, training_data
@@ -50,7 +50,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
         if options.with_demo:
             (draft.path / demo.INDEX).write_text(_demo(release), "utf-8")
         model_card.write(draft, release)
-        secret_scan.check(draft.path, manifest=json.dumps(release.inputs))
+        secret_scan.check_no_token(draft.path, manifest=json.dumps(release.inputs))
         draft.facts.update(_facts(release))
     return artifacts.read(out, "release", verify=False)
 
@@ -71,7 +71,7 @@ def resolve(options: PublishOptions) -> Release:
     comparison, log = _comparison(options, weights[0]), _log(options, weights[0], chain)
     table = None
     if comparison:
-        table = below((comparison / "comparison.md").read_text("utf-8"))
+        table = as_section((comparison / "comparison.md").read_text("utf-8"))
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
     for key, path in (("log", log), ("license_file", options.license_file)):
         if path and Path(path).is_file():
@@ -193,7 +193,7 @@ def _comparison(options: PublishOptions, weights: Weights) -> Path | None:
     return None
 
 
-def _log(options: PublishOptions, weights: Weights, chain: list[Link]) -> Path | None:
+def _log(options: PublishOptions, weights: Weights, chain: list[ProvenanceEntry]) -> Path | None:
     path = Path(options.log) if options.log else weights.path.parent / "train" / "log.csv"
     if trainlog.is_log_of(path, chain):
         return path
@@ -240,7 +240,7 @@ def _check(release: Release, options: PublishOptions) -> None:
         )
 
 
-def _name(origin: Link, weights: Weights, chain: list[Link]) -> str:
+def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry]) -> str:
     stem = Path(origin.name).name.removesuffix(".gguf")
     suffix = {"full": "", "adapter": "lora"}.get(weights.format.name, weights.format.name)
     trained = any(link.by_grpo for link in chain)

@@ -12,7 +12,7 @@ TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}", re.ASCII)
 _METADATA = 1 << 24
 
 
-def check(folder: Path, *, manifest: str = "", token: str | None = None) -> None:
+def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None) -> None:
     """Check that no file in *folder*, nor the text of its *manifest*, has *token* or anything in a token's format.
 
     Raises:

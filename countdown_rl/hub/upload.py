@@ -72,7 +72,7 @@ def push(
         raise HubError("there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise HubError("the token for the Hub contains invalid characters; log in again with `hf auth login`.")
-    secret_scan.check(folder, token=token)
+    secret_scan.check_no_token(folder, token=token)
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         disable_progress_bars()

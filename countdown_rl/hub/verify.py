@@ -22,7 +22,7 @@ from typing import Any, Required
 from typing_extensions import TypedDict
 
 from countdown_rl import artifacts
-from countdown_rl.artifacts import MANIFEST, Link, Manifest
+from countdown_rl.artifacts import MANIFEST, Manifest, ProvenanceEntry
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import ArtifactError, UsageError, first_line
@@ -37,7 +37,7 @@ from countdown_rl.hub.model_card import CARD, CURVES
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Decoding
-from countdown_rl.models import chat_template, files, load, reference
+from countdown_rl.models import chat_template, load, model_files, reference
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.report.demo import INDEX
 from countdown_rl.tasks.task import Row
@@ -285,7 +285,7 @@ def _puzzles(
     return sets
 
 
-def _generator(source: Link) -> DataOptions | None:
+def _generator(source: ProvenanceEntry) -> DataOptions | None:
     """The options that generated the data *source*; None where they were imported.
 
     Raises:
@@ -330,9 +330,9 @@ def _measure(
         return
     precision = "nf4" if format == ADAPTER.name and metrics.get("precision") == "nf4" else "auto"
     name = engines.resolve("auto", ref, precision=precision, device="auto")
-    engine = engines.load(name, ref, Decoding.of(options), precision=precision)
+    engine = engines.load_engine(name, ref, Decoding.of(options), precision=precision)
     if ref.kind == "gguf":  # which programs read without the files beside it
-        engine.tokenizer.chat_template = files.gguf_config(path).get("tokenizer.chat_template")
+        engine.tokenizer.chat_template = model_files.gguf_config(path).get("tokenizer.chat_template")
         report.reasons += structure.modelfile_faults(path.parent, engine.tokenizer, rows[0])
     claim = Claim(location, metrics["accuracy"], n, engine.name)
     report.claims.append(claim)
@@ -354,7 +354,7 @@ def _is_other(base: ModelRef, recorded: Mapping[str, Any]) -> bool:
     """Return True if *base* does not have the contents of the model *recorded* in a manifest."""
     if revision := recorded.get("revision"):
         return base.revision != revision
-    path, listed = reference.files(base), recorded.get("manifest", {}).get("files", {})
+    path, listed = reference.local_path(base), recorded.get("manifest", {}).get("files", {})
     if listed:
         weights = {
             name: entry for name, entry in listed.items() if name.endswith((".safetensors", ".gguf", "config.json"))

@@ -37,7 +37,7 @@ def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> Countdow
         InputError: there are more than six numbers, one is not positive, or an operator is unknown.
     """
     operators = rules.operators(options.operators)
-    solver.check(Puzzle(tuple(numbers), target, rules.rule(options.rule), operators))
+    solver.check_puzzle(Puzzle(tuple(numbers), target, rules.rule(options.rule), operators))
     defaults = {"rule": rules.DEFAULT_RULE, "operators": rules.OPERATORS, "style": "begun"}
     settings = {"rule": options.rule, "operators": operators, "style": options.style}
     changed = {key: value for key, value in settings.items() if value != defaults[key]}

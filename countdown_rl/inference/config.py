@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Device, Options, Precision, RuleName, flag, option
+from countdown_rl.formatting import flag
+from countdown_rl.options import Device, Options, Precision, RuleName, option
 
 PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for --engine openai"
 

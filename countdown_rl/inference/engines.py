@@ -12,10 +12,9 @@ from typing import Any, Protocol
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
-from countdown_rl.models import load as models
-from countdown_rl.models import shape
-from countdown_rl.models.files import adapter_config
-from countdown_rl.models.reference import ModelRef, files, without_weights
+from countdown_rl.models import load, shape
+from countdown_rl.models.model_files import adapter_config
+from countdown_rl.models.reference import ModelRef, local_path, without_weights
 from countdown_rl.tasks.task import Row
 
 #: The package that an engine needs, as Python imports it and as pip installs it.
@@ -62,7 +61,7 @@ class Transformers:
     name = "transformers"
     libraries: tuple[str, ...] = ("peft", "torch", "transformers")
 
-    def __init__(self, loaded: models.Loaded, decoding: Decoding) -> None:
+    def __init__(self, loaded: load.Loaded, decoding: Decoding) -> None:
         self._loaded, self._decoding = loaded, decoding
         self._generator: generate.Generator | None = None
         self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
@@ -104,7 +103,7 @@ def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     return name
 
 
-def load(
+def load_engine(
     name: str,
     ref: ModelRef,
     decoding: Decoding,
@@ -143,7 +142,7 @@ def load(
             tensor_parallel=tensor_parallel,
             trust_remote_code=trust_remote_code,
         )
-    loaded = models.load(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
+    loaded = load.load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
     return Transformers(loaded, decoding)
 
 
@@ -196,11 +195,11 @@ def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str |
     base = ref.base or ref
     if base.kind == "gguf":
         return f"--engine vllm does not run GGUF files, and {base.source} is one; leave --engine out."
-    config = shape.quantization_config(files(without_weights(base))) or {}
-    if models.trained_precision(ref, precision) == "nf4" or config.get("quant_method") == "bitsandbytes":
+    config = shape.quantization_config(local_path(without_weights(base))) or {}
+    if load.trained_precision(ref, precision) == "nf4" or config.get("quant_method") == "bitsandbytes":
         return "--engine vllm does not support NF4 weights; leave --engine out, or merge an adapter over them first."
     if ref.base is not None:
-        adapter = adapter_config(files(ref))
+        adapter = adapter_config(local_path(ref))
         if parts := [name for name in _NOT_IN_VLLM if adapter.get(name)]:
             return f"--engine vllm does not support {parts[0]}, which {ref.source} has; merge it first."
     if device not in ("auto", "cuda"):

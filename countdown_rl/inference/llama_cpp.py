@@ -12,7 +12,7 @@ from countdown_rl.errors import ModelError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load
-from countdown_rl.models.reference import ModelRef, files
+from countdown_rl.models.reference import ModelRef, local_path
 
 #: Completions decoded in parallel; more are no faster on one core.
 SLOTS = 8
@@ -36,7 +36,7 @@ class LlamaCpp:
     def __init__(self, ref: ModelRef, decoding: Decoding, *, threads: int = 0, device: str = "auto") -> None:
         from countdown_rl.inference.stop import Stop
 
-        self._file = files(ref)
+        self._file = local_path(ref)
         self._decoding, self._threads = decoding, threads
         self._server: Any = None
         self._length = 0

@@ -9,10 +9,9 @@ from typing import Any
 from countdown_rl.errors import ModelError, first_line
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
-from countdown_rl.models import files as model_files
-from countdown_rl.models import load
-from countdown_rl.models.files import adapter_config
-from countdown_rl.models.reference import ModelRef, files
+from countdown_rl.models import load, model_files
+from countdown_rl.models.model_files import adapter_config
+from countdown_rl.models.reference import ModelRef, local_path
 
 _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32"}
 
@@ -58,10 +57,10 @@ class Vllm:
     def prepare(self, length: int) -> int | None:
         options: dict[str, Any] = {}
         if self._ref.base is not None:
-            rank: int = adapter_config(files(self._ref)).get("r", 8)
+            rank: int = adapter_config(local_path(self._ref)).get("r", 8)
             options = {"enable_lora": True, "max_lora_rank": min((r for r in _LORA_RANKS if r >= rank), default=rank)}
-        path = files(self._ref.base or self._ref)
-        model_files.check(path)
+        path = local_path(self._ref.base or self._ref)
+        model_files.check_files(path)
         try:
             with output_to_stderr():
                 from vllm import LLM
@@ -82,7 +81,7 @@ class Vllm:
         if self._ref.base is not None:
             from vllm.lora.request import LoRARequest
 
-            self._lora_request = LoRARequest("adapter", 1, str(files(self._ref)))
+            self._lora_request = LoRARequest("adapter", 1, str(local_path(self._ref)))
         return None
 
     def max_rows(self, prompt: int, completion: int) -> int:

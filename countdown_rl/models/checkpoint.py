@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models.files import INDEX, shards
+from countdown_rl.models.model_files import INDEX, shards
 
 DTYPES = {
     "F64": torch.float64,

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.errors import CountdownError, ModelError, first_line
-from countdown_rl.models import files as model_files
-from countdown_rl.models import shape
-from countdown_rl.models.reference import ModelRef, files
+from countdown_rl.models import model_files, shape
+from countdown_rl.models.reference import ModelRef, local_path
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
@@ -64,7 +63,7 @@ def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> Any:
     """
     from transformers import AutoTokenizer
 
-    path = files(ref)
+    path = local_path(ref)
     if ref.base is not None and not (path / "tokenizer_config.json").is_file():
         return load_tokenizer(ref.base, trust_remote_code=trust_remote_code)
     # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
@@ -86,7 +85,7 @@ def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
-def load(
+def load_model(
     ref: ModelRef,
     *,
     precision: str = "auto",
@@ -156,7 +155,7 @@ def stored_format(ref: ModelRef) -> str:
     Raises:
         ModelError: they are quantized in an unsupported way.
     """
-    path = files(ref)
+    path = local_path(ref)
     if path.is_file():
         return "gguf"
     config = shape.quantization_config(path)
@@ -191,7 +190,7 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
 def _attach_adapter(loaded: Loaded, ref: ModelRef, trainable: bool) -> None:
     from peft import PeftModel
 
-    path = files(ref)
+    path = local_path(ref)
     if (kind := model_files.adapter_config(path).get("peft_type")) != "LORA":  # others may name files to load
         raise ModelError(f"{ref.source} is an adapter of type {kind}; only LoRA adapters are supported.")
     loaded.model = PeftModel.from_pretrained(loaded.model, path, is_trainable=trainable, use_safetensors=True)
@@ -257,7 +256,7 @@ def _read_weights(
 
     from countdown_rl.models import transformers_internals, w4a16
 
-    path: Path = files(ref)
+    path: Path = local_path(ref)
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
     options: dict[str, Any] = {"dtype": dtypes[precision]}
     if stored == "gguf":

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models import files, reference
+from countdown_rl.models import model_files, reference
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.reference import ModelRef
 
@@ -65,7 +65,7 @@ def loading_code(directory: Path, base: ModelRef) -> str:
     """Return the Python expression that loads the adapter in *directory* with PEFT, from the working directory."""
     if base.kind in ("hub", "directory"):
         return f"AutoPeftModelForCausalLM.from_pretrained({str(directory)!r})"
-    path = reference.files(base)
+    path = reference.local_path(base)
     words = repr(str(path)) if path.is_dir() else f"{str(path.parent)!r}, gguf_file={path.name!r}"
     return f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({words}), {str(directory)!r})"
 
@@ -83,7 +83,7 @@ class Adapter:
     def __init__(self, directory: Path) -> None:
         """Read its configuration and names. Raises ModelError if it cannot be merged."""
         self.directory = Path(directory)
-        self.config = files.adapter_config(self.directory)
+        self.config = model_files.adapter_config(self.directory)
         self._check_config()
         self._tensors = Checkpoint(self.directory)
         self.names = self._tensors.specs.keys()

@@ -16,7 +16,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models.files import adapter_config, gguf_config
+from countdown_rl.models.model_files import adapter_config, gguf_config
 
 #: Models that ship with the package, by name.
 SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_tiny"}
@@ -60,7 +60,7 @@ class ModelRef:
         return Path(os.path.relpath(os.path.expanduser(self.source))).as_posix()
 
     @property
-    def reference(self) -> str:
+    def portable_source(self) -> str:
         """The source for manifests and cards; of a path that leaves the working directory only its last name."""
         location = Path(self.location)
         return location.resolve().name if ".." in location.parts else self.location
@@ -79,7 +79,7 @@ class ModelRef:
             return self.manifest.digest
         if self.revision is not None:
             return self.revision
-        path = files(self)
+        path = local_path(self)
         if path.is_file():
             return artifacts.file_sha256(path)
         names = sorted(
@@ -92,7 +92,7 @@ class ModelRef:
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest."""
-        entry: dict[str, Any] = {"source": self.reference, "kind": self.kind, "digest": self.digest}
+        entry: dict[str, Any] = {"source": self.portable_source, "kind": self.kind, "digest": self.digest}
         if self.revision is not None:
             entry["revision"] = self.revision
         if self.kind == "gguf" and self.path is not None:
@@ -142,7 +142,7 @@ def resolve(source: str, *, revision: str | None = None) -> ModelRef:
     )
 
 
-def files(ref: ModelRef) -> Path:
+def local_path(ref: ModelRef) -> Path:
     """The directory (or GGUF file) that holds the model's files; a Hub model is downloaded first.
 
     Raises:

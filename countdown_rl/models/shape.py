@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.errors import CountdownError, ModelError, first_line
-from countdown_rl.models import files
+from countdown_rl.models import model_files
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     from transformers import AutoConfig
 
     try:
-        return files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
+        return model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
     except CountdownError:
         raise
     except Exception as error:  # each library has its own exceptions
@@ -64,4 +64,4 @@ def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
 
 def quantization_config(directory: Path) -> dict[str, Any] | None:
     """The ``quantization_config`` of the checkpoint in *directory*; None where its weights are not quantized."""
-    return files.config(directory).get("quantization_config")
+    return model_files.config(directory).get("quantization_config")

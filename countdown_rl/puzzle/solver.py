@@ -70,7 +70,7 @@ class _Search:
     """
 
     def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
-        check(puzzle)
+        check_puzzle(puzzle)
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
         self.compiled = 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums))
         self.kernel: Any = kernel
@@ -101,7 +101,7 @@ def goal(puzzle: Any, low: int, high: int) -> kernel.Goal:
     return kernel.Goal(low, high, puzzle.rule.every, puzzle.rule.whole, joins)
 
 
-def check(puzzle: Puzzle) -> None:
+def check_puzzle(puzzle: Puzzle) -> None:
     """Refuse a puzzle that is out of the solver's range.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts, formatting
-from countdown_rl.artifacts import Link
+from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown import TASK, CountdownRow
@@ -46,10 +46,10 @@ def of_model(model: Path) -> str:
     ref = reference.resolve(str(model))
     if ref.kind != "gguf":
         raise UsageError(f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it.")
-    return text(reference.files(ref), artifacts.chain(ref.as_input()))
+    return text(reference.local_path(ref), artifacts.chain(ref.as_input()))
 
 
-def text(file: Path, chain: Sequence[Link]) -> str:
+def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
     """The HTML of the page about the GGUF *file*, made from *chain*.
 
     Raises:
@@ -80,7 +80,7 @@ def text(file: Path, chain: Sequence[Link]) -> str:
     return html
 
 
-def _puzzles(file: Path, chain: Sequence[Link]) -> dict[str, Any]:
+def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     """The prompt around numbers and target, and the counts of numbers that the model was trained on."""
     data = [link for link in chain if link.kind == "data"]
     options = data[-1].options if data else {}

@@ -44,7 +44,7 @@ def find(root: Path, *, results: Sequence[Path] = (), log: Path | None = None) -
     return Sources(compare.by_name(paths), log or (default_log if default_log.is_file() else None))
 
 
-def check(out: Path, kind: str = "report") -> None:
+def check_path(out: Path, kind: str = "report") -> None:
     """Check that *out* can be written: it is not there yet, or is such a page already, a report or a demo.
 
     Raises:
@@ -106,7 +106,7 @@ def _value(value: Any) -> str:
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value in nested *values* but None, each with the keys that lead to it."""
     for key, value in values.items():
-        name = f"{path} {formatting.flag(key)}".strip()
+        name = f"{path} {formatting.flag(key)[2:]}".strip()
         if isinstance(value, Mapping):
             yield from _leaves(value, name)
         elif value is not None:

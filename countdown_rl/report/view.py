@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import __version__, artifacts
-from countdown_rl.artifacts import Link
+from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare, diagnose
 from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
@@ -67,7 +67,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
     }
 
 
-def _chain(evaluation: Result) -> list[Link]:
+def _chain(evaluation: Result) -> list[ProvenanceEntry]:
     """Everything that the model was made from, itself last; none for a baseline."""
     return [] if is_baseline(evaluation.metrics) else artifacts.chain(evaluation.manifest.inputs["model"])
 
@@ -144,7 +144,7 @@ def _breakdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[A
     return groups
 
 
-def _summary(link: Link) -> str:
+def _summary(link: ProvenanceEntry) -> str:
     """The options or facts that distinguish a link from others of its kind, in a few words."""
     options, facts = link.options, link.facts
     if link.kind == "data":

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from countdown_rl.artifacts import Link
+from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
@@ -143,7 +143,7 @@ def _row(line: Mapping[str, str], shares: Sequence[str], kind: type[AnyRow]) -> 
     return kind(**values | {"step": int(line["step"]), "groups": groups})
 
 
-def is_log_of(log: Path, links: Sequence[Link]) -> bool:
+def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
     """Return True if the training log at *log* is of the training in the chain *links*, by its facts."""
     policy = next((link for link in links if link.by_grpo), None)
     try:

@@ -18,7 +18,7 @@ def prints_to_stderr(names: Sequence[str]) -> contextlib.AbstractContextManager[
     return contextlib.redirect_stdout(sys.stderr) if names else contextlib.nullcontext()
 
 
-def check(names: Sequence[str]) -> None:
+def check_trackers(names: Sequence[str]) -> None:
     """Check that the trackers *names* are installed.
 
     Raises:
@@ -35,7 +35,7 @@ def prepare(names: Sequence[str], directory: Path) -> None:
     Raises:
         CountdownError: a tracker is not installed.
     """
-    check(names)
+    check_trackers(names)
     if not names:
         return
     # While it is imported, transformers prints on stdout that W&B is offline if that is set already.

@@ -73,7 +73,7 @@ class Prepared:
         """The values that ``--check --json`` prints."""
         names = ("parameters", "learning_rate", "max_steps", "longest")
         values = {name: getattr(self, name) for name in names}
-        return {"model": self.ref.reference, "demonstrations": self.demonstrations.facts()} | values
+        return {"model": self.ref.portable_source, "demonstrations": self.demonstrations.facts()} | values
 
 
 def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> Prepared:
@@ -96,13 +96,13 @@ def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambd
     ref = reference.resolve(run.model, revision=run.revision)
     light = reference.without_weights(ref)
     tuning.check_model(light, options, sharded=run.sharded)
-    trackers.check(options.report_to)
+    trackers.check_trackers(options.report_to)
     load.silence_libraries()
     known, inputs = demonstrations.read(options, run.files, run.data, on_row)
     validation = (
         jsonl.read_rows(run.data / "valid.jsonl")[: options.eval_size] if run.data and options.eval_every else []
     )
-    config = shape.read_config(reference.files(light.base or light), trust_remote_code=run.trust_remote_code)
+    config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     parameters = shape.skeleton(config, trust_remote_code=run.trust_remote_code).num_parameters()
     tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
     examples = dataset(demonstrations.tokenize(known.kept, tokenizer, options.max_length), options)

@@ -36,7 +36,7 @@ def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool
     import torch
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
-    loaded = load.load(
+    loaded = load.load_model(
         ref,
         precision=options.precision,
         trust_remote_code=trust_remote_code,
@@ -144,7 +144,7 @@ def finish(
     best = journal.best() if options.keep == "best" else None
     state = None if best else gathered(trainer)
     if processes.is_main():
-        described = asdict(options) | {"model": ref.reference, "revision": ref.revision}
+        described = asdict(options) | {"model": ref.portable_source, "revision": ref.revision}
         with artifacts.writing(
             prepared.run.out, options.kind, options=described, inputs=prepared.inputs, libraries=LIBRARIES
         ) as draft:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Options, flag, option
+from countdown_rl.formatting import flag
+from countdown_rl.options import Options, option
 
 TRACES, OPTIMISER, SHAPE = "Traces", "Optimiser", "Model"
 

@@ -22,7 +22,7 @@ class Teacher:
 
         model = reference.resolve("countdown-tiny")
         self._plan = traces.plan_of(model.manifest.facts if model.manifest else {})
-        self._tokenizer = Tokenizer.from_file(str(reference.files(model) / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_file(str(reference.local_path(model) / "tokenizer.json"))
         self._budget = max_new_tokens
 
     def complete(self, row: Row, seed: str) -> Completion:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from countdown_rl import processes
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Options, Precision, flag, option
+from countdown_rl.formatting import flag
+from countdown_rl.options import Options, Precision, option
 
 BATCH, LOSS, COMPLETIONS, OPTIMISER = "Batch", "Loss", "Completions", "Optimiser"
 MODEL, RUN = "Weights and precision", "Run"

@@ -13,7 +13,7 @@ from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.inference import generate
-from countdown_rl.models import chat_template, files, load, reference, shape
+from countdown_rl.models import chat_template, load, model_files, reference, shape
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.sft import tuning
@@ -93,7 +93,7 @@ class Prepared:
     def as_dict(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
         names = ("architecture", "parameters", "trainable", "longest_prompt", "device_memory", "fits")
-        return {"model": self.ref.reference, "rows": len(self.rows)} | {
+        return {"model": self.ref.portable_source, "rows": len(self.rows)} | {
             **{name: getattr(self, name) for name in names},
             "memory": [estimate.as_dict() for estimate in self.estimates],
         }
@@ -128,7 +128,7 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     weights = rewards.parse(options.reward)
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
     rows, data_input = _read_rows(run.data)
-    rewards.check(weights, rows[:2])
+    rewards.check_rewards(weights, rows[:2])
     validation = _read_validation(run.data, options) if options.eval_every else []
     load.silence_libraries()
     from countdown_rl.training import rollouts  # imports TRL, and with it bitsandbytes, which logs
@@ -137,13 +137,13 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     light = reference.without_weights(ref)
     base = light.base or light
     check_model(light, options, sharded=run.sharded)
-    trackers.check(options.report_to)
-    rollouts.check(options, light, sharded=run.sharded)
+    trackers.check_trackers(options.report_to)
+    rollouts.check_engine(options, light, sharded=run.sharded)
     inputs = {"model": ref.as_input(), "data": data_input}
     store = Checkpoints(run.checkpoints, _identity(run, options, inputs), asdict(TrainOptions()) | {"processes": 1})
     resume = None if run.restart else store.to_resume()
 
-    config = shape.read_config(reference.files(base), trust_remote_code=run.trust_remote_code)
+    config = shape.read_config(reference.local_path(base), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
     tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
     device = load.device_name("auto").partition(":")[0]
@@ -153,7 +153,9 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     longest = check_prompts(tokenizer, dimensions.context_length, rows, options, validation)
     loaded = load.Loaded(skeleton, tokenizer, light, precision, device, "skeleton")
     trl_config.grpo_config(options, loaded, list(weights.values()), run.checkpoints)  # TRL refuses some values
-    rank = options.lora_r if light.base is None else int(files.adapter_config(reference.files(light)).get("r", 8))
+    rank = options.lora_r
+    if light.base is not None:
+        rank = int(model_files.adapter_config(reference.local_path(light)).get("r", 8))
     total = skeleton.num_parameters()
     adapter = memory.lora_parameters(skeleton, rank) if options.tune == "lora" else 0
     estimates = [

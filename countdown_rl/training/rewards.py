@@ -124,7 +124,7 @@ def _imported(name: str) -> Callable[..., Any]:
     return imported
 
 
-def check(names: Iterable[str], rows: Sequence[Row]) -> None:
+def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
     """Call each reward once, on a completion of each of *rows*.
 
     Raises:

@@ -16,7 +16,7 @@ from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.generate import generate
 from countdown_rl.inference.stop import Stop
-from countdown_rl.models import files, load, lora, reference
+from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.trl_internals import PolicyEngine
 
@@ -117,7 +117,7 @@ class Rollouts:
         return completion_ids, kept
 
 
-def check(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> None:
+def check_engine(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> None:
     """Check that the vLLM that *options* ask for is there and can hold the weights of *ref*.
 
     Raises:
@@ -135,7 +135,7 @@ def check(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> N
 
 
 def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str:
-    """The engine of a run that passed :func:`check`: "transformers", "vllm" or "vllm-server".
+    """The engine of a run that passed :func:`check_engine`: "transformers", "vllm" or "vllm-server".
 
     Raises:
         UsageError: the adapter is not plain LoRA, which vLLM needs.
@@ -164,8 +164,8 @@ def use_engine(
     same = ("tensor_parallel_size", "gpu_memory_utilization", "enable_sleep_mode", "model_impl", "group_port")
     server = ("server_base_url", "server_host", "server_port", "server_timeout")
     sampling = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_completion_length")
-    path = reference.files(loaded.ref.base or loaded.ref)  # of the full-precision weights that the engine starts from
-    files.check(path)
+    path = reference.local_path(loaded.ref.base or loaded.ref)  # the unquantized weights that the engine starts from
+    model_files.check_files(path)
     stop = trainer.rollouts.stop
     engine = PolicyEngine(
         str(path),

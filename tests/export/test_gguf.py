@@ -6,7 +6,7 @@ import torch
 
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.export.quantize import quantize
+from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load
 from countdown_rl.models.reference import resolve
 from countdown_rl.tasks import probe
@@ -24,7 +24,7 @@ def _here(tmp_path, monkeypatch):
 
 def written(kind: str, **changes):
     tiny_llama.checkpoint(Path("full"), **changes)
-    return quantize(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
+    return quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
 
 
 def prompts():
@@ -47,7 +47,7 @@ def test_transformers_reads_back_the_same_model(kind, closeness, tied):
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
         back = AutoModelForCausalLM.from_pretrained("quantized", gguf_file=facts["file"], dtype=torch.float32)
-        a, b = back(ids).logits, load.load(resolve("full"), precision="fp32").model(ids).logits
+        a, b = back(ids).logits, load.load_model(resolve("full"), precision="fp32").model(ids).logits
     assert (a - b).norm() / b.norm() < closeness
 
 
@@ -74,7 +74,7 @@ def test_the_modelfile_holds_the_chat_template_in_ollamas_language():
 
 def test_load_gives_the_original_tokenizer():
     written("f16")
-    loaded = load.load(resolve("quantized"), precision="fp32")
+    loaded = load.load_model(resolve("quantized"), precision="fp32")
     assert resolve("quantized").manifest.kind == "quantized"
     text = "Numbers: 37 50\n\n  <think>"
     assert loaded.tokenizer(text)["input_ids"] == tiny_llama.tokenizer()(text)["input_ids"]
@@ -125,7 +125,7 @@ def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     file = Path("quantized", written("q8_0").facts["file"])
     tokenizer = load.load_tokenizer(resolve("full"))
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
-    assert gguf_check.check(file, tokenizer, prompts()) == {"prompts": 16, "any_text": True, "chat": False}
+    assert gguf_check.check_round_trip(file, tokenizer, prompts()) == {"prompts": 16, "any_text": True, "chat": False}
 
 
 def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
@@ -140,7 +140,7 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
 
     rows = [CountdownRow({"nums": list(nums), "target": target}) for nums, target in PUZZLES]
     ref = resolve("countdown-tiny")
-    tokenizer, directory = load.load_tokenizer(ref), reference.files(ref)
+    tokenizer, directory = load.load_tokenizer(ref), reference.local_path(ref)
     complete_user_turn(tokenizer, rows[0].messages())  # as train does
     options = {"name": "tiny", "kind": "q8_0", "tokenizer": tokenizer, "conversations": prompts()}
     gguf.write(Checkpoint(directory), directory, Path("tiny.gguf"), **options)
@@ -166,7 +166,7 @@ def test_the_result_is_scored_by_llama_cpp_if_installed(monkeypatch, there):
         Path("data.jsonl"), [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 12))]
     )
     options = QuantizeOptions(format="gguf", gguf_type="f16", max_drop=20)
-    manifest = quantize(resolve("countdown-tiny"), Path("quantized"), options, Path("data.jsonl"))
+    manifest = quantize_model(resolve("countdown-tiny"), Path("quantized"), options, Path("data.jsonl"))
     score = manifest.facts["against_source"]
     assert score["runtime"] == ("llama-cpp" if there else "transformers")
     assert score["after"]["n"] == score["before"]["n"] == 12
@@ -178,13 +178,13 @@ def test_an_unsupported_architecture_is_refused_by_name():
     config = json.loads(Path("full/config.json").read_text())
     Path("full/config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     with pytest.raises(ModelError, match="gpt2"):
-        quantize(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf"))
+        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf"))
 
 
 def test_a_limit_to_the_loss_needs_puzzles():
     tiny_llama.checkpoint(Path("full"))
     with pytest.raises(UsageError, match="--data"):
-        quantize(resolve("full"), Path("quantized"), QuantizeOptions(max_drop=1.0))
+        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(max_drop=1.0))
 
 
 def test_a_result_that_lost_too_much_accuracy_is_not_written(monkeypatch):
@@ -206,9 +206,9 @@ def test_a_result_that_lost_too_much_accuracy_is_not_written(monkeypatch):
     for limit, stands in ((49.0, False), (50.0, True)):
         options = QuantizeOptions(max_drop=limit)
         if stands:
-            facts = quantize(resolve("full"), Path("quantized"), options, Path("data.jsonl")).facts
+            facts = quantize_model(resolve("full"), Path("quantized"), options, Path("data.jsonl")).facts
             assert facts["against_source"]["difference"] == -0.5
         else:
             with pytest.raises(ModelError, match=r"lost 50\.0 points"):
-                quantize(resolve("full"), Path("quantized"), options, Path("data.jsonl"))
+                quantize_model(resolve("full"), Path("quantized"), options, Path("data.jsonl"))
             assert not Path("quantized").exists()

@@ -8,8 +8,8 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.export.config import MergeOptions
-from countdown_rl.export.merge import merge
-from countdown_rl.models.load import load, load_tokenizer
+from countdown_rl.export.merge import merge_adapter
+from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
 
@@ -40,13 +40,13 @@ def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
 
 
 def merged(adapter: Path, **options):
-    manifest = merge(resolve(str(adapter)), Path("merged"), MergeOptions(**options), CHATS)
-    return manifest, load(resolve("merged"), precision="fp32").model.state_dict()
+    manifest = merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(**options), CHATS)
+    return manifest, load_model(resolve("merged"), precision="fp32").model.state_dict()
 
 
 def by_peft(adapter: Path, precision: str = "fp32"):
     """PEFT's own merge, in fp32."""
-    loaded = load(resolve(str(adapter)), precision=precision)
+    loaded = load_model(resolve(str(adapter)), precision=precision)
     return loaded.model.float().merge_and_unload().state_dict()
 
 
@@ -160,7 +160,7 @@ def test_verify_selects_the_number_of_prompts(monkeypatch, verify, prompts):
 
     monkeypatch.setattr(agreement, "PROMPTS", {"sample": 3, "full": 5})
     adapter = trained(tiny_llama.checkpoint(Path("base")))
-    facts = merge(resolve(str(adapter)), Path("merged"), MergeOptions(verify=verify)).facts
+    facts = merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(verify=verify)).facts
     assert ("agreement" in facts) == (prompts is not None)
     if prompts is not None:
         for name in ("with_definition", "with_policy_as_trained"):
@@ -210,7 +210,7 @@ def test_an_unsupported_adapter_is_refused_by_name(changes, names):
     config = json.loads((peft / "adapter_config.json").read_text())
     (peft / "adapter_config.json").write_text(json.dumps(config | changes))
     with pytest.raises(ModelError, match=names):
-        merge(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
     assert not Path("merged").exists()
 
 
@@ -223,7 +223,7 @@ def test_every_key_of_the_adapter_must_exist_in_the_base(dora):
     renamed = {key.replace("layers.1.", "layers.9."): value for key, value in tensors.items()}
     save_file(renamed, peft / "adapter_model.safetensors")
     with pytest.raises(ModelError, match=r"layers\.[19]\..*"):
-        merge(resolve("peft"), Path("merged"), MergeOptions(verify="none"), CHATS)
+        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(verify="none"), CHATS)
 
 
 def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch):
@@ -232,7 +232,7 @@ def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch)
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     monkeypatch.setattr(Adapter, "_scale", lambda self, module, rank: 0.5)
     with pytest.raises(ModelError, match="differ from the adapter"):
-        merge(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
     assert {path.name for path in Path().iterdir()} == {"base", "peft", "adapter"}
 
 
@@ -244,19 +244,19 @@ def test_weights_with_nan_are_not_written():
     next(iter(tensors.values())).fill_(float("nan"))
     save_file(tensors, peft / "adapter_model.safetensors")
     with pytest.raises(ModelError):
-        merge(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
 
 
 def test_a_bf16_adapter_has_no_dequantized_base():
     adapter = trained(tiny_llama.checkpoint(Path("base")), precision="bf16")
     with pytest.raises(UsageError, match="nothing to de-quantize"):
-        merge(resolve(str(adapter)), Path("merged"), MergeOptions(base="dequantized"), CHATS)
+        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(base="dequantized"), CHATS)
 
 
 def test_a_model_that_is_not_an_adapter_is_refused():
     tiny_llama.checkpoint(Path("base"))
     with pytest.raises(ModelError, match="not an adapter"):
-        merge(resolve("base"), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve("base"), Path("merged"), MergeOptions(), CHATS)
 
 
 def test_files_of_other_origin_are_not_overwritten():
@@ -264,7 +264,7 @@ def test_files_of_other_origin_are_not_overwritten():
     Path("merged").mkdir()
     Path("merged/thesis.txt").write_text("mine")
     with pytest.raises(ArtifactError, match="did not write"):
-        merge(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
     assert Path("merged/thesis.txt").read_text() == "mine"
 
 
@@ -309,5 +309,5 @@ def test_a_4_bit_base_is_merged_by_its_dequantized_values():
         merged(Path("adapter"))
     manifest, _ = merged(Path("adapter"), base="dequantized", dtype="fp32")
     assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
-    assert load(resolve("base")).storage == "dequantized-nf4"
-    assert load(resolve("merged")).storage == "plain"
+    assert load_model(resolve("base")).storage == "dequantized-nf4"
+    assert load_model(resolve("merged")).storage == "plain"

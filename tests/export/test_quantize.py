@@ -10,7 +10,7 @@ from countdown_rl.errors import ModelError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize, warning
 from countdown_rl.models import nf4
-from countdown_rl.models.load import load
+from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
 
@@ -42,7 +42,7 @@ def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
     from transformers import AutoModelForCausalLM
 
     quantized()
-    merged = load(resolve("merged"), precision="fp32").model
+    merged = load_model(resolve("merged"), precision="fp32").model
     theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})
     layers = four_bit_layers(theirs)
     assert len(layers) == 14
@@ -54,7 +54,7 @@ def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
         assert torch.equal(dequantize_4bit(layer.weight.data, layer.weight.quant_state), direct)
     # And it runs as it is, whatever path bitsandbytes takes on this CPU.
     ids = torch.arange(5, 25).view(1, 20)
-    ours = load(resolve("merged"), precision="nf4").model
+    ours = load_model(resolve("merged"), precision="nf4").model
     with torch.inference_mode():
         a, b = theirs(ids).logits.float(), ours(ids).logits
     assert (a - b).norm() / b.norm() < 0.05
@@ -62,9 +62,9 @@ def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
 
 def test_load_gives_the_same_function_as_nf4_of_the_merged_weights():
     quantized()
-    loaded = load(resolve("quantized"))
+    loaded = load_model(resolve("quantized"))
     assert (loaded.storage, loaded.precision) == ("dequantized-nf4", "nf4")
-    direct = load(resolve("merged"), precision="nf4").model
+    direct = load_model(resolve("merged"), precision="nf4").model
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
         assert torch.equal(loaded.model(ids).logits, direct(ids).logits)
@@ -167,8 +167,8 @@ def test_a_sharded_source_and_a_sharded_output(monkeypatch):
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
-        a = load(resolve("quantized")).model(ids).logits
-        assert torch.equal(a, load(resolve("full"), precision="nf4").model(ids).logits)
+        a = load_model(resolve("quantized")).model(ids).logits
+        assert torch.equal(a, load_model(resolve("full"), precision="nf4").model(ids).logits)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])

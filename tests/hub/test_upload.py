@@ -85,7 +85,7 @@ def test_the_hub_id_is_a_model_reference_at_that_commit(hub, folder):
     upload = push(folder, NAME)
     ref = reference.resolve(NAME)
     assert (ref.kind, ref.revision) == ("hub", upload.commit)
-    weights = reference.files(ref) / "model.safetensors"
+    weights = reference.local_path(ref) / "model.safetensors"
     assert weights.read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
@@ -96,7 +96,7 @@ def test_every_format_that_quantize_writes_comes_back_from_the_hub(hub, root, tm
 
     pytest.importorskip("compressed_tensors")
     for out, format in (("four", "nf4"), ("ggufs", "gguf"), ("w4a16", "w4a16")):
-        quantize.quantize(reference.resolve("merged"), Path(out), QuantizeOptions(format=format))
+        quantize.quantize_model(reference.resolve("merged"), Path(out), QuantizeOptions(format=format))
     manifest = release.build(PublishOptions(model="merged", also=("four", "ggufs", "w4a16")), Path("release"))
     assert manifest.facts["formats"] == {".": "full", "./four": "nf4", "./ggufs": "gguf", "./w4a16": "w4a16"}
     card = ModelCard.load("release/README.md")

@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(folder):
-    return load.load(reference.resolve(str(folder / "model")))
+    return load.load_model(reference.resolve(str(folder / "model")))
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_llama_cpp_seeds_each_completion(folder, tmp_path, gguf):
 
 def test_llama_cpp_ends_completions_at_the_answer(gguf):
     pytest.importorskip("xllamacpp")
-    engine = engines.load("llama-cpp", reference.resolve(str(gguf)), generation.Decoding(256), threads=1)
+    engine = engines.load_engine("llama-cpp", reference.resolve(str(gguf)), generation.Decoding(256), threads=1)
     prompt = chat_template.render(engine.tokenizer, parse_row({"nums": [9, 5, 2], "target": 2}).messages())
     text = f"{prompt}\n9 5 2\n1. 9 - 5 = 4, 4 - 2 = 2 yes\n</think>\n<answer>"
     ids = engine.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -198,11 +198,11 @@ def test_a_damaged_gguf_file_or_a_missing_gpu_is_refused(gguf, tmp_path, capfd):
     (tmp_path / "copy/manifest.json").unlink()
     file = tmp_path / "copy/model-F16.gguf"
     file.write_bytes(file.read_bytes()[:-100_000])
-    engine = engines.load("llama-cpp", reference.resolve(str(file)), generation.Decoding(8))
+    engine = engines.load_engine("llama-cpp", reference.resolve(str(file)), generation.Decoding(8))
     with pytest.raises(ModelError, match=r"cannot load model-F16\.gguf: it is damaged"):
         engine.prepare(64)
     with pytest.raises(ModelError, match="has no GPU; leave --device cuda out"):
-        engines.load("llama-cpp", reference.resolve(str(file)), generation.Decoding(8), device="cuda")
+        engines.load_engine("llama-cpp", reference.resolve(str(file)), generation.Decoding(8), device="cuda")
     assert capfd.readouterr() == ("", "")
 
 
@@ -233,7 +233,9 @@ def test_vllm_and_its_processes_print_nothing_on_stdout(folder, tmp_path, vllm, 
 
 
 def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, model, vllm):
-    engine = engines.load("vllm", reference.resolve(str(folder / "model")), generation.Decoding(12), precision="fp32")
+    engine = engines.load_engine(
+        "vllm", reference.resolve(str(folder / "model")), generation.Decoding(12), precision="fp32"
+    )
     prompt = chat_template.render(engine.tokenizer, parse_row(ROWS[0]).messages())
     ids = engine.tokenizer(prompt, add_special_tokens=False)["input_ids"]
     engine.prepare(len(ids) + 12)

@@ -9,7 +9,7 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import reference
-from countdown_rl.models.load import load, load_tokenizer, silence_libraries
+from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
 from countdown_rl.models.shape import ModelShape, read_config
 from tests.support import tiny_llama
@@ -97,7 +97,7 @@ def test_the_shipped_model_is_found_by_name(base, tmp_path, monkeypatch):
     assert ref.kind == "shipped"
     assert ref.as_input()["source"] == "countdown-tiny"
     assert ref.as_input()["digest"] == ref.manifest.digest
-    assert load(ref).precision == "fp32"
+    assert load_model(ref).precision == "fp32"
 
 
 def test_an_absolute_path_is_not_recorded(base, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_path_outside_the_working_directory_is_recorded_by_its_last_name(base,
 def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
     from safetensors.torch import load_file
 
-    loaded = load(resolve(str(base)), device="cpu")
+    loaded = load_model(resolve(str(base)), device="cpu")
     assert (loaded.precision, loaded.storage, loaded.device) == ("fp32", "plain", "cpu")
     for name, value in load_file(base / "model.safetensors").items():
         assert torch.equal(loaded.model.state_dict()[name], value.float())
@@ -126,7 +126,7 @@ def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
 
 @pytest.mark.parametrize("precision", ["auto", "nf4", "bf16", "fp32"])
 def test_rotary_frequencies_are_never_rounded(base, precision):
-    model = load(resolve(str(base)), precision=precision, device="cpu").model
+    model = load_model(resolve(str(base)), precision=precision, device="cpu").model
     from transformers import LlamaForCausalLM
 
     exact = LlamaForCausalLM(model.config).model.rotary_emb.inv_freq
@@ -143,7 +143,7 @@ def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, 
     for changed in (tensors, tensors | {name: weight[:8].clone()}):
         save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
         with pytest.raises(ModelError, match=r"incomplete.*q_proj.*of another size"):
-            load(resolve(str(tmp_path)))
+            load_model(resolve(str(tmp_path)))
 
 
 def test_a_truncated_checkpoint_is_refused(base, tmp_path):
@@ -151,13 +151,13 @@ def test_a_truncated_checkpoint_is_refused(base, tmp_path):
     contents = (base / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(contents[: len(contents) // 2])
     with pytest.raises(ModelError, match="cannot be loaded"):
-        load(resolve(str(tmp_path)))
+        load_model(resolve(str(tmp_path)))
 
 
 def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    ours = load(resolve(str(base)), precision="nf4", device="cpu")
+    ours = load_model(resolve(str(base)), precision="nf4", device="cpu")
     assert ours.storage == "dequantized-nf4"
     config = BitsAndBytesConfig(
         load_in_4bit=True,
@@ -179,7 +179,7 @@ def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
 
 
 def test_gradients_flow_through_nf4_layers(base):
-    model = load(resolve(str(base)), precision="nf4", device="cpu").model
+    model = load_model(resolve(str(base)), precision="nf4", device="cpu").model
     ids = torch.arange(1, 9).view(1, 8)
     with torch.no_grad():
         model(ids)  # in eval mode: where bitsandbytes' own layer would be repacked
@@ -205,9 +205,9 @@ def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, tmp_pa
     )
     ref = resolve(str(out))
     assert (ref.kind, ref.base.source) == ("adapter", "base")
-    loaded = load(ref)
+    loaded = load_model(ref)
     assert (loaded.precision, loaded.storage) == ("nf4", "dequantized-nf4")
-    assert not torch.equal(logits(loaded), logits(load(ref.base, precision="nf4")))
+    assert not torch.equal(logits(loaded), logits(load_model(ref.base, precision="nf4")))
 
     config = json.loads(Path("base/config.json").read_text())
     Path("base/config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
@@ -221,7 +221,7 @@ def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, tmp_pa
 def test_a_peft_adapter_without_a_manifest_loads(base, tmp_path):
     ref = resolve(str(tiny_llama.adapter(tmp_path / "peft", base)))
     assert ref.as_input()["base"]["digest"] == ref.base.digest
-    assert load(ref).storage == "plain"
+    assert load_model(ref).storage == "plain"
 
 
 def test_a_tokenizer_pads_on_the_left_and_has_a_pad_token(tmp_path):
@@ -245,7 +245,7 @@ def test_code_of_a_checkpoint_is_refused_without_asking(base, tmp_path, monkeypa
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "custom", "auto_map": classes}))
     with pytest.raises(ModelError, match="--trust-remote-code"):
-        load(resolve(str(tmp_path)))
+        load_model(resolve(str(tmp_path)))
     with pytest.raises(ModelError, match="--trust-remote-code"):
         read_config(tmp_path)
     assert not (tmp_path / "executed").exists()
@@ -272,5 +272,5 @@ def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():
 
 def test_weights_that_fsdp_will_share_out_stay_in_main_memory(base, monkeypatch):
     monkeypatch.setattr("countdown_rl.models.load.device_name", lambda name: "cuda:0")
-    loaded = load(resolve(str(base)), precision="bf16", sharded=True)
+    loaded = load_model(resolve(str(base)), precision="bf16", sharded=True)
     assert (loaded.model.device.type, loaded.model.dtype, loaded.device) == ("cpu", torch.bfloat16, "cuda:0")

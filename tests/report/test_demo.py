@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.artifacts import Link
+from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.data import build as gen_data
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import ArtifactError, CountdownError, ModelError, UsageError
@@ -43,7 +43,7 @@ IDLE = "new Promise(done => { const wait = () => running ? setTimeout(wait, 50) 
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF of a random model. Do not write to it."""
     root = tmp_path_factory.mktemp("demo")
-    quantize.quantize(
+    quantize.quantize_model(
         reference.resolve(str(tiny_llama.checkpoint(root / "tiny"))), root / "gguf", QuantizeOptions(format="gguf")
     )
     return root / "gguf"
@@ -87,14 +87,20 @@ def test_the_runtime_is_that_of_the_npm_package():
 
 
 def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
-    def refused(error: type[CountdownError], word: str, file: Path, *chain: Link) -> None:
+    def refused(error: type[CountdownError], word: str, file: Path, *chain: ProvenanceEntry) -> None:
         with pytest.raises(error, match=word):
             demo.text(file, chain) if chain else demo.of_model(file)
 
     file = tiny / "model-Q8_0.gguf"
     refused(ArtifactError, "does not exist", tiny / "none")
     refused(UsageError, "not GGUF", tiny.parent / "tiny")
-    refused(UsageError, "gsm8k", file, Link("data", "data", "0", options={"task": "gsm8k"}), Link("hub", "a/b", "1"))
+    refused(
+        UsageError,
+        "gsm8k",
+        file,
+        ProvenanceEntry("data", "data", "0", options={"task": "gsm8k"}),
+        ProvenanceEntry("hub", "a/b", "1"),
+    )
     monkeypatch.setattr(chat_template, "render", lambda *_: "no puzzle")
     refused(ModelError, "chat template", file)
     monkeypatch.setattr(demo, "MAX_BYTES", 9)
@@ -103,8 +109,8 @@ def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
 
 def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
     splits = {"train": {"groups": {"numbers": {"6": 1, "5": 3}}}}
-    data = Link("data", "data", "0", options={"style": "own"}, facts={"splits": splits})
-    page = demo.text(tiny / "model-Q8_0.gguf", [data, Link("hub", "a/b", "1")])
+    data = ProvenanceEntry("data", "data", "0", options={"style": "own"}, facts={"splits": splits})
+    page = demo.text(tiny / "model-Q8_0.gguf", [data, ProvenanceEntry("hub", "a/b", "1")])
     assert "SIZES = [5, 6]," in page
     assert "step by step" not in page
 
@@ -123,7 +129,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browse
 def shipped(offline: browser.Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the shipped model, opened."""
     root = tmp_path_factory.mktemp("shipped")
-    quantize.quantize(reference.resolve("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf"))
+    quantize.quantize_model(reference.resolve("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf"))
     (root / "demo.html").write_text(demo.of_model(root / "gguf"))
     offline.open(root / "demo.html")
     return root / "demo.html"
@@ -189,7 +195,7 @@ def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(off
         # The start of training, which imitates a random search, has ties everywhere: rounding decides there.
         pytest.skip("there is no trained model; run `make repro`")
     pytest.importorskip("xllamacpp")
-    quantize.quantize(reference.resolve(str(MERGED)), tmp_path / "gguf", QuantizeOptions(format="gguf"))
+    quantize.quantize_model(reference.resolve(str(MERGED)), tmp_path / "gguf", QuantizeOptions(format="gguf"))
     (tmp_path / "demo.html").write_text(demo.of_model(tmp_path / "gguf"))
     offline.open(tmp_path / "demo.html")
     gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")

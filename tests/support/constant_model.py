@@ -15,8 +15,8 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
-from countdown_rl.export.merge import merge
-from countdown_rl.export.quantize import quantize
+from countdown_rl.export.merge import merge_adapter
+from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import chat_template, reference
 from countdown_rl.runlog import log
 from tests.support import tiny_llama
@@ -76,10 +76,10 @@ def chain(root: Path, *, base: str) -> Path:
             if not file.name.startswith(("model", "config", "generation")):
                 shutil.copyfile(file, draft.path / file.name)
         draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)
-    merge(reference.resolve(str(root / "adapter")), root / "merged", MergeOptions(verify="none"))
+    merge_adapter(reference.resolve(str(root / "adapter")), root / "merged", MergeOptions(verify="none"))
     merged = reference.resolve(str(root / "merged"))
     for format, name in (("nf4", "quantized"), ("gguf", "gguf")):
-        quantize(merged, root / name, QuantizeOptions(format=format))
+        quantize_model(merged, root / name, QuantizeOptions(format=format))
     for name in ("random", "adapter", "merged", "quantized", "gguf"):
         model = name if name == "random" else str(root / name)
         evaluate.evaluate(EVALUATION, model=model, data=root / "data", out=root / "eval" / name)

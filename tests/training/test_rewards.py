@@ -160,7 +160,7 @@ def too_many_arguments(grade, row, tokens, more):
 @pytest.mark.parametrize("name", [*RETURNED, "too_few", "too_many_arguments", "ends"])
 def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
     with pytest.raises(UsageError, match=name):
-        rewards.check([f"{__name__}:{name}"], ROWS)
+        rewards.check_rewards([f"{__name__}:{name}"], ROWS)
 
 
 def test_a_reward_written_for_trl_runs_unchanged():
@@ -169,7 +169,7 @@ def test_a_reward_written_for_trl_runs_unchanged():
             return "</think><answer>65</answer>" if ids else ""
 
     name = f"{__name__}:written_for_trl"
-    rewards.check([name], ROWS)
+    rewards.check_rewards([name], ROWS)
     function = rewards.Grading(ROWS, Tokenizer(), lambda *_: None).function(name)
     arguments = {"completions": ["</think><answer>65</answer>", ""], "prompts": ["", ""], "log_extra": None}
     values = function(
@@ -180,7 +180,7 @@ def test_a_reward_written_for_trl_runs_unchanged():
 
 
 def test_every_reward_is_called_once_before_training():
-    rewards.check(["strict-format/-1", "length:5", *rewards.NAMES], ROWS)
+    rewards.check_rewards(["strict-format/-1", "length:5", *rewards.NAMES], ROWS)
 
 
 def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_module_in_the_working_directory_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     (tmp_path / "my_own_reward.py").write_text("def f(grade, row, tokens):\n    return 1\n")
     (tmp_path / "leaves.py").write_text("raise SystemExit\n")
-    rewards.check(["my_own_reward:f"], ROWS)
+    rewards.check_rewards(["my_own_reward:f"], ROWS)
     with pytest.raises(UsageError, match="leaves:f cannot be imported"):
         rewards.reward("leaves:f")
 

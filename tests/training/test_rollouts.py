@@ -40,7 +40,7 @@ class Engine:
 
     def __init__(self, model, **options):
         self.options, self.prompts, self.params, self.syncs = options | {"model": model}, [], [], 0
-        self.policy = load.load(reference.resolve(model), precision="fp32").model
+        self.policy = load.load_model(reference.resolve(model), precision="fp32").model
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
         Engine.last = self
@@ -120,7 +120,7 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     assert [row.importance_sampling_ratio for row in rows] == pytest.approx([1.0] * 3, abs=0.02)
     assert rows[-1].eval_correct is not None
     assert all(row.grad_norm > 0 for row in rows)
-    trained = load.load(reference.resolve(str(result.out)), precision=precision).model
+    trained = load.load_model(reference.resolve(str(result.out)), precision=precision).model
     trained = trained.merge_and_unload() if tune == "lora" else trained
     for name, value in engine.policy.named_parameters():  # sent last for the evaluation after the last step
         torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
@@ -178,7 +178,7 @@ def test_a_server_gets_the_policy_and_the_stop(place, tmp_path, vllm, monkeypatc
 
 
 def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
-    loaded = load.load(reference.resolve(str(place / "model")), precision="bf16")
+    loaded = load.load_model(reference.resolve(str(place / "model")), precision="bf16")
     weights = {name: value.clone() for name, value in loaded.model.named_parameters()}
     nf4.quantize_layers(loaded.model, torch.device("cpu"))
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
@@ -208,24 +208,24 @@ def with_dora(loaded):
 
 
 def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
-    loaded = load.load(reference.resolve(str(place / "model")), precision="nf4")
-    rollouts.check(SMALL, loaded.ref, sharded=False)
+    loaded = load.load_model(reference.resolve(str(place / "model")), precision="nf4")
+    rollouts.check_engine(SMALL, loaded.ref, sharded=False)
     assert rollouts.resolve(replace(SMALL, rollouts="vllm-server"), loaded, sharded=False) == "vllm-server"
     with pytest.raises(UsageError, match="ddp or zero2"):
-        rollouts.check(SMALL, loaded.ref, sharded=True)
+        rollouts.check_engine(SMALL, loaded.ref, sharded=True)
     with pytest.raises(UsageError, match="variants"):
         rollouts.resolve(SMALL, with_dora(loaded), sharded=False)
     monkeypatch.setattr(rollouts, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install"):
-        rollouts.check(SMALL, loaded.ref, sharded=False)
+        rollouts.check_engine(SMALL, loaded.ref, sharded=False)
     monkeypatch.setattr(rollouts.load, "stored_format", lambda ref: "gguf")
     with pytest.raises(UsageError, match="unquantized"):
-        rollouts.check(SMALL, loaded.ref, sharded=False)
+        rollouts.check_engine(SMALL, loaded.ref, sharded=False)
 
 
 def test_auto_is_an_engine_that_can_hold_the_weights(place, vllm, monkeypatch):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (80 << 30, 80 << 30))
-    loaded = load.load(reference.resolve(str(place / "model")), precision="bf16")
+    loaded = load.load_model(reference.resolve(str(place / "model")), precision="bf16")
     options, on_gpu = replace(SMALL, rollouts="auto"), replace(loaded, device="cuda:0")
     assert rollouts.resolve(options, loaded, sharded=False) == "transformers"  # without a GPU
     assert rollouts.resolve(options, on_gpu, sharded=False) == "vllm"

@@ -495,12 +495,12 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, all_wei
     manifest = artifacts.read(all_weights.out, "model")
     assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
     ref = reference.resolve(str(all_weights.out))
-    trained, before = (load.load(each).model for each in (ref, reference.resolve(str(place / "model"))))
+    trained, before = (load.load_model(each).model for each in (ref, reference.resolve(str(place / "model"))))
     assert json.loads((all_weights.out / "config.json").read_text())["dtype"] == "bfloat16"
     moved = [name for name, value in trained.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
     assert any("embed_tokens" in name for name in moved)
     assert any("mlp" in name for name in moved)
-    quantize.quantize(ref, tmp_path / "quantized", exporting.QuantizeOptions())
+    quantize.quantize_model(ref, tmp_path / "quantized", exporting.QuantizeOptions())
     assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
     assert manifest.kind in formats.KINDS
     links = artifacts.chain(manifest.as_input())

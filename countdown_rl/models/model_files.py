@@ -132,7 +132,7 @@ def shards(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def check(directory: Path) -> None:
+def check_files(directory: Path) -> None:
     """Check all files that are read here of the checkpoint in *directory*.
 
     Raises:
@@ -157,7 +157,7 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
     if path.is_file():
         options, path = {"gguf_file": path.name} | options, path.parent
     elif (path / "config.json").is_file():
-        check(path)
+        check_files(path)
     try:
         return kind.from_pretrained(path, trust_remote_code=bool(trust_remote_code), local_files_only=True, **options)
     except ValueError as error:
