@@ -91,7 +91,7 @@ class Trainer(RoundTrainer):
                 if parameter.requires_grad and parameter.dtype != torch.float32:
                     parameter.data = exact.get(parameter, parameter.data).float()
         for adapter in getattr(self.model, "peft_config", {}).values():
-            adapter.base_model_name_or_path = None  # else PEFT asks the Hub for its vocabulary at every checkpoint
+            adapter.base_model_name_or_path = ""  # else PEFT asks the Hub for its vocabulary at every checkpoint
         self.eos_token_ids = sorted(rollouts.stop.ids)
         self.loss_seconds = 0.0
         #: Figures of the next row of the log.

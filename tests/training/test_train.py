@@ -186,6 +186,17 @@ def test_training_sends_no_telemetry():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"CI": ""}).returncode == 0
 
 
+def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(place, tmp_path, monkeypatch):
+    from peft.utils import save_and_load
+
+    asked: list[str] = []
+    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", lambda *names: asked.extend(names))
+    no_file = SimpleNamespace(exists=lambda path: False, join=os.path.join)  # as of a GGUF file
+    monkeypatch.setattr(save_and_load, "os", SimpleNamespace(path=no_file))
+    run(place, tmp_path, replace(SMALL, max_steps=3, save_steps=1))
+    assert asked == []
+
+
 def test_an_unfinished_run_of_a_version_without_an_option_is_resumed(place, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(4))
