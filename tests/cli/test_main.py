@@ -9,21 +9,17 @@ import pytest
 
 from countdown_rl import errors
 from countdown_rl.cli import main
-from tests.support.command import status
 
 
-@pytest.fixture
-def fail(monkeypatch):
-    """Run a command that raises an exception, and return its exit status."""
+def fail(error):
+    """Run a command that raises *error*, and return its exit status."""
 
-    def run(error):
-        def app():
-            raise error
+    def run():
+        raise error
 
-        monkeypatch.setattr(main, "app", app)
-        return status(monkeypatch)
-
-    return run
+    with pytest.raises(SystemExit) as done:
+        main.main(run)
+    return done.value.code
 
 
 @pytest.mark.parametrize(
@@ -36,7 +32,7 @@ def fail(monkeypatch):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(fail, capsys, error, code):
+def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(capsys, error, code):
     assert fail(error) == code
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -45,7 +41,7 @@ def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(fail,
 
 
 @pytest.mark.parametrize("error", [ValueError("a\x1b[2Jb"), OSError("no number"), FileNotFoundError(2, "No", "x")])
-def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(fail, capsys, error):
+def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(capsys, error):
     assert fail(error) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -56,7 +52,7 @@ def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(fail
     assert "\x1b" not in printed.err
 
 
-def test_every_process_names_itself_in_its_traceback(fail, capsys, monkeypatch):
+def test_every_process_names_itself_in_its_traceback(capsys, monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(main.processes, "is_main", lambda: False)
