@@ -128,9 +128,8 @@ def evaluated(rows: list[dict], completions: list[str], plan: object = PLAN) -> 
         truncated = len(text) >= CHARACTERS - 3
         grade = asdict(parse_row(row).grade(text))
         samples.append(row | {"completion": text} | grade | {"tokens": len(text) // 4, "truncated": truncated})
-    model = {"source": "m", "kind": "model", "digest": MANIFEST.digest} | (
-        {"manifest": asdict(MANIFEST)} if plan else {}
-    )
+    entry = MANIFEST.as_input() if plan else {"digest": MANIFEST.digest}
+    model = {"source": "m", "kind": "model", **entry}
     manifest = artifacts.Manifest("eval", {}, inputs={"model": model})
     return results.Result(
         {"decoding": {"max_new_tokens": TOKENS}, "model": {"kind": "model"}}, samples, manifest=manifest
@@ -226,7 +225,7 @@ def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch,
     for name in ("base", "adapter"):
         found = evaluated(POOL[:9], [PLANTS[execution.REPEAT](row) for row in POOL[:9]])
         values = (
-            metrics.measure(found.samples, POOL[:9])
+            metrics.measure(found.samples, list(map(parse_row, POOL[:9])))
             | found.metrics
             | {"model": {"source": name, "kind": "model"}, "data": {"file": "f", "digest": "d"}}
         )
