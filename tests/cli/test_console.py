@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.table import Table
 
-from countdown_rl.cli import console, diagnose, eval
+from countdown_rl.cli import console, eval
 
 
 @pytest.mark.parametrize("show", [console.note, console.warn, console.failure])
@@ -51,12 +51,6 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
     rate, left = re.search(r", (\d+)/s, (\d+)s left$", last).groups()
     assert int(rate) <= 50
     assert int(left) >= 1
-
-
-def test_a_diagnosis_lists_all_puzzles_before_the_operators_in_their_order():
-    curves = {group: {"model": [0.5]} for group in ("/", "-", "all", "*", "+")}
-    (groups, *_) = diagnose._progress({"adapter": {"solved_by_line": curves}}).columns
-    assert list(groups.cells) == ["all", "+", "-", "*", "/"]
 
 
 @pytest.mark.parametrize(
