@@ -34,7 +34,7 @@ QUICK = {
     "--eval-size 2 --threads 1",
     ("eval", ""): "--limit 4 --max-new-tokens 32 --threads 1",
     ("eval", "--samples"): "--samples 2",
-    ("sft", ""): "--max-steps 1 --batch-tokens 500 --threads 1",
+    ("sft", ""): "--max-steps 1 --batch-size 2 --threads 1",
     ("merge", "--verify"): "--verify sample",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
     ("verify", ""): "--limit 4 --fresh 4",
