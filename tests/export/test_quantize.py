@@ -8,7 +8,7 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.export.quantize import quantize, warning
+from countdown_rl.export.quantize import quantize_model, warning
 from countdown_rl.models import nf4
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import resolve
@@ -29,7 +29,7 @@ def as_merged(base: str) -> None:
 
 def quantized() -> artifacts.Manifest:
     as_merged("original")
-    return quantize(resolve("merged"), Path("quantized"), QuantizeOptions())
+    return quantize_model(resolve("merged"), Path("quantized"), QuantizeOptions())
 
 
 def four_bit_layers(model) -> dict:
@@ -118,7 +118,7 @@ def test_the_output_is_complete():
 def test_a_merge_into_dequantized_weights_is_refused():
     as_merged("dequantized")
     with pytest.raises(ModelError, match="round the adapter away"):
-        quantize(resolve("merged"), Path("quantized"), QuantizeOptions())
+        quantize_model(resolve("merged"), Path("quantized"), QuantizeOptions())
     assert not Path("quantized").exists()
 
 
@@ -147,14 +147,14 @@ def test_a_merge_into_original_weights_warns_with_the_divergence_that_merge_meas
 def test_a_4_bit_checkpoint_is_refused():
     quantized()
     with pytest.raises(ModelError, match="quantized already"):
-        quantize(resolve("quantized"), Path("again"), QuantizeOptions())
+        quantize_model(resolve("quantized"), Path("again"), QuantizeOptions())
 
 
 def test_an_adapter_is_refused():
     base = tiny_llama.checkpoint(Path("base"))
     tiny_llama.adapter(Path("peft"), base, reference="base")
     with pytest.raises(ModelError, match="countdown-rl merge"):
-        quantize(resolve("peft"), Path("quantized"), QuantizeOptions())
+        quantize_model(resolve("peft"), Path("quantized"), QuantizeOptions())
 
 
 def test_a_sharded_source_and_a_sharded_output(monkeypatch):
@@ -163,7 +163,7 @@ def test_a_sharded_source_and_a_sharded_output(monkeypatch):
     tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
     write = checkpoint.write
     monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, max_shard_size=50_000))
-    quantize(resolve("full"), Path("quantized"), QuantizeOptions())
+    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions())
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
