@@ -150,13 +150,23 @@ def faults() -> str:
 
 def lines() -> str:
     """Puzzles solved within so many lines of a search."""
-    start, trained = (result("execution")[name]["solved_by_line"]["all"] for name in ("start", "trained"))
+    found = result("execution")
+    start, trained = (curves(found[name]) for name in ("start", "trained"))
     rows = {
-        "start": start["model"], "teacher": start["teacher"], "trained": trained["model"],
+        "start": start["model"],
+        "teacher": start["teacher"],
+        "trained": trained["model"],
         "the plan, way by way": start["plan in order"],
-    }  # fmt: skip
-    counts = [str(2**power) for power in range(len(start["model"]))]
-    return table(("lines", *counts), [(name, *map(percent, shares)) for name, shares in rows.items()])
+    }
+    return table(("lines", *start["model"]), [(name, *map(percent, shares.values())) for name, shares in rows.items()])
+
+
+def curves(part: Any) -> dict[str, dict[str, float]]:
+    """The shares of all puzzles solved within so many lines, by search."""
+    if "solved_within" in part:
+        return part["solved_within"]["all"]
+    found = part["solved_by_line"]["all"]  # as diagnose wrote it before, in lists
+    return {name: {str(2**power): share for power, share in enumerate(shares)} for name, shares in found.items()}
 
 
 def minutes(log: Path) -> str:
