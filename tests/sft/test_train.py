@@ -21,7 +21,9 @@ from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.prepare import Run
 from tests.support import tiny_llama
 
-SMALL = SftOptions(max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32")
+SMALL = SftOptions(
+    max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
+)
 
 
 def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
@@ -165,7 +167,7 @@ def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     jsonl.write_rows(tmp_path / "demos.jsonl", sums(500, 3, 1, 3) + sums(7, 4, 9, 9))
     options = SftOptions(
         tune="all", max_steps=160, batch_size=16, learning_rate=3e-3, precision="fp32", eval_every=80, eval_size=20,
-        max_completion_length=40, save_steps=0, keep="best",
+        max_completion_length=40, save_steps=0, keep="best", threads=1,
     )  # fmt: skip
     result = run(tmp_path, tmp_path, options, data=data)
     assert result.facts["demonstrations"] == {"read": 507, "graded": 500, "kept": 500, "of test puzzles": 7}
