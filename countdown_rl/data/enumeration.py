@@ -4,7 +4,11 @@ Counting stops at twice as many puzzles as are wanted, since drawing at random t
 with fewer, all of them are known and can be listed.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations_with_replacement, islice
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,11 @@ from countdown_rl.puzzle.rules import PARTS, SPLITS
 _MAX_SETS = (0, 1 << 30, 1 << 30, 1 << 19, 1 << 18, 1 << 14, 1 << 9)
 _BATCH = 256
 
+#: Puzzles that are held in memory at once.
+_MAX_PUZZLES = 1 << 22
+
 Array = Any  # of int64, for Numba
+NumberSets = Iterator[tuple[int, ...]]
 
 
 def zeros(*shape: int) -> Array:
@@ -26,12 +34,11 @@ def zeros(*shape: int) -> Array:
 
 @dataclass
 class _Count:
-    """The puzzles counted so far: (3 splits, 7 cells), and the set of numbers to continue from."""
+    """The puzzles counted so far: (3 splits, 7 cells), how many sets of numbers they have, and those that are left."""
 
     tally: Array
-    position: Array
+    left: NumberSets
     sets: int = 0
-    complete: bool = False
 
 
 class Enumeration:
@@ -40,8 +47,7 @@ class Enumeration:
     def __init__(self, distribution: Distribution, exclude: Exclusion) -> None:
         self.distribution = distribution
         self.exclude = exclude
-        self._values, copies = np.unique(np.array(distribution.values, dtype=np.int64), return_counts=True)
-        self._copies = copies.astype(np.int64) if distribution.tiles else np.full_like(self._values, 64)
+        self._values = sorted(set(distribution.values))
         self._counts: dict[int, _Count] = {}
         self._lists: dict[tuple[int, int, int], Array] = {}
 
@@ -53,30 +59,52 @@ class Enumeration:
         index, columns = SPLITS.index(split), [cell for cell in range(7) if cells >> cell & 1]
         targets = self.distribution.high - self.distribution.low + 1
         needed = enough + len(self.exclude.puzzles) + len(self.exclude.number_sets) * targets
-        count = self._counts.setdefault(size, _Count(zeros(3, 7), zeros(size)))
-        while not count.complete and count.tally[index, columns].sum() < needed:
+        count = self._counts.setdefault(size, _Count(zeros(3, 7), self._number_sets(size)))
+        while count.tally[index, columns].sum() < needed:
+            if count.sets >= comb(len(self._values) + size - 1, size):
+                break
             # Drawing the rows takes longer than counting as many sets.
             if count.sets >= max(_MAX_SETS[size], enough):
                 return None
             steps = max(_BATCH, count.sets)
-            _, left = self._census(count.position, steps, count.tally, zeros(0, 1 + size), 0, 0)
-            count.sets, count.complete = count.sets + steps, not left
-        total = int(count.tally[index, columns].sum())
-        if total >= needed:
+            for _, splits, found in self._solved(islice(count.left, steps)):
+                count.tally += np.bincount((splits[:, None] * 7 + found).ravel(), minlength=21).reshape(3, 7)
+            count.sets += steps
+        else:
             return None
         if (size, index, cells) not in self._lists:
-            listed = zeros(total, 1 + size)
-            self._census(zeros(size), 1 << 40, zeros(3, 7), listed, index, cells)
+            parts = [zeros(0, 1 + size)]
+            for nums, splits, found in self._solved(self._number_sets(size)):
+                rows, above = ((splits == index)[:, None] & np.isin(found, columns)).nonzero()
+                parts.append(np.column_stack((self.distribution.low + above, nums[rows])))
+            listed = np.concatenate(parts)
             if self.exclude:
                 kept = [(tuple(numbers), target) not in self.exclude for target, *numbers in listed.tolist()]
                 listed = listed[np.array(kept, dtype=bool)]
             self._lists[size, index, cells] = listed
         return self._lists[size, index, cells]
 
-    def _census(
-        self, position: Array, steps: int, tally: Array, listed: Array, list_split: int, list_cells: int
-    ) -> tuple[int, bool]:
+    def _number_sets(self, size: int) -> NumberSets:
+        return combinations_with_replacement(self._values, size)
+
+    def _solved(self, number_sets: NumberSets) -> Iterator[tuple[Array, Array, Array]]:
+        """Solve *number_sets* for every target, those that have too many of a tile left out.
+
+        Yields:
+            Some of them (sets, size), their splits (sets,), and the cells of their puzzles (sets, targets).
+        """
         low, high = self.distribution.low, self.distribution.high
-        sets = kernel.Census(self._values, self._copies, PARTS, tally, listed, list_split, list_cells)
-        classes, matches = kernel.tables(zeros, len(position), high - low + 1, 0)
-        return kernel_numba.census(position, steps, sets, solver.goal(self.distribution, low, high), classes, matches)
+        goal, tiles = solver.goal(self.distribution, low, high), Counter(self.distribution.values)
+        while batch := list(islice(number_sets, max(1, _MAX_PUZZLES // (high - low + 1)))):
+            if self.distribution.tiles:
+                batch = [numbers for numbers in batch if Counter(numbers) <= tiles]
+                if not batch:
+                    continue
+            nums = np.array(batch, dtype=np.int64)
+            sets, size = nums.shape
+            cells = np.empty((sets, high - low + 1), dtype=np.uint8)
+            none = zeros(sets)
+            rows = kernel.Rows(none, np.full_like(none, size), none, np.full_like(none, -3), nums, *[none] * 4, cells)
+            source = kernel.Source(0, 0, 0, zeros(1), False, 0, 0, PARTS)
+            kernel_numba.draw(source, rows, goal, *kernel.tables(zeros, size, high - low + 1, 0), zeros(kernel.SCRATCH))
+            yield nums, np.maximum(0, kernel.split_part(nums.T, PARTS) - PARTS + len(SPLITS)), cells

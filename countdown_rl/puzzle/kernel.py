@@ -103,7 +103,8 @@ class Rows(NamedTuple):
 
     ``sizes``: counts of numbers. ``cells``: the wanted cells as bits (see :func:`cell_of`). ``attempts``: the first
     attempt of each row, afterwards the next one, or -1 where the limit was reached; -2 in a row that has its numbers
-    (ascending) and target already. The rest is filled in.
+    (ascending) and target already; -3 in one that has numbers only, whose ``texts`` become the cells of all targets.
+    The rest is filled in.
     """
 
     indices: Any
@@ -116,22 +117,6 @@ class Rows(NamedTuple):
     plain: Any
     lengths: Any
     texts: Any
-
-
-class Census(NamedTuple):
-    """Sets of numbers whose puzzles are counted, and the counts.
-
-    ``values``: ascending; each may be used ``copies`` times. ``tally``: (3 splits, 7 cells), added to. ``listed``: the
-    puzzles of ``list_split`` and ``list_cells`` (as bits), as far as there is space: the target, then the numbers.
-    """
-
-    values: Any
-    copies: Any
-    parts: int
-    tally: Any
-    listed: Any
-    list_split: int
-    list_cells: int
 
 
 def tables(zeros, size, targets, solutions):
@@ -576,7 +561,13 @@ def draw(source, rows, goal, classes, matches, scratch):
         nums = rows.nums[row, : rows.sizes[row]]
         base = scramble(scramble(scramble(source.seed) ^ source.stream) ^ rows.indices[row])
         attempt = rows.attempts[row]
-        if attempt < 0:  # only the order of the numbers and the facts are wanted
+        if attempt == -3:
+            reset(nums, matches)
+            search(nums, goal, classes, matches)
+            for t in range(len(matches.counts)):
+                rows.texts[row, t] = cell_of(matches.counts[t], matches.plain[t])
+            continue
+        if attempt == -2:  # only the order of the numbers and the facts are wanted
             state = base
             for i in range(len(nums) - 1, 0, -1):
                 state = scramble(state + 1)
@@ -609,51 +600,3 @@ def describe(row, t, rows, nums, classes, matches, scratch):
     rows.counts[row], rows.plain[row], rows.lengths[row] = matches.counts[t], matches.plain[t], 0
     if matches.counts[t] > 0:
         rows.lengths[row] = write(matches.best[t], nums, classes, rows.texts[row], scratch)
-
-
-def census(position, steps, sets, goal, classes, matches):
-    """Count the puzzles of *steps* sets of numbers, from *position* on (indices into the values, ascending).
-
-    Returns how many puzzles were listed and whether sets are left; *position* is where to continue.
-    """
-    nums = position.copy()
-    size = 0
-    for _ in range(steps):
-        if choose_numbers(position, sets, nums):
-            split = max(0, split_part(nums, sets.parts) - sets.parts + 3)
-            reset(nums, matches)
-            search(nums, goal, classes, matches)
-            for t in range(len(matches.counts)):
-                cell = cell_of(matches.counts[t], matches.plain[t])
-                sets.tally[split, cell] += 1
-                if size < len(sets.listed) and split == sets.list_split and sets.list_cells >> cell & 1:
-                    sets.listed[size, 0] = goal.low + t
-                    for i in range(len(nums)):
-                        sets.listed[size, 1 + i] = nums[i]
-                    size += 1
-        if not advance(position, len(sets.values) - 1):
-            return size, False
-    return size, True
-
-
-def choose_numbers(position, sets, nums):
-    """Put the numbers at *position* into *nums*; returns whether none is used too often."""
-    legal = True
-    for i in range(len(position)):
-        nums[i] = sets.values[position[i]]
-        copies = sets.copies[position[i]]
-        legal = legal and (i < copies or position[i - copies] != position[i])
-    return legal
-
-
-def advance(position, last):
-    """Move *position* to the next ascending indices up to *last*; returns whether there are any."""
-    i = len(position) - 1
-    while i >= 0 and position[i] == last:
-        i -= 1
-    if i < 0:
-        return False
-    following = position[i] + 1
-    for k in range(i, len(position)):
-        position[k] = following
-    return True

@@ -9,7 +9,7 @@ from numba.extending import register_jitable
 from countdown_rl.puzzle import kernel
 
 #: Functions that make arrays; counting references to arrays would slow down the others.
-_ALLOCATING = ("draw", "census", "describe", "reset", "draw_numbers")
+_ALLOCATING = ("draw", "describe", "reset", "draw_numbers")
 
 for _name, _function in list(vars(kernel).items()):
     if callable(_function) and not isinstance(_function, type) and _function.__module__ == kernel.__name__:
@@ -26,4 +26,3 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 search = _compile(kernel.search)
 write = _compile(kernel.write)
 draw = _compile(kernel.draw)
-census = _compile(kernel.census)
