@@ -90,12 +90,9 @@ def ours(loaded, prompts, max_new_tokens):
     ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
     lengths = [len(prompt) for prompt in ids]
 
-    def capacity(length):
-        return generate.max_rows(loaded, length, max_new_tokens)
-
     generator = generate.Generator(loaded, generate.Decoding(max_new_tokens))
     texts = [""] * len(ids)
-    for batch in generate.batches(lengths, capacity):
+    for batch in generate.batches(lengths, lambda length: generator.max_rows(length, max_new_tokens)):
         for row, completion in zip(batch, generator.complete([ids[row] for row in batch]), strict=True):
             texts[row] = completion.text
     return texts

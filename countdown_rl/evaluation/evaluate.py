@@ -208,7 +208,11 @@ def _progress_file(out: Path, suffix: str = "") -> Path:
 
 
 def _metrics(
-    engine: Engine, samples: Sequence[Sample], rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any]
+    engine: Engine | OpenAI,
+    samples: Sequence[Sample],
+    rows: Sequence[Row],
+    options: EvalOptions,
+    inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
     return measure(samples, rows) | {
         "decoding": _decoding(options),
@@ -225,7 +229,7 @@ def _settings(options: EvalOptions) -> dict[str, Any]:
 
 
 def _identity(
-    engine: Engine, prompts: Sequence[Any], options: EvalOptions, inputs: Mapping[str, Any]
+    engine: Engine | OpenAI, prompts: Sequence[Any], options: EvalOptions, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything that decides the completions; a run resumes the batches of this identity only."""
     return {
@@ -272,7 +276,7 @@ def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[l
 
 
 def _samples(
-    engine: Engine,
+    engine: Engine | OpenAI,
     rows: Sequence[Row],
     prompts: Sequence[Any],
     options: EvalOptions,
@@ -323,7 +327,9 @@ def _samples(
     return [samples[index] for index in range(len(lengths))]
 
 
-def _completed(engine: Engine, batches: Sequence[tuple[int, Sequence[Any]]]) -> Iterator[tuple[int, list[Completion]]]:
+def _completed(
+    engine: Engine | OpenAI, batches: Sequence[tuple[int, Sequence[Any]]]
+) -> Iterator[tuple[int, list[Completion]]]:
     """Yield the position of each of *batches*, its number and prompts, and its completions; a server's as they come."""
     if isinstance(engine, OpenAI):
         yield from engine.complete_all(batches)

@@ -9,6 +9,7 @@ from countdown_rl.inference import generate
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template, load
+from countdown_rl.models.shape import ModelShape
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import Puzzle
 from countdown_rl.puzzle.solver import Solved
@@ -67,7 +68,7 @@ def ask(
         return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
     text = chat_template.render(loaded.tokenizer, row.messages())
     ids: list[int] = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
-    context = generate.context_length(loaded) or len(ids) + options.max_new_tokens
+    context = ModelShape.of(loaded.model.config).context_length or len(ids) + options.max_new_tokens
     if context <= len(ids):
         raise ModelError(
             f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."

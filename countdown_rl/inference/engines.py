@@ -55,34 +55,6 @@ class Engine(Protocol):
         """Free the memory; the engine cannot be used afterwards."""
 
 
-class Transformers:
-    """A model in this process; see :mod:`countdown_rl.inference.generate`."""
-
-    name = "transformers"
-    libraries: tuple[str, ...] = ("peft", "torch", "transformers")
-
-    def __init__(self, loaded: load.Loaded, decoding: Decoding) -> None:
-        self._loaded, self._decoding = loaded, decoding
-        self._generator: generate.Generator | None = None
-        self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
-        self.device, self.note = loaded.device, loaded.note
-
-    def prepare(self, length: int) -> int | None:
-        return generate.context_length(self._loaded)
-
-    def max_rows(self, prompt: int, completion: int) -> int:
-        return generate.max_rows(self._loaded, prompt, completion)
-
-    def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
-        if self._generator is None:
-            self._generator = generate.Generator(self._loaded, self._decoding)
-        return self._generator.complete(prompts, number)
-
-    def close(self) -> None:
-        del self._loaded, self._generator
-        generate.free_memory()
-
-
 def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     """The engine to run *ref* with. "auto" is llama.cpp for a GGUF file if it is installed, and vLLM if it is
     installed, there is a GPU and it supports the weights; else transformers.
@@ -143,7 +115,7 @@ def load_engine(
             trust_remote_code=trust_remote_code,
         )
     loaded = load.load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
-    return Transformers(loaded, decoding)
+    return generate.Generator(loaded, decoding)
 
 
 def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:

@@ -71,38 +71,29 @@ def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[
         yield batch
 
 
-def max_rows(loaded: Loaded, prompt: int, completion: int) -> int:
-    """Return the number of rows of *prompt* tokens, each with up to *completion* more, that fit a batch: constant on
-    one machine, for the same results.
+def max_rows(loaded: Loaded, prompt: int, completion: int, cache_bytes: int = 4) -> int:
+    """Return the number of rows of *prompt* tokens, each with up to *completion* more, that fit a batch.
 
     A row takes its key-value cache, the activations of one layer while the prompt is read, and a few copies of its
-    logits in fp32. On a CPU the cache takes half of that again while finished rows are removed, and all but a cache
-    in bf16 is in fp32.
-    """
-    shape = ModelShape.of(loaded.model.config)
-    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
-    activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
-    row = 4 * 4 * shape.vocab_size
-    if str(loaded.device).startswith("cuda"):
-        row += loaded.model.dtype.itemsize * (cache + activations * prompt)
-    else:
-        row += 4 * activations * (prompt + completion)
-        row += (2 if _decodes_in_bf16(loaded.model) else 4) * (cache + cache // 2)
-    return max(1, min(MAX_ROWS, _batch_memory(loaded) // row))
-
-
-def _batch_memory(loaded: Loaded) -> int:
-    """Bytes that a batch may take beside the weights.
-
-    A share of the machine's memory rather than what happens to be free, which changes from run to run: half of a GPU
-    without the weights; a quarter of the main memory, up to the size from which batches get no faster.
+    logits in fp32. On a CPU a value of the cache has *cache_bytes*, and it takes half of that again while finished rows
+    are removed. All rows may take a share of the machine's memory rather than what happens to be free, for the same
+    batches in every run: half of a GPU without the weights; a quarter of the main memory, up to the size from which
+    batches get no faster.
     """
     import torch
 
-    if str(loaded.device).startswith("cuda"):
-        weights = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
-        return int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) // 2)
-    return min(MAX_BATCH_BYTES, (main_memory() or 4 * MAX_BATCH_BYTES) // 4)
+    shape, model = ModelShape.of(loaded.model.config), loaded.model
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * (prompt + completion)
+    activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
+    row = 4 * 4 * shape.vocab_size
+    if loaded.device.startswith("cuda"):
+        row += model.dtype.itemsize * (cache + activations * prompt)
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        memory = int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) // 2)
+    else:
+        row += 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
+        memory = min(MAX_BATCH_BYTES, (main_memory() or 4 * MAX_BATCH_BYTES) // 4)
+    return max(1, min(MAX_ROWS, memory // row))
 
 
 def main_memory() -> int | None:
@@ -128,63 +119,39 @@ def to_completion(stop: "Stop", ids: list[int], *, ended: bool = False) -> Compl
     return Completion(text, len(ids), ended or (bool(ids) and stop(ids)))
 
 
-def context_length(loaded: Loaded) -> int | None:
-    """Return the maximum of prompt and completion tokens; None where the model's configuration has none."""
-    return ModelShape.of(loaded.model.config).context_length
-
-
 def free_memory() -> None:
     """Return unused memory to the machine and its GPU."""
-    import gc
+    from accelerate.utils.memory import clear_device_cache
 
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _decoder(model: Any) -> Any:
-    """The decoder of this package for *model*, or None where it supports no such model."""
-    from countdown_rl.inference.cpu_decoder import Decoder, supports
-
-    if not supports(model):
-        return None
-    if _decodes_in_bf16(model):
-        from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
-
-        return Bf16Decoder(model)
-    return Decoder(model, model.dtype)
-
-
-def _decodes_in_bf16(model: Any) -> bool:
-    """Return True if *model* is decoded with a key-value cache in bf16."""
-    import torch
-
-    from countdown_rl.inference.cpu_decoder import supports
-
-    if model.dtype != torch.bfloat16 or not supports(model):
-        return False
-    from countdown_rl.models.torch_internals import has_bf16_products
-
-    return has_bf16_products()
+    clear_device_cache(garbage_collection=True)
 
 
 class Generator:
-    """Generates completions with one loaded model."""
+    """The engine ``transformers``: a model in this process."""
+
+    name = "transformers"
+    libraries: tuple[str, ...] = ("peft", "torch", "transformers")
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
         from transformers import GenerationConfig
 
         from countdown_rl.inference.stop import Stop
 
-        self._loaded = loaded
-        self._decoding = decoding
+        self._loaded, self._decoding = loaded, decoding
+        self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
+        self.device, self.note = loaded.device, loaded.note
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = _decoder(loaded.model)
         # The checkpoint's own sampling settings (penalties, beams, top-k) must not take part.
         end_ids = loaded.model.generation_config.eos_token_id
         loaded.model.generation_config = GenerationConfig(eos_token_id=end_ids)
+
+    def prepare(self, length: int) -> int | None:
+        return ModelShape.of(self._loaded.model.config).context_length
+
+    def max_rows(self, prompt: int, completion: int) -> int:
+        cache_bytes = 4 if self._decoder is None else self._decoder.cache_dtype.itemsize
+        return max_rows(self._loaded, prompt, completion, cache_bytes)
 
     def complete(
         self, prompts: Sequence[Sequence[int]], number: int = 0, *, on_token: Callable[[int], None] | None = None
@@ -211,20 +178,37 @@ class Generator:
             )
         else:
             torch.manual_seed(seed)
-            sampling: dict[str, Any] = {"do_sample": False}
+            settings: dict[str, Any] = {
+                "max_new_tokens": decoding.max_new_tokens,
+                "do_sample": decoding.temperature > 0,
+            }
             if decoding.temperature > 0:
-                sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
+                settings |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
             with torch.inference_mode():
                 completions = generate(
-                    self._loaded.model,
-                    self._stop,
-                    prompts,
-                    self._loaded.device,
-                    on_token=on_token,
-                    max_new_tokens=decoding.max_new_tokens,
-                    **sampling,
+                    self._loaded.model, self._stop, prompts, self.device, on_token=on_token, **settings
                 )
         return [to_completion(self._stop, ids) for ids in completions]
+
+    def close(self) -> None:
+        del self._loaded, self._decoder
+        free_memory()
+
+
+def _decoder(model: Any) -> Any:
+    """The decoder of this package for *model*, or None where it supports no such model."""
+    import torch
+
+    from countdown_rl.inference.cpu_decoder import Decoder, supports
+    from countdown_rl.models.torch_internals import has_bf16_products
+
+    if not supports(model):
+        return None
+    if model.dtype == torch.bfloat16 and has_bf16_products():
+        from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
+
+        return Bf16Decoder(model)
+    return Decoder(model, model.dtype)
 
 
 def generate(

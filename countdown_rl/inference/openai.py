@@ -46,16 +46,12 @@ CONTINUES: dict[str, dict[str, Any]] = {
 }
 _REFUSALS = ("content_filter", "content_policy_violation")
 
-#: What to do about failures that would repeat.
-_REMEDIES = {
-    "HTTP 400": "change what it refuses",
-    "HTTP 401": "check the key in OPENAI_API_KEY",
-    "HTTP 403": "check the key in OPENAI_API_KEY",
-    "HTTP 404": "check --base-url and --model",
-    "HTTP 422": "change what it refuses",
-}
+#: Remedies of failures that would repeat.
+_REMEDIES = dict.fromkeys(("HTTP 400", "HTTP 422"), "change what it refuses")
+_REMEDIES |= dict.fromkeys(("HTTP 401", "HTTP 403"), "check the key in OPENAI_API_KEY")
+_REMEDIES |= {"HTTP 404": "check --base-url and --model"}
 
-#: What reading a response raises that is not as the protocol has it.
+#: Errors from reading a response that breaks the protocol.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -116,22 +112,11 @@ class OpenAI:
         """The prompt for *row*."""
         return {"messages": row.messages(), "style": row.get("style") or row.styles[0]}
 
-    def prepare(self, length: int) -> int | None:
-        return None
-
     def max_rows(self, prompt: int, completion: int) -> int:
         return 1
 
-    def complete(self, prompts: Sequence[Any], number: int = 0) -> list[Completion]:
-        completions = dict(self.complete_all([(number + index, [prompt]) for index, prompt in enumerate(prompts)]))
-        return [completions[index][0] for index in range(len(prompts))]
-
     def stream(self, prompt: Any, on_text: Callable[[str], None]) -> Completion:
-        """The completion of *prompt*; *on_text* gets its text so far, again and again, while it is generated.
-
-        Raises:
-            ModelError: the request failed after all retries, or in the middle of the text.
-        """
+        """The completion of *prompt*; *on_text* gets its text so far, again and again, while it is generated."""
         client = self._client(RETRIES)
         texts: SimpleQueue[str | None] = SimpleQueue()
         with _event_loop(client) as loop:
@@ -187,9 +172,6 @@ class OpenAI:
             **({"cost": round(sum(costs), 6)} if costs else {}),
         }
 
-    def close(self) -> None:
-        pass
-
     def _client(self, retries: int) -> Any:
         from openai import AsyncOpenAI
 
@@ -218,14 +200,19 @@ class OpenAI:
         import httpx2
         import openai
 
-        decoding, extra = self._decoding, CONTINUES.get(self.server)
-        options: dict[str, Any] = {self._limit: decoding.max_new_tokens}
+        decoding = self._decoding
+        options: dict[str, Any] = {
+            "model": self._model,
+            "messages": prompt["messages"],
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            self._limit: decoding.max_new_tokens,
+        }
         if decoding.temperature:
             options["seed"] = generate.row_seed(decoding.seed, number, 0) % (2**32 - 1)
-        if extra is not None:
-            options["extra_body"] = extra | {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
-        options |= {"model": self._model, "messages": prompt["messages"]}
-        options |= {"temperature": decoding.temperature, "top_p": decoding.top_p}
+        if self.continues:
+            arguments = {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
+            options["extra_body"] = CONTINUES[self.server] | arguments
         try:
             async with asyncio.timeout(self._timeout):
                 if on_text:
@@ -261,7 +248,7 @@ class OpenAI:
 
 
 def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Completion:
-    """The completion in *response*: its reasoning as a thinking block, then its text, to the end of the answer."""
+    """The completion in *response*."""
     choice, usage = response["choices"][0], response["usage"]
     message, finish = choice["message"], choice["finish_reason"]
     if finish in (None, "error", "abort"):
@@ -311,7 +298,7 @@ async def _gathered(chunks: AsyncIterable[Any], on_message: Callable[[Mapping[st
 
 @contextmanager
 def _event_loop(client: Any) -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop for *client* in a thread of its own: signals reach the main thread, where they raise an exception.
+    """An event loop for *client* in its own thread, because signals raise exceptions in the main thread.
 
     At the end the requests in flight are cancelled.
     """

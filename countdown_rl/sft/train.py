@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import processes
-from countdown_rl.inference.generate import STOP, Decoding, Generator, batches, max_rows
+from countdown_rl.inference.generate import STOP, Decoding, Generator, batches
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.torch_internals import has_bf16_products
 from countdown_rl.runlog import log, trackers
@@ -156,13 +156,12 @@ def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[s
     policy = trainer.accelerator.unwrap_model(trainer.model)
     ends = policy.generation_config
     policy.eval()
-    current = replace(loaded, model=policy)
-    generator = Generator(current, Decoding(max_new_tokens))
+    generator = Generator(replace(loaded, model=policy), Decoding(max_new_tokens))
     ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
     own = range(trainer.accelerator.process_index, len(ids), trainer.accelerator.num_processes)
     texts: dict[int, str] = {}
     lengths = [len(ids[index]) for index in own]
-    for batch in batches(lengths, lambda length: max_rows(current, length, max_new_tokens)):
+    for batch in batches(lengths, lambda length: generator.max_rows(length, max_new_tokens)):
         indices = [own[position] for position in batch]
         completions = generator.complete([ids[index] for index in indices])
         texts |= {index: each.text for index, each in zip(indices, completions, strict=True)}

@@ -103,12 +103,12 @@ def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
 
 def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_completion(folder, loaded, monkeypatch):
     row = ask.puzzle_row(SHORT, [3, 7], 10)
-    monkeypatch.setattr(generate, "context_length", lambda loaded: 12)
+    monkeypatch.setattr(loaded.model.config, "max_position_embeddings", 12)
     with pytest.raises(ModelError, match="the model reads 12 tokens"):
         ask.ask(loaded, row, SHORT)
     monkeypatch.undo()
     length = len(loaded.tokenizer(chat_template.render(loaded.tokenizer, parse_row(row).messages()))["input_ids"])
-    monkeypatch.setattr(generate, "context_length", lambda loaded: length + 5)
+    monkeypatch.setattr(loaded.model.config, "max_position_embeddings", length + 5)
     assert ask.ask(loaded, row, SHORT).completion.tokens <= 5
 
 

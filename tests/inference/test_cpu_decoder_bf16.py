@@ -83,7 +83,7 @@ def test_more_threads_give_the_same_bytes(model, tokenizer):
 def test_a_bf16_cache_allows_larger_batches(tokenizer):
     def rows(model):
         loaded = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
-        return generate.max_rows(loaded, 4_096, 4_096)
+        return generate.Generator(loaded, generate.Decoding(4)).max_rows(4_096, 4_096)
 
     assert rows(tiny_llama.model()) > rows(tiny_llama.model().float())
 
