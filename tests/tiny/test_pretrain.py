@@ -182,7 +182,6 @@ def data_of(path: Path, *rows) -> Path:
         ({"nums": [5], "target": 5}, "at least two numbers"),
         ({"nums": [1, 1, 2], "target": 900}, "no puzzle of 3 numbers"),
         ({"nums": [3, 5, 2], "target": 10, "operators": "+-"}, "all operators"),
-        ({"nums": [3, 5, 2], "target": 10, "style": "lines"}, "style lines"),
     ],
 )
 def test_data_that_no_trace_can_be_written_for_is_refused(tmp_path, row, message):
