@@ -1,7 +1,6 @@
 """The steps of an answer's evaluation, and the equations in a text, each checked exactly."""
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from countdown_rl.puzzle.expression import ExpressionError, Tree, evaluate, fraction, parse
@@ -45,7 +44,7 @@ def steps(tree: Tree) -> list[Step]:
         if left is None or right is None:  # a division by zero
             return None
         numerator, denominator, _ = evaluate(tree)
-        done.append(Step(left, tree[0], right, fraction(numerator, denominator) if denominator else None))
+        done.append(Step(left, tree[0], right, fraction(numerator, denominator)))
         return done[-1].result
 
     value(tree)
@@ -53,18 +52,11 @@ def steps(tree: Tree) -> list[Step]:
 
 
 def pieces(text: str) -> list[Piece]:
-    """*text* in pieces, each equation with a number for its right side (``9 * 8 = 72``) marked right or wrong."""
+    """*text* in pieces, each equation with a number for its right side (``9 * 8 = 72``) marked right or wrong.
+
+    In time linear in the length of *text*.
+    """
     parts: list[Piece] = []
-    end = 0
-    for begin, stop, right in _equations(text):
-        parts += _tagged(text[end:begin])
-        parts.append(Piece(text[begin:stop], "right" if right else "wrong"))
-        end = stop
-    return parts + _tagged(text[end:])
-
-
-def _equations(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Begin, end and truth of each equation; in time linear in the length of *text*."""
     end = 0
     for match in re.finditer("=", text):
         equals = match.start()
@@ -75,12 +67,14 @@ def _equations(text: str) -> Iterator[tuple[int, int, bool]]:
         begin = start + left.start()
         if _JOINED.search(text[max(0, begin - 8) : begin]):
             continue
+        equation = text[begin : claim.end()]
         try:
-            agrees = parse(text[begin : claim.end()]).agrees
+            kind = "right" if parse(equation).agrees else "wrong"
         except ExpressionError:
             continue
-        yield begin, claim.end(), agrees
+        parts += [*_tagged(text[end:begin]), Piece(equation, kind)]
         end = claim.end()
+    return parts + _tagged(text[end:])
 
 
 def _tagged(text: str) -> list[Piece]:

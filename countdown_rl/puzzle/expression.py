@@ -82,11 +82,13 @@ class Expression(NamedTuple):
     @property
     def value(self) -> str | None:
         """The exact value as text, ``65`` or ``13/2``; None after a division by zero."""
-        return fraction(self.numerator, self.denominator) if self.denominator else None
+        return fraction(self.numerator, self.denominator)
 
 
-def fraction(numerator: int, denominator: int) -> str:
-    """A fraction with a positive *denominator*, in lowest terms, as text."""
+def fraction(numerator: int, denominator: int) -> str | None:
+    """A fraction in lowest terms as text, ``65`` or ``13/2``; None where *denominator*, never negative, is 0."""
+    if denominator <= 1:
+        return str(numerator) if denominator else None
     common = gcd(numerator, denominator)
     return str(numerator // common) if common == denominator else f"{numerator // common}/{denominator // common}"
 

@@ -1,8 +1,5 @@
 """The kernel compiled by Numba. Importing this costs about a second; the machine code is kept on disk."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numba
 from numba.extending import register_jitable
 
@@ -16,13 +13,9 @@ for _name, _function in list(vars(kernel).items()):
         register_jitable(error_model="numpy", _nrt=_name in _ALLOCATING)(_function)
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # neither the package's nor the user's cache directory can be written to
-        return numba.njit(nogil=True, error_model="numpy")(function)
-
-
-search = _compile(kernel.search)
-write = _compile(kernel.write)
-draw = _compile(kernel.draw)
+try:
+    _compile = numba.njit(cache=True, nogil=True, error_model="numpy")
+    search, write, draw = map(_compile, (kernel.search, kernel.write, kernel.draw))
+except RuntimeError:  # neither the package's nor the user's cache directory can be written to
+    _compile = numba.njit(nogil=True, error_model="numpy")
+    search, write, draw = map(_compile, (kernel.search, kernel.write, kernel.draw))

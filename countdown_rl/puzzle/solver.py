@@ -46,9 +46,8 @@ def solve(puzzle: Puzzle) -> Solved:
     search = _Search(puzzle)
     if not search.count:
         return Solved(0, None, None)
-    return Solved(
-        search.count, search.text(search.matches.best[0]), "add-sub" if search.matches.plain[0] else "mul-div"
-    )
+    needs = "add-sub" if search.matches.plain[0] else "mul-div"
+    return Solved(search.count, search.text(search.matches.best[0]), needs)
 
 
 def solvable(puzzle: Puzzle) -> bool:
@@ -72,10 +71,9 @@ class _Search:
     def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
         check_puzzle(puzzle)
         self.nums: Any = sorted(puzzle.numbers, reverse=True)
-        self.compiled = 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums))
         self.kernel: Any = kernel
         self.zeros: Callable[[int], Any] = lambda size: [0] * size
-        if self.compiled:
+        if 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums)):
             import numpy as np
 
             from countdown_rl.puzzle import kernel_numba

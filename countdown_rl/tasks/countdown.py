@@ -83,7 +83,7 @@ class CountdownRow(Row):
             tree, numbers, top, bottom, whole, agrees = parse(answer)
         except ExpressionError as error:
             return None, error.reason
-        value = str(top) if bottom == 1 else expression.fraction(top, bottom) if bottom else None
+        value = expression.fraction(top, bottom)
         numbers.sort()
         if numbers != self._sorted and (reason := self._misuse(numbers)):
             return value, reason
