@@ -32,11 +32,7 @@ class Reply:
 
 
 def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> CountdownRow:
-    """The row of a puzzle; settings that are the default are left out, as in data.
-
-    Raises:
-        InputError: there are more than six numbers, one is not positive, or an operator is unknown.
-    """
+    """The row of a puzzle that the solver takes; settings that are the default are left out, as in data."""
     operators = rules.operators(options.operators)
     solver.check_puzzle(Puzzle(tuple(numbers), target, rules.rule(options.rule), operators))
     defaults = {"rule": rules.DEFAULT_RULE, "operators": rules.OPERATORS, "style": "begun"}
@@ -64,18 +60,18 @@ def ask(
     stream = _TextStream(loaded.tokenizer, on_text or (lambda piece: None))
     if isinstance(loaded, OpenAI):
         completion = loaded.stream(loaded.prompt(row), stream.write)
-        stream.write(completion.text)
-        return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
-    text = chat_template.render(loaded.tokenizer, row.messages())
-    ids: list[int] = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
-    context = ModelShape.of(loaded.model.config).context_length or len(ids) + options.max_new_tokens
-    if context <= len(ids):
-        raise ModelError(
-            f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
-        )
-    decoding = generate.Decoding.of(options)
-    decoding = replace(decoding, max_new_tokens=min(decoding.max_new_tokens, context - len(ids)))
-    (completion,) = generate.Generator(loaded, decoding).complete([ids], on_token=stream.add)
+    else:
+        text = chat_template.render(loaded.tokenizer, row.messages())
+        ids: list[int] = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+        limit = options.max_new_tokens
+        if (context := ModelShape.of(loaded.model.config).context_length) is not None:
+            limit = min(limit, context - len(ids))
+        if limit <= 0:
+            raise ModelError(
+                f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
+            )
+        decoding = replace(generate.Decoding.of(options), max_new_tokens=limit)
+        (completion,) = generate.Generator(loaded, decoding).complete([ids], on_token=stream.add)
     stream.write(completion.text)
     return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
 
@@ -84,8 +80,7 @@ class _TextStream:
     """Decodes tokens into text as they come. A character of several tokens is written when it is complete."""
 
     def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
-        self._tokenizer = tokenizer
-        self._on_text = on_text
+        self._tokenizer, self._on_text = tokenizer, on_text
         self._ids: list[int] = []
         self._written = ""
 

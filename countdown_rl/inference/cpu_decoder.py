@@ -124,12 +124,9 @@ class Decoder:
         generator: torch.Generator | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> list[list[int]]:
-        """Complete each of *prompts* (token ids).
+        """Complete each of *prompts* (token ids); greedily where *temperature* is 0.
 
         Args:
-            stop: what ends a completion before *max_new_tokens*.
-            temperature: 0 takes the most likely token.
-            generator: None is torch's default generator.
             on_token: called with each token as it is drawn, in the order of the rows.
 
         Returns:

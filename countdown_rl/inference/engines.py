@@ -66,8 +66,10 @@ def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     if name == "transformers":
         return name
     if name == "auto":
+        import torch
+
         best = "llama-cpp" if ref.kind == "gguf" and device in ("auto", "cpu") else "vllm"
-        usable = installed(best) and (best == "llama-cpp" or _has_gpu())
+        usable = installed(best) and (best == "llama-cpp" or torch.cuda.is_available())
         return best if usable and _unsupported(best, ref, precision, device) is None else "transformers"
     if (reason := _unsupported(name, ref, precision, device)) is not None:
         raise UsageError(reason)
@@ -93,7 +95,6 @@ def load_engine(
 
     Raises:
         UsageError: *tensor_parallel* is for another engine.
-        CountdownError: the weights cannot be loaded.
     """
     if tensor_parallel > 1 and name != "vllm":
         raise UsageError(
@@ -108,11 +109,7 @@ def load_engine(
         from countdown_rl.inference.vllm import Vllm
 
         return Vllm(
-            ref,
-            decoding,
-            precision=precision,
-            tensor_parallel=tensor_parallel,
-            trust_remote_code=trust_remote_code,
+            ref, decoding, precision=precision, tensor_parallel=tensor_parallel, trust_remote_code=trust_remote_code
         )
     loaded = load.load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
     return generate.Generator(loaded, decoding)
@@ -130,9 +127,8 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
         if not generate.out_of_memory(error):
             raise
         if len(prompts) == 1:
-            raise ModelError(
-                "the model and one completion do not fit in memory; give a smaller --max-new-tokens."
-            ) from error
+            sentence = "the model and one completion do not fit in memory; give a smaller --max-new-tokens."
+            raise ModelError(sentence) from error
     generate.free_memory()
     half = (len(prompts) + 1) // 2
     # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
@@ -142,11 +138,8 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
 def agreement(
     texts: Sequence[str], reference: Engine, prompts: Sequence[Sequence[int]], rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """Compare the greedy *texts* of an engine with those of *reference* on the same *prompts* (of *rows*).
-
-    Returns:
-        How many completions have the same text, answer and verdict.
-    """
+    """Count the greedy *texts* of an engine that have the same text, answer and verdict as those of *reference* on the
+    same *prompts* (of *rows*)."""
     counts = dict.fromkeys(("same_text", "same_answer", "same_verdict"), 0)
     for row, text, expected in zip(rows, texts, complete(reference, prompts), strict=True):
         first, second = (row.grade(completion) for completion in (text, expected.text))
@@ -189,13 +182,4 @@ def check_installed(name: str) -> None:
 
 def installed(name: str) -> bool:
     """Return True if the package that the engine *name* needs is installed."""
-    try:
-        return find_spec(PACKAGES[name]) is not None
-    except ValueError:  # a module without a spec, as tests insert it
-        return True
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+    return find_spec(PACKAGES[name]) is not None

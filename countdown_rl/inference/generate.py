@@ -55,12 +55,8 @@ class Completion:
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:
-    """Row indices in batches of similar length, deterministically.
-
-    Args:
-        lengths: tokens of each row.
-        capacity: how many rows fit a batch whose longest row has so many tokens.
-    """
+    """Indices of rows of *lengths* tokens, in batches of similar length, deterministically; *capacity* gives the rows
+    that fit a batch by the tokens of its longest."""
     batch: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
         if batch and len(batch) >= capacity(lengths[row]):

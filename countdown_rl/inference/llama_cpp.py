@@ -87,11 +87,7 @@ class LlamaCpp:
 
 
 def server(file: Path, context: int, slots: int, *, threads: int = 0, on_cpu: bool = False) -> Any:
-    """Start llama.cpp's server with the GGUF *file* and a context of *context* tokens, shared by *slots*.
-
-    Raises:
-        ModelError: llama.cpp cannot load it.
-    """
+    """Start llama.cpp's server with the GGUF *file* and a context of *context* tokens, shared by *slots*."""
     import torch
     import xllamacpp
 
@@ -122,11 +118,7 @@ def request(server: Any, path: str, body: Mapping[str, Any] | None = None) -> An
 
 
 def _resolve_device(name: str) -> str:
-    """The device that llama.cpp will use, by its name for it; "cpu" where it has no GPU.
-
-    Raises:
-        ModelError: *name* is a GPU, and this build of llama.cpp has none.
-    """
+    """The device that llama.cpp will use, by its name for it; "cpu" where it has no GPU."""
     import xllamacpp
 
     gpus = [device["name"].lower() for device in xllamacpp.get_device_info() if "GPU" in device["type"].name]

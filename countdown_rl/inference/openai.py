@@ -68,10 +68,6 @@ class OpenAI:
     Args:
         concurrency: requests in flight at once.
         timeout: seconds for one answer, retries included.
-
-    Raises:
-        UsageError: *base_url* is no URL of a server, or has a password in it.
-        ModelError: the ``openai`` package is not installed, or there is no server.
     """
 
     name = "openai"
@@ -130,12 +126,9 @@ class OpenAI:
                 raise self._error([error]) from error
 
     def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> Iterator[tuple[int, list[Completion]]]:
-        """Yield the position of each of *batches* and its completion as soon as it is there.
+        """Yield the position of each of *batches*, a number and one prompt, and its completion as soon as it is there.
 
-        A batch is its number and one prompt. After a failure no further one is asked.
-
-        Raises:
-            ModelError: requests failed after all retries; those in flight have been waited for.
+        After a failure no further one is asked, and those in flight are waited for before it is raised.
         """
         waiting = enumerate(batches)
         in_flight: dict[Future[Completion], int] = {}

@@ -23,11 +23,7 @@ _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class Vllm:
-    """A full checkpoint in vLLM, or an adapter over one; it batches continuously and caches shared prompt prefixes.
-
-    Args:
-        tensor_parallel: GPUs that share the model.
-    """
+    """A full checkpoint in vLLM, or an adapter over one; it batches continuously and caches shared prompt prefixes."""
 
     name = "vllm"
     storage = "vllm"
@@ -105,14 +101,12 @@ class Vllm:
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         with output_to_stderr():
             results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=self._lora_request)
-        outputs = [result.outputs[0] for result in results]
-        return [
+        completions = []
+        for output in (result.outputs[0] for result in results):
+            ids = self._stop.cut(list(output.token_ids))
             # The model's generation config may name end tokens that the tokenizer does not.
-            generate.to_completion(
-                self._stop, self._stop.cut(list(output.token_ids)), ended=output.finish_reason == "stop"
-            )
-            for output in outputs
-        ]
+            completions.append(generate.to_completion(self._stop, ids, ended=output.finish_reason == "stop"))
+        return completions
 
     def close(self) -> None:
         self._llm = None  # the last reference to it, and it holds most of the GPU's memory

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -118,6 +119,7 @@ def vllm(monkeypatch, model):
             super().__init__(lora_path=lora_path)
 
     module.LLM, module.SamplingParams, requests.LoRARequest = LLM, SamplingParams, LoRARequest
+    module.__spec__ = ModuleSpec("vllm", None)
     monkeypatch.setitem(sys.modules, "vllm", module)
     monkeypatch.setitem(sys.modules, "vllm.lora", ModuleType("vllm.lora"))
     monkeypatch.setitem(sys.modules, "vllm.lora.request", requests)
@@ -265,7 +267,7 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(folder, tmp_pat
         ref = reference.resolve(str(adapter))
         if facts:
             ref = replace(ref, manifest=SimpleNamespace(facts=facts, options={}))
-        monkeypatch.setattr(engines, "_has_gpu", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         chosen = engines.resolve("auto", ref, precision=precision, device="auto")
         if chosen == "vllm":
             return ""
@@ -319,10 +321,10 @@ def test_auto_is_vllm_only_with_a_gpu_and_plain_weights(monkeypatch, folder):
         return engines.resolve("auto", ref, **({"precision": "auto", "device": "auto"} | options))
 
     assert resolved(plain) == "transformers"
-    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
-    monkeypatch.setattr(engines, "_has_gpu", lambda: False)
+    monkeypatch.setattr(engines, "installed", lambda name: name == "vllm")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolved(plain) == "transformers"
-    monkeypatch.setattr(engines, "_has_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolved(plain) == "vllm"
     for options in ({"precision": "nf4"}, {"device": "cpu"}):
         assert resolved(plain, **options) == "transformers"
@@ -330,8 +332,8 @@ def test_auto_is_vllm_only_with_a_gpu_and_plain_weights(monkeypatch, folder):
 
 def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "bitsandbytes"}}')
-    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
-    monkeypatch.setattr(engines, "_has_gpu", lambda: True)
+    monkeypatch.setattr(engines, "installed", lambda name: name == "vllm")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(engines, "without_weights", lambda ref: replace(ref, path=tmp_path))
     ref = ModelRef("unsloth/model-bnb-4bit", "hub", None, revision="1" * 40)
     assert engines.resolve("auto", ref, precision="auto", device="auto") == "transformers"
