@@ -28,7 +28,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, declared in inspect.signature(command, eval_str=True).parameters.items():
         if isinstance(declared.annotation, type) and issubclass(declared.annotation, Options):
             groups[name], hints = declared.annotation, field_hints(declared.annotation)
-            parameters += [_parameter(field.name, hints[field.name], field.default) for field in fields(groups[name])]
+            defaults = {field.name: field.default for field in fields(groups[name])}
+            own = declared.annotation.__annotations__  # listed before those that several stages share
+            parameters += [_parameter(key, hints[key], defaults[key]) for key in dict.fromkeys([*own, *hints])]
         else:
             parameters.append(declared)
 

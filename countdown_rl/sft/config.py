@@ -1,4 +1,4 @@
-"""Options of ``sft``."""
+"""Options of ``sft``, and those that it shares with ``train``."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -9,48 +9,28 @@ from countdown_rl.options import Options, Precision, option
 DEMONSTRATIONS, BATCH, OPTIMISER = "Demonstrations", "Batch", "Optimiser"
 MODEL, RUN = "Weights and precision", "Run"
 
+Schedule = Annotated[
+    Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
+    option("Learning rate schedule.", OPTIMISER),
+]
+
 #: Largest ``micro_batch`` that is chosen where the option is 0.
 MAX_MICRO_BATCH = 16
 
 
 @dataclass(frozen=True)
-class SftOptions(Options):
-    """Supervised fine-tuning of a LoRA adapter or of all weights.
+class TuningOptions(Options):
+    """Options of every training of a LoRA adapter or of all weights.
 
-    Names shared with TRL's ``SFTConfig`` and PEFT's ``LoraConfig`` have their meaning; the others are those of
-    ``train``.
+    Names shared with PEFT's ``LoraConfig`` and TRL's configurations have their meaning.
     """
 
-    from_hub: Annotated[
-        tuple[str, ...], option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[@REVISION]")
-    ] = ()
-    demonstrator: Annotated[
-        str | None,
-        option("Baseline whose answers to the training puzzles of --data are demonstrations.", DEMONSTRATIONS),
-    ] = None
-    keep_wrong: Annotated[bool, option("Also train on answers that are wrong by the grader.", DEMONSTRATIONS)] = False
-    max_length: Annotated[
-        int, option("Maximum tokens of prompt and completion; longer ones are an error.", DEMONSTRATIONS, min=8)
-    ] = 1_024
-    packing: Annotated[bool, option("Pack several demonstrations into sequences of --max-length.", DEMONSTRATIONS)] = (
-        False
-    )
-
-    num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
-    max_steps: Annotated[int, option("Optimiser steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
-    batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
     micro_batch: Annotated[
-        int, option("Of these, per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0)
+        int,
+        option("Examples per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0),
     ] = 0
-
-    learning_rate: Annotated[
-        float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
-    ] = None
-    lr_scheduler_type: Annotated[
-        Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
-        option("Learning rate schedule.", OPTIMISER),
-    ] = "cosine"
-    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
+    lr_scheduler_type: Schedule = "cosine"
+    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 0
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
 
@@ -70,10 +50,9 @@ class SftOptions(Options):
         int, option("Steps between greedy evaluations on the validation split of --data; 0: none.", RUN, min=0)
     ] = 0
     eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
-    max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
-    keep: Annotated[Literal["last", "best"], option("Weights to write: of the last step or best evaluation.", RUN)] = (
-        "last"
-    )
+    keep: Annotated[
+        Literal["last", "best"], option("Weights to write: of the last step, or of the best evaluation.", RUN)
+    ] = "last"
     report_to: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
         option("Tracker, offline, beside the log; repeatable.", RUN),
@@ -83,6 +62,43 @@ class SftOptions(Options):
     def kind(self) -> str:
         """The kind of the artifact that is written."""
         return "adapter" if self.tune == "lora" else "model"
+
+    def _check_micro_batch(self, examples: int) -> None:
+        """Choose ``micro_batch`` where it is 0, and check that it divides the *examples* of a step."""
+        if not self.micro_batch:
+            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if examples % size == 0)
+            object.__setattr__(self, "micro_batch", fitting)
+        if examples % self.micro_batch:
+            raise UsageError(f"--micro-batch {self.micro_batch} does not divide the {examples} examples of a step.")
+
+
+@dataclass(frozen=True)
+class SftOptions(TuningOptions):
+    """Supervised fine-tuning of a LoRA adapter or of all weights."""
+
+    from_hub: Annotated[
+        tuple[str, ...], option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[@REVISION]")
+    ] = ()
+    demonstrator: Annotated[
+        str | None,
+        option("Baseline whose answers to the training puzzles of --data are demonstrations.", DEMONSTRATIONS),
+    ] = None
+    keep_wrong: Annotated[bool, option("Also train on answers that are wrong by the grader.", DEMONSTRATIONS)] = False
+    max_length: Annotated[
+        int, option("Maximum tokens of prompt and completion; longer ones are an error.", DEMONSTRATIONS, min=8)
+    ] = 1_024
+    packing: Annotated[bool, option("Pack several demonstrations into sequences of --max-length.", DEMONSTRATIONS)] = (
+        False
+    )
+
+    num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
+    max_steps: Annotated[int, option("Optimiser steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
+    batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
+    learning_rate: Annotated[
+        float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
+    ] = None
+    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
+    max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
 
     def rate(self, parameters: int) -> float:
         """Return the peak learning rate for a model of so many *parameters*, where none is given.
@@ -99,11 +115,7 @@ class SftOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.micro_batch:
-            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if self.batch_size % size == 0)
-            object.__setattr__(self, "micro_batch", fitting)
-        if self.batch_size % self.micro_batch:
-            raise UsageError(f"--micro-batch {self.micro_batch} does not divide --batch-size {self.batch_size}.")
+        self._check_micro_batch(self.batch_size)
         if not self.max_steps and not self.num_train_epochs:
             raise UsageError("--num-train-epochs 0 trains nothing; give more, or --max-steps.")
         if self.tune == "all" and self.precision == "nf4":

@@ -1,13 +1,12 @@
 """Preparation of supervised fine-tuning: all that can be checked without loading weights."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
-from countdown_rl.data import jsonl
+from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.models import load, reference, shape
 from countdown_rl.runlog import trackers
@@ -17,30 +16,18 @@ from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
 from countdown_rl.tasks.task import Row
 
-#: Options about logging and checkpoints, which do not change the weights.
-_LOGGING = ("save_steps", "save_minutes", "logging_steps", "report_to", "threads")
 
-
-@dataclass(frozen=True)
-class Run:
-    """The inputs, outputs and processes of a run; as for ``train``.
+@dataclass(frozen=True, kw_only=True)
+class Run(tuning.Run):
+    """A run of ``sft``.
 
     Attributes:
         files: demonstrations.
         data: a data artifact: its test puzzles are kept out, its validation puzzles evaluated.
     """
 
-    model: str
     files: Sequence[Path]
-    out: Path
-    checkpoints: Path
     data: Path | None = None
-    log: Path | None = None
-    revision: str | None = None
-    restart: bool = False
-    trust_remote_code: bool = False
-    sharded: bool = field(default_factory=processes.shards_weights)
-    processes: int = field(default_factory=processes.world_size)
 
 
 @dataclass(frozen=True)
@@ -99,9 +86,7 @@ def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambd
     trackers.check_trackers(options.report_to)
     load.silence_libraries()
     known, inputs = demonstrations.read(options, run.files, run.data, on_row)
-    validation = (
-        jsonl.read_rows(run.data / "valid.jsonl")[: options.eval_size] if run.data and options.eval_every else []
-    )
+    validation = tuning.read_validation(run.data, options) if run.data else []
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     parameters = shape.skeleton(config, trust_remote_code=run.trust_remote_code).num_parameters()
     tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
@@ -111,13 +96,7 @@ def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambd
     if context and longest > context:
         raise UsageError(f"the model reads {context} tokens, and a demonstration has {longest}; lower --max-length.")
     inputs = {"model": ref.as_input()} | inputs
-    settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
-    identity = {
-        "options": settings | {"processes": run.processes},
-        "inputs": inputs,
-        "versions": artifacts.versions(tuning.LIBRARIES),
-    }
-    store = Checkpoints(run.checkpoints, identity)
+    store = tuning.checkpoints(run, options, inputs)
     steps_per_epoch = ceil(len(examples) / options.batch_size)
     return Prepared(
         run=run,

@@ -13,8 +13,7 @@ from typing import Any
 from countdown_rl import processes
 from countdown_rl.inference.generate import STOP, Decoding, Generator, batches
 from countdown_rl.models.load import Loaded
-from countdown_rl.models.torch_internals import has_bf16_products
-from countdown_rl.runlog import log, trackers
+from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import Schedule, step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
@@ -127,7 +126,6 @@ def sft_config(prepared: Prepared, loaded: Loaded) -> Any:
 
     options = prepared.options
     names = ("gradient_checkpointing", "lr_scheduler_type", "max_grad_norm", "seed", "warmup_steps", "weight_decay")
-    has_bf16 = has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
     return SFTConfig(
         **{name: getattr(options, name) for name in names},
         output_dir=str(prepared.store.directory),
@@ -137,7 +135,7 @@ def sft_config(prepared: Prepared, loaded: Loaded) -> Any:
         gradient_accumulation_steps=options.batch_size // (options.micro_batch * prepared.run.processes),
         max_length=None,  # longer demonstrations are an error already
         padding_free=options.packing,
-        bf16=has_bf16 and loaded.precision != "fp32",
+        bf16=tuning.computes_in_bf16(loaded),
         use_cpu=loaded.device == "cpu",
         ddp_find_unused_parameters=False,
         save_strategy="no",  # the callback decides
@@ -172,23 +170,15 @@ def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[s
 
 
 def _facts(prepared: Prepared, trainer: Any, loaded: Loaded, journal: Journal) -> dict[str, Any]:
-    from peft import PeftModel
-
-    trainable, total = PeftModel.get_nb_trainable_parameters(trainer.model)
-    rows: list[SftRow] = journal.rows
-    last = log.mean(rows[-max(1, len(rows) // 10) :])
-    return {
+    facts, last = tuning.facts(trainer, loaded, prepared.options, journal)
+    task = prepared.demonstrations.task()
+    return facts | {
         "command": "countdown-rl sft",
-        **({"task": task} if (task := prepared.demonstrations.task()) else {}),
+        **({"task": task} if task else {}),
         "demonstrations": prepared.demonstrations.facts(),
-        "steps": rows[-1].step,
         "learning_rate": prepared.learning_rate,
-        "tokens": int(rows[-1].tokens),
-        "precision": loaded.precision,
-        "path": loaded.storage,
-        "trainable_parameters": trainable,
-        "total_parameters": total,
-        "loss_first": rows[0].loss,
+        "tokens": int(journal.rows[-1].tokens),
+        "loss_first": journal.rows[0].loss,
         "loss_last_tenth": last.loss,
         "token_accuracy_last_tenth": last.token_accuracy,
-    } | tuning.evaluated(prepared.options, journal)
+    }

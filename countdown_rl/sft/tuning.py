@@ -3,18 +3,69 @@
 import copy
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts, processes
+from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.inference.generate import out_of_memory
 from countdown_rl.models import chat_template, load, lora, reference
-from countdown_rl.runlog import trackers
+from countdown_rl.models.torch_internals import has_bf16_products
+from countdown_rl.runlog import log, trackers
+from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.runlog.journal import Journal
+from countdown_rl.tasks.task import Row
 
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
+
+#: Options about logging and checkpoints, which do not change the weights.
+_LOGGING = ("save_steps", "save_minutes", "logging_steps", "sample_every", "sample_size", "report_to")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The inputs, outputs and processes of a run.
+
+    Attributes:
+        checkpoints: directory of an unfinished run. One with the same options, data and model is resumed, another
+            one is refused. Cleared at the end.
+        log: the CSV of the run, one row a step; samples of completions go beside it.
+        restart: start from the beginning, whatever *checkpoints* holds.
+        processes: number of processes that train; *sharded*: each holds a part of the weights.
+    """
+
+    model: str
+    out: Path
+    checkpoints: Path
+    log: Path | None = None
+    revision: str | None = None
+    restart: bool = False
+    trust_remote_code: bool = False
+    sharded: bool = field(default_factory=processes.shards_weights)
+    processes: int = field(default_factory=processes.world_size)
+
+
+def checkpoints(run: Run, options: Any, inputs: Mapping[str, Any]) -> Checkpoints:
+    """The checkpoints of *run*; their identity is everything that decides the weights."""
+    settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
+    settings["processes"] = run.processes  # each has its own random numbers
+    identity = {"options": settings, "inputs": inputs, "versions": artifacts.versions(LIBRARIES)}
+    return Checkpoints(run.checkpoints, identity, asdict(type(options)()) | {"processes": 1})
+
+
+def read_validation(data: Path, options: Any) -> list[Row]:
+    """The rows of the validation split of *data* that are evaluated during training.
+
+    Raises:
+        UsageError: *data* has no such split.
+    """
+    if not options.eval_every:
+        return []
+    if data.is_file():
+        raise UsageError(f"--eval-every needs a data directory with a validation split, and {data} is one file.")
+    return jsonl.read_rows(data / "valid.jsonl")[: options.eval_size]
 
 
 def check_model(ref: reference.ModelRef, options: Any, *, sharded: bool) -> None:
@@ -46,6 +97,13 @@ def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool
     if loaded.device == "cpu":
         processes.keep_freed_memory()
     return loaded
+
+
+def computes_in_bf16(loaded: load.Loaded) -> bool:
+    """Return True if autocast computes in bf16: unless it is fp32, on CUDA GPUs and CPUs with such products."""
+    if loaded.precision == "fp32":
+        return False
+    return has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
 
 
 def lora_config(options: Any, ref: reference.ModelRef) -> Any:
@@ -161,8 +219,19 @@ def finish(
     trainer.accelerator.end_training()
 
 
-def evaluated(options: Any, journal: Journal) -> dict[str, Any]:
-    """The step of the weights that are kept, and their evaluation; nothing without evaluations."""
-    last = journal.rows[-1]
-    step, correct = (options.keep == "best" and journal.best()) or (last.step, last.eval_correct)
-    return {} if correct is None else {"kept_step": step, "eval_correct": correct}
+def facts(trainer: Any, loaded: load.Loaded, options: Any, journal: Journal) -> tuple[dict[str, Any], Any]:
+    """The facts of a manifest that both stages state, and the mean row of the last tenth of the run."""
+    from peft import PeftModel
+
+    # Counts packed and sharded weights too; it reads nothing but named_parameters.
+    trainable, total = PeftModel.get_nb_trainable_parameters(trainer.model)
+    rows = journal.rows
+    step, correct = (options.keep == "best" and journal.best()) or (rows[-1].step, rows[-1].eval_correct)
+    return {
+        "steps": rows[-1].step,
+        "precision": loaded.precision,
+        "path": loaded.storage,
+        "trainable_parameters": trainable,
+        "total_parameters": total,
+        **({} if correct is None else {"kept_step": step, "eval_correct": correct}),
+    }, log.mean(rows[-max(1, len(rows) // 10) :])

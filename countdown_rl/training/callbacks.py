@@ -94,25 +94,19 @@ class Recorder(Saver):
 
 def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
     parts = {name: value for name, value in logs.items() if name.startswith("seconds_")}
-    entropy, kl = logs.get("entropy"), logs.get("kl")
+    names = ("reward", "correct", "format", "truncated", "grad_norm", "learning_rate")
     return StepRow(
         step=step,
-        reward=rounded(logs["reward"]),
-        correct=rounded(logs["correct"]),
-        format=rounded(logs["format"]),
         mean_length=rounded(logs["completions/mean_length"]),
-        truncated=rounded(logs["truncated"]),
         frac_reward_zero_std=rounded(logs["equal_groups"]),
-        entropy=None if entropy is None else rounded(entropy),
-        kl=None if kl is None else rounded(kl),
-        grad_norm=rounded(logs["grad_norm"]),
-        learning_rate=rounded(logs["learning_rate"]),
+        entropy=rounded(logs["entropy"]) if "entropy" in logs else None,
+        kl=rounded(logs["kl"]) if "kl" in logs else None,
         seconds=rounded(seconds),
         seconds_rest=rounded(max(0.0, seconds - sum(parts.values()))),
-        eval_correct=logs.get("eval_correct"),
+        eval_correct=logs["eval_correct"],
         importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
         groups={name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)},
-        **{name: rounded(value) for name, value in parts.items()},
+        **{name: rounded(logs[name]) for name in (*names, *parts)},
     )
 
 

@@ -7,13 +7,10 @@ from typing import Annotated, Any, Literal
 from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.formatting import flag
-from countdown_rl.options import Options, Precision, option
+from countdown_rl.options import Precision, option
+from countdown_rl.sft.config import BATCH, MODEL, OPTIMISER, RUN, Schedule, TuningOptions
 
-BATCH, LOSS, COMPLETIONS, OPTIMISER = "Batch", "Loss", "Completions", "Optimiser"
-MODEL, RUN = "Weights and precision", "Run"
-
-#: Options about logging and checkpoints, which do not change the weights.
-LOGGING = ("save_steps", "save_minutes", "logging_steps", "sample_every", "sample_size", "report_to")
+LOSS, COMPLETIONS = "Loss", "Completions"
 
 #: For each field its values, or a test of them; ``trl.KEY`` is the value of ``--trl KEY``.
 Condition = Mapping[str, tuple[Any, ...] | Callable[[Any], bool]]
@@ -65,25 +62,18 @@ CAUTIONS: tuple[tuple[Condition, str], ...] = (
     ),
 )
 
-#: Largest ``micro_batch`` that is chosen where the option is 0.
-MAX_MICRO_BATCH = 16
-
 
 @dataclass(frozen=True)
-class TrainOptions(Options):
+class TrainOptions(TuningOptions):
     """GRPO training of a LoRA adapter or of all weights.
 
-    Names shared with TRL's ``GRPOConfig`` and PEFT's ``LoraConfig`` have their meaning. ``prompts``,
-    ``micro_batch`` and ``steps_per_generation`` count puzzles per step, completions per forward and backward pass,
-    and optimiser steps per round of completions.
+    ``prompts``, ``micro_batch`` and ``steps_per_generation`` count puzzles per step, completions per forward and
+    backward pass, and optimiser steps per round of completions.
     """
 
     max_steps: Annotated[int, option("Optimiser steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
     num_generations: Annotated[int, option("Completions per puzzle (group size).", BATCH, min=2)] = 16
-    micro_batch: Annotated[
-        int, option("Completions per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0)
-    ] = 0
     steps_per_generation: Annotated[
         int, option("Steps per round of completions, each on its own part.", BATCH, min=1)
     ] = 1
@@ -144,47 +134,17 @@ class TrainOptions(Options):
     ] = 512
 
     learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0, max=1)] = 2e-4
-    lr_scheduler_type: Annotated[
-        Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
-        option("Learning rate schedule.", OPTIMISER),
-    ] = "constant"
-    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 0
-    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
+    lr_scheduler_type: Schedule = "constant"
     adam_beta1: Annotated[float, option("Beta 1 of AdamW.", OPTIMISER, min=0, max=0.999999)] = 0.9
     adam_beta2: Annotated[float, option("Beta 2 of AdamW.", OPTIMISER, min=0, max=0.999999)] = 0.999
-    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
 
-    tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
-    lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1, max=4096)] = 16
-    lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
-    lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
-    precision: Annotated[Precision, option("Precision of the base.", MODEL)] = "nf4"
-    gradient_checkpointing: Annotated[bool, option("Less memory, about a fifth slower.", MODEL)] = False
+    precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "nf4"
 
-    seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
-    threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
     save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
     save_minutes: Annotated[float, option("Minutes between further checkpoints; 0: none.", RUN, min=0)] = 0.0
-    logging_steps: Annotated[int, option("Steps per row of the log.", RUN, min=1)] = 1
     sample_every: Annotated[int, option("Steps between saved completions; 0: none.", RUN, min=0)] = 10
     sample_size: Annotated[int, option("Completions saved at a time.", RUN, min=1)] = 4
-    eval_every: Annotated[
-        int, option("Steps between greedy evaluations on the validation split; 0: none.", RUN, min=0)
-    ] = 0
-    eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
-    keep: Annotated[
-        Literal["last", "best"], option("Weights to write: of the last step, or of the best evaluation.", RUN)
-    ] = "last"
     stop_on_collapse: Annotated[bool, option("Stop when a warning says that accuracy collapses.", RUN)] = False
-    report_to: Annotated[
-        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
-        option("Tracker, offline, beside the log; repeatable.", RUN),
-    ] = ()
-
-    @property
-    def kind(self) -> str:
-        """The kind of the artifact that is written."""
-        return "adapter" if self.tune == "lora" else "model"
 
     @property
     def round_steps(self) -> int:
@@ -207,15 +167,7 @@ class TrainOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        completions = self.prompts * self.num_generations
-        if not self.micro_batch:
-            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if completions % size == 0)
-            object.__setattr__(self, "micro_batch", fitting)
-        if completions % self.micro_batch:
-            raise UsageError(
-                f"--micro-batch {self.micro_batch} does not divide the {completions} completions of a step "
-                f"({self.prompts} prompts x {self.num_generations} generations)."
-            )
+        self._check_micro_batch(self.prompts * self.num_generations)
         for item in self.trl:
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():

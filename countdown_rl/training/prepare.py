@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.sft import tuning
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import memory, rewards, trl_config
-from countdown_rl.training.config import LOGGING, TrainOptions
+from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.memory import Estimate
 
@@ -27,29 +27,15 @@ from countdown_rl.training.memory import Estimate
 _MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 
-@dataclass(frozen=True)
-class Run:
-    """The inputs, outputs and processes of a training run.
+@dataclass(frozen=True, kw_only=True)
+class Run(tuning.Run):
+    """A run of ``train``.
 
     Attributes:
         data: a data artifact, of which ``train.jsonl`` and for evaluations ``valid.jsonl`` are used, or one JSONL file.
-        checkpoints: directory of an unfinished run. One with the same options, data and model is resumed, another
-            one is refused. Cleared at the end.
-        log: the CSV of the run, one row a step; samples of completions go beside it.
-        restart: start from the beginning, whatever *checkpoints* holds.
-        processes: number of processes that train; *sharded*: each holds a part of the weights.
     """
 
-    model: str
     data: Path
-    out: Path
-    checkpoints: Path
-    log: Path | None = None
-    revision: str | None = None
-    restart: bool = False
-    trust_remote_code: bool = False
-    sharded: bool = field(default_factory=processes.shards_weights)
-    processes: int = field(default_factory=processes.world_size)
 
 
 @dataclass(frozen=True)
@@ -129,7 +115,7 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
     rows, data_input = _read_rows(run.data)
     rewards.check_rewards(weights, rows[:2])
-    validation = _read_validation(run.data, options) if options.eval_every else []
+    validation = tuning.read_validation(run.data, options)
     load.silence_libraries()
     from countdown_rl.training import rollouts  # imports TRL, and with it bitsandbytes, which logs
 
@@ -140,7 +126,7 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     trackers.check_trackers(options.report_to)
     rollouts.check_engine(options, light, sharded=run.sharded)
     inputs = {"model": ref.as_input(), "data": data_input}
-    store = Checkpoints(run.checkpoints, _identity(run, options, inputs), asdict(TrainOptions()) | {"processes": 1})
+    store = tuning.checkpoints(run, options, inputs)
     resume = None if run.restart else store.to_resume()
 
     config = shape.read_config(reference.local_path(base), trust_remote_code=run.trust_remote_code)
@@ -200,17 +186,6 @@ def _read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
     return jsonl.read_rows(data / "train.jsonl"), manifest.as_input()
 
 
-def _read_validation(data: Path, options: TrainOptions) -> list[Row]:
-    """The rows of the validation split that are evaluated during training.
-
-    Raises:
-        UsageError: *data* has no such split.
-    """
-    if data.is_file():
-        raise UsageError(f"--eval-every needs a data directory with a validation split, and {data} is one file.")
-    return jsonl.read_rows(data / "valid.jsonl")[: options.eval_size]
-
-
 def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:
     """Check that *ref* can be trained with *options*.
 
@@ -265,13 +240,6 @@ def check_prompts(
             f"{longest + options.max_completion_length}; lower --max-completion-length."
         )
     return longest
-
-
-def _identity(run: Run, options: TrainOptions, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Everything that decides the weights; only a run of the same identity is resumed."""
-    settings = {key: value for key, value in asdict(options).items() if key not in LOGGING}
-    settings["processes"] = run.processes  # each has its own random numbers
-    return {"options": settings, "inputs": inputs, "versions": artifacts.versions(tuning.LIBRARIES)}
 
 
 def _width(precision: str, device: str, skeleton: Any) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from countdown_rl import processes
 from countdown_rl.inference.generate import STOP
 from countdown_rl.models import chat_template, load, lora
-from countdown_rl.runlog import log, trackers
+from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import StepRow
@@ -78,7 +78,7 @@ def train(
     trackers.prepare(options.report_to, (run.log or run.checkpoints).parent)
     for caution in options.cautions():
         on_warning(caution)
-    loaded = _load(prepared)
+    loaded = tuning.load_model(prepared.ref, options, trust_remote_code=run.trust_remote_code)
     if loaded.note:
         on_note(loaded.note)
     if resume:
@@ -95,10 +95,6 @@ def train(
     loading = lora.loading_code(run.out, loaded.ref.base or loaded.ref) if options.tune == "lora" else None
     resumed = step_of(resume) if resume else None
     return TrainResult(run.out, journal.rows, facts, journal.warnings, resumed, loading, memory)
-
-
-def _load(prepared: Prepared) -> load.Loaded:
-    return tuning.load_model(prepared.ref, prepared.options, trust_remote_code=prepared.run.trust_remote_code)
 
 
 def _trainer(
@@ -179,22 +175,12 @@ def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer:
 
 
 def _facts(trainer: "Trainer", prepared: Prepared, loaded: load.Loaded, journal: Journal) -> dict[str, Any]:
-    import peft
-
-    # Counts packed and sharded weights too; it reads nothing but named_parameters.
-    trainable, total = peft.PeftModel.get_nb_trainable_parameters(trainer.model)
-    rows = journal.rows
-    last = log.mean(rows[-max(1, len(rows) // 10) :])
-    return {
+    facts, last = tuning.facts(trainer, loaded, prepared.options, journal)
+    return facts | {
         "command": "countdown-rl train",
         "task": prepared.rows[0].task,
-        "steps": rows[-1].step,
-        "precision": loaded.precision,
-        "path": loaded.storage,
-        "trainable_parameters": trainable,
-        "total_parameters": total,
-        "reward_first": rows[0].reward,
+        "reward_first": journal.rows[0].reward,
         "reward_last_tenth": last.reward,
         "correct_last_tenth": last.correct,
-        "reward_best": max(row.reward for row in rows),
-    } | tuning.evaluated(prepared.options, journal)
+        "reward_best": max(row.reward for row in journal.rows),
+    }

@@ -9,50 +9,21 @@ from typing import Any
 from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.models.load import Loaded
-from countdown_rl.models.torch_internals import has_bf16_products
 from countdown_rl.options import MAX_FLOAT
 from countdown_rl.runlog import trackers
+from countdown_rl.sft import tuning
 from countdown_rl.training.config import TrainOptions
 
-#: The flag for fields that follow from an option of another name.
-_FLAGS = {
-    "num_train_epochs": "--max-steps",
-    "per_device_train_batch_size": "--micro-batch",
-    "gradient_accumulation_steps": "--prompts",
-    "generation_batch_size": "--prompts",
-    "reward_weights": "--reward",
-    "bf16": "--precision",
-    "fp16": "--precision",
-    "data_seed": "--seed",
-    "output_dir": "--checkpoints",
-    "save_strategy": "--save-steps",
-    "resume_from_checkpoint": "--restart",
-    "trust_remote_code": "--trust-remote-code",
-    "use_vllm": "--rollouts",
-    "vllm_mode": "--rollouts",
-    "vllm_max_model_length": "--max-completion-length",
-}
-#: Fields that are fixed or have no effect here: the model is loaded and the prompt rendered before TRL sees them,
-#: --eval-every evaluates without TRL's own loop, and only `publish` uploads.
+#: Fields that are fixed, follow from options of another name, or have no effect here: the model is loaded and the
+#: prompt rendered before TRL sees them, --eval-every evaluates without TRL's own loop, and only `publish` uploads.
 _FIXED = {
-    "auto_find_batch_size",
-    "batch_eval_metrics",
-    "chat_template_kwargs",
-    "debug",
-    "include_for_metrics",
-    "load_best_model_at_end",
-    "local_rank",
-    "max_tool_calling_iterations",
-    "model_init_kwargs",
-    "num_completions_to_print",
-    "num_generations_eval",
-    "prediction_loss_only",
-    "remove_unused_columns",
-    "restore_callback_states_from_checkpoint",
-    "transformers_continuous_batching_config",
-    "use_transformers_continuous_batching",  # TRL casts the trained weights to bf16 for it
-    "use_transformers_paged",
-    "vllm_importance_sampling_cap",
+    *("auto_find_batch_size", "batch_eval_metrics", "chat_template_kwargs", "data_seed", "debug", "fp16"),
+    *("generation_batch_size", "include_for_metrics", "load_best_model_at_end", "local_rank"),
+    *("max_tool_calling_iterations", "model_init_kwargs", "num_completions_to_print", "num_generations_eval"),
+    *("num_train_epochs", "prediction_loss_only", "remove_unused_columns", "restore_callback_states_from_checkpoint"),
+    *("resume_from_checkpoint", "transformers_continuous_batching_config", "trust_remote_code"),
+    *("use_transformers_continuous_batching", "use_transformers_paged"),  # the first casts trained weights to bf16
+    *("use_vllm", "vllm_importance_sampling_cap", "vllm_max_model_length", "vllm_mode"),
 }
 _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
@@ -77,7 +48,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "steps_per_generation": accumulation * options.steps_per_generation,
         "reward_weights": list(weights),
         "mask_truncated_completions": False,  # by the trainer itself, which also knows ends that are not one token
-        "bf16": _computes_in_bf16(loaded),
+        "bf16": tuning.computes_in_bf16(loaded),
         "use_cpu": loaded.device == "cpu",
         "ddp_find_unused_parameters": False,  # every part of the adapter is used
         "shuffle_dataset": False,  # the data set has its own order, so that a resumed run can start in its middle
@@ -90,14 +61,6 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "disable_tqdm": True,
     }
     return build(fields, options.trl)
-
-
-def _computes_in_bf16(loaded: Loaded) -> bool:
-    """Return True if autocast computes matrix products in bf16: on CUDA GPUs, and on CPUs that have such products,
-    unless the precision is fp32."""
-    return loaded.precision != "fp32" and (
-        has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
-    )
 
 
 def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:
@@ -140,8 +103,6 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
         key, _, text = item.partition("=")
         if key not in known:
             raise UsageError(f"--trl {key}: TRL's GRPOConfig has no such field.")
-        if key in _FLAGS:
-            raise UsageError(f"--trl {key}: use {_FLAGS[key]}.")
         if key in owned:
             raise UsageError(f"--trl {key}: use --{key.replace('_', '-')}, or the option it follows from.")
         if key in _FIXED or key.startswith(_FIXED_PREFIXES):

@@ -132,7 +132,12 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     from trl import SFTConfig, SFTTrainer
 
     options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
-    place_of = Run(str(place / "model"), [place / "demos.jsonl"], tmp_path / "out", tmp_path / "checkpoints")
+    place_of = Run(
+        model=str(place / "model"),
+        files=[place / "demos.jsonl"],
+        out=tmp_path / "out",
+        checkpoints=tmp_path / "checkpoints",
+    )
     prepared = prepare.prepare(place_of, options)
     loaded = tuning.load_model(prepared.ref, options, trust_remote_code=False)
     ours = train._trainer(prepared, loaded, Journal(None, 1, 6, SftRow), lambda _: None)

@@ -20,6 +20,7 @@ from countdown_rl.errors import ArtifactError, CountdownError, InputError, Model
 from countdown_rl.models import chat_template
 from countdown_rl.report import charts
 from countdown_rl.runlog import checkpoints, diagnostics, log
+from countdown_rl.sft import tuning
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import curriculum, prepare, train
 from countdown_rl.training.config import TrainOptions
@@ -538,10 +539,10 @@ def test_weights_in_4_bits_and_adapters_are_not_trained_whole(place, unbroken, t
 def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):
     import torch
 
-    load, facts, dtypes = train._load, train._facts, []
+    load, facts, dtypes = tuning.load_model, train._facts, []
 
-    def load_in_4_bits(*args):
-        loaded = load(*args)
+    def load_in_4_bits(*args, **settings):
+        loaded = load(*args, **settings)
         loaded.model.is_loaded_in_4bit = True  # what TRL looks at
         return loaded
 
@@ -549,7 +550,7 @@ def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, t
         dtypes.extend(parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad)
         return facts(trainer, *args)
 
-    monkeypatch.setattr(train, "_load", load_in_4_bits)
+    monkeypatch.setattr(tuning, "load_model", load_in_4_bits)
     monkeypatch.setattr(train, "_facts", note_dtypes)
     whole = run(place, tmp_path / "whole")
     with pytest.raises(Killed):
@@ -578,8 +579,9 @@ def test_sequence_level_ratios_without_the_loss_of_gspo_are_a_warning(place, tmp
 
 
 def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken, tmp_path, monkeypatch):
-    load, notes = train._load, []
-    monkeypatch.setattr(train, "_load", lambda *args: replace(load(*args), device="cuda:0"))
+    load, notes = tuning.load_model, []
+    on_gpu = lambda *args, **settings: replace(load(*args, **settings), device="cuda:0")  # noqa: E731
+    monkeypatch.setattr(tuning, "load_model", on_gpu)
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 << 30)
     options = replace(SMALL, max_steps=1, precision="fp32")
     result = run(place, tmp_path, options, on_note=notes.append)
@@ -652,7 +654,7 @@ def test_batch_sizes_that_do_not_divide_are_a_usage_error_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["2", "False"]
-    assert "--micro-batch 4 does not divide the 9 completions" in " ".join(done.stderr.split())
+    assert "--micro-batch 4 does not divide the 9 examples" in " ".join(done.stderr.split())
 
 
 def test_a_micro_batch_that_is_not_given_fits_the_step():
