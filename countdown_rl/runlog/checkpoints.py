@@ -14,6 +14,7 @@ from typing import Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, UsageError
+from countdown_rl.formatting import flag
 
 RUN = "run.json"
 MARK = "complete"
@@ -41,10 +42,10 @@ class Checkpoints:
             ArtifactError: *out* or this directory holds what other programs wrote, or *out* cannot be written.
             UsageError: this directory or *log* lies in *out*.
         """
-        for flag, path in (("--checkpoints", self.directory), ("--log", log)):
+        for option, path in (("--checkpoints", self.directory), ("--log", log)):
             if path is not None and path.resolve().is_relative_to(out.resolve()):
                 raise UsageError(
-                    f"{flag} {path} lies in --out {out}, which the run replaces; give a path outside of it."
+                    f"{option} {path} lies in --out {out}, which the run replaces; give a path outside of it."
                 )
         artifacts.check_writable(out, kind)  # later: the lock of *checkpoints* would be a file in *out*
         if (others := self._directories()) and not (self.directory / RUN).is_file():
@@ -63,16 +64,15 @@ class Checkpoints:
         if latest is None and (differences := self.differences()):
             raise ArtifactError(
                 f"{self.directory} holds an unfinished run that is not this one ({'; '.join(differences)}); use its "
-                "options to continue it, or give --restart (or delete that directory) to begin again."
+                "options to continue it, or give --restart to begin again."
             )
         return latest
 
     def how_to_continue(self) -> str:
         """The sentence for a user who stopped a run."""
-        latest = self.newest()
-        if latest is None:
-            return "There is no checkpoint of this run yet; the same command starts it again."
-        return f"The same command continues after step {step_of(latest)}; add --restart to begin again."
+        if newest := self.newest():
+            return f"The same command continues after step {step_of(newest)}; add --restart to begin again."
+        return "There is no checkpoint of this run yet; the same command starts it again."
 
     def differences(self) -> list[str]:
         """The differences between this run and the unfinished one in the directory; empty where there is none.
@@ -85,16 +85,13 @@ class Checkpoints:
         if kept == self.identity:
             return []
         phrases = []
-        for section in ("options", "inputs", "versions") if isinstance(kept, dict) else ():
+        for section in ("options", "inputs", "versions") if kept else ():
             was, now = (run.get(section, {}) for run in (kept, self.identity))
-            for key in [*now, *(key for key in was if key not in now)]:
-                if was.get(key) == now.get(key):
-                    continue
-                if section == "inputs":
-                    phrases.append(f"another {key}" if key == "model" else f"other {key}")
-                else:
-                    name = "--" + key.replace("_", "-") if section == "options" else key
-                    phrases.append(f"{name} was {_text(was.get(key))}, is {_text(now.get(key))}")
+            for key in dict.fromkeys([*now, *was]):
+                if was.get(key) != now.get(key):
+                    name = flag(key) if section == "options" else key
+                    change = f"{name} was {_text(was.get(key))}, is {_text(now.get(key))}"
+                    phrases.append(f"other {key}" if section == "inputs" else change)
         phrases = phrases or ["it cannot be read"]
         return phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else [])
 

@@ -19,23 +19,14 @@ def prints_to_stderr(names: Sequence[str]) -> contextlib.AbstractContextManager[
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Check that the trackers *names* are installed.
-
-    Raises:
-        CountdownError: one is not.
-    """
+    """Raise CountdownError if one of the trackers *names* is not installed."""
     for name in names:
         if find_spec(name) is None:
             raise CountdownError(f"--report-to {name} needs a package: pip install 'countdown-rl[{name}]'.")
 
 
 def prepare(names: Sequence[str], directory: Path) -> None:
-    """Set up the trackers *names*: files in *directory*, offline unless the environment says otherwise.
-
-    Raises:
-        CountdownError: a tracker is not installed.
-    """
-    check_trackers(names)
+    """Set up the trackers *names*: files in *directory*, offline unless the environment says otherwise."""
     if not names:
         return
     # While it is imported, transformers prints on stdout that W&B is offline if that is set already.

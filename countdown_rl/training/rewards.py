@@ -50,14 +50,6 @@ def _integer(grade: Grade, row: Row, n_tokens: int) -> float:
     return 1.0 if grade.value is not None and "/" not in grade.value else -1.0
 
 
-def _length(budget: int) -> Reward:
-    return lambda grade, row, n_tokens: 0.0 if n_tokens < budget else -0.5
-
-
-def _boolean(name: str, no: float) -> Reward:
-    return lambda grade, row, n_tokens: 1.0 if getattr(grade, name) else no
-
-
 _PLAIN: dict[str, Reward] = {"closeness": _closeness, "no-trailing": _no_trailing, "integer": _integer}
 NAMES = (*_BOOLEAN, *_PLAIN, "length")
 
@@ -85,18 +77,18 @@ def reward(name: str) -> Callable[..., Any]:
     """The reward function called *name*. Raises UsageError if there is none; the text lists those that exist."""
     if name in _PLAIN:
         return _PLAIN[name]
-    if name == "length":
-        return _length(LENGTH_BUDGET)
-    if name.startswith("length:"):
-        budget = name.removeprefix("length:")
-        if not budget.isascii() or not budget.isdigit():
+    if name == "length" or name.startswith("length:"):
+        text = name.removeprefix("length").removeprefix(":") or str(LENGTH_BUDGET)
+        if not text.isascii() or not text.isdigit():
             raise UsageError(f"{name}: the budget of `length` is a number of tokens, as in length:200=1.")
-        return _length(int(budget))
+        budget = int(text)
+        return lambda grade, row, n_tokens: 0.0 if n_tokens < budget else -0.5
     if ":" in name:
         return _imported(name)
     boolean, slash, no = name.partition("/")
     if boolean in _BOOLEAN:
-        return _boolean(boolean.replace("-", "_"), _number(no, name) if slash else 0.0)
+        field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
+        return lambda grade, row, n_tokens: 1.0 if getattr(grade, field) else otherwise
     raise UsageError(f"There is no reward {name!r}; take {', '.join(NAMES)} or module:function.")
 
 
@@ -211,23 +203,18 @@ class Grading:
         ) -> list[float | None]:
             if self._batch is not completion_ids:  # the first reward function that sees this batch
                 self._batch = completion_ids
-                self._completions = [self._graded(*pair) for pair in zip(completion_ids, row, strict=True)]
-                self._log(log_metric)
+                texts = [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in completion_ids]
+                self._completions = [
+                    GradedCompletion(self._rows[index], text, self._rows[index].grade(text), len(ids))
+                    for ids, index, text in zip(completion_ids, row, texts, strict=True)
+                ]
+                for each in self._completions:  # TRL takes the mean over all of them, in every process
+                    for column in ("correct", *group_columns(each.row)):
+                        log_metric(column, float(each.grade.correct))
+                    log_metric("format", float(each.grade.format))
                 self._on_graded(trainer_state.global_step + 1, self._completions)
             columns |= {"completion_ids": completion_ids, "log_metric": log_metric, "trainer_state": trainer_state}
             return _values(name, value, self._completions, columns)
 
         rewards.__name__ = name
         return rewards
-
-    def _graded(self, ids: Sequence[int], index: int) -> GradedCompletion:
-        row, text = self._rows[index], self._tokenizer.decode(ids, skip_special_tokens=True)
-        return GradedCompletion(row, text, row.grade(text), len(ids))
-
-    def _log(self, log_metric: Callable[[str, float], None]) -> None:
-        count = len(self._completions)
-        log_metric("correct", sum(completion.grade.correct for completion in self._completions) / count)
-        log_metric("format", sum(completion.grade.format for completion in self._completions) / count)
-        for completion in self._completions:  # TRL takes the mean over all of them, in every process
-            for column in group_columns(completion.row):
-                log_metric(column, float(completion.grade.correct))
