@@ -55,11 +55,7 @@ class Checkpoints:
             )
 
     def to_resume(self) -> Path | None:
-        """The checkpoint to resume from.
-
-        Raises:
-            ArtifactError: the directory holds an unfinished run of another identity.
-        """
+        """The checkpoint to resume from."""
         latest = self.latest()
         if latest is None and (differences := self.differences()):
             raise ArtifactError(

@@ -85,11 +85,7 @@ class Journal:
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """The samples of a training run at *path*; a line cut off at the end is left out.
-
-    Raises:
-        InputError: the file holds something else.
-    """
+    """The samples of a training run at *path*; a line cut off at the end is left out."""
     # Bytes, because a text's lines also end at characters that a model may have written.
     lines = path.read_bytes().split(b"\n")[:-1]
     try:

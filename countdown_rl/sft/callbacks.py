@@ -48,11 +48,7 @@ class Saver(TrainerCallback):
 
 
 def check_finite(step: int, logs: dict[str, Any], *names: str) -> None:
-    """Check that the figures *names* in *logs* are finite.
-
-    Raises:
-        CountdownError: one is not.
-    """
+    """Check that the figures *names* in *logs* are finite."""
     for name in names:
         if not math.isfinite(logs.get(name, 0.0)):
             raise CountdownError(

@@ -63,10 +63,6 @@ def read(
     """The demonstrations of all sources, and the entries of these inputs in a manifest.
 
     Wrong ones are left out unless they are to be kept, those of puzzles in the test split of *data* always.
-
-    Raises:
-        InputError: a source cannot be read, a row is no demonstration, or none is left.
-        UsageError: there is no source.
     """
     inputs: dict[str, Any] = {}
     if data is not None:
@@ -135,11 +131,7 @@ def _parsed(source: str, rows: Iterable[external.Published]) -> Iterator[Demonst
 
 
 def parse(fields: Mapping[str, Any], place: str) -> Demonstration:
-    """The demonstration in *fields*.
-
-    Raises:
-        InputError: they are none; the text begins with *place*.
-    """
+    """The demonstration in *fields*."""
     row = None
     with suppress(InputError):
         row = parse_row({key: value for key, value in fields.items() if value is not None})

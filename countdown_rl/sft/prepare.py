@@ -64,11 +64,7 @@ class Prepared:
 
 
 def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> Prepared:
-    """Check everything that *run* needs before its weights are loaded; nothing is written.
-
-    Raises:
-        CountdownError: the run cannot start.
-    """
+    """Check everything that *run* needs before its weights are loaded; nothing is written."""
     processes.ignore_scheduler()
     if options.batch_size % (options.micro_batch * run.processes):
         raise UsageError(

@@ -43,11 +43,6 @@ def train(
         prepared: from :func:`countdown_rl.sft.prepare.prepare`.
         on_step: called after every optimiser step.
         on_note: called with remarks.
-
-    Raises:
-        CountdownError: the weights cannot be loaded, and nothing was changed; or a loss or gradient is not finite, and
-            the last checkpoint is kept.
-        Terminated: a signal other than Ctrl-C came; the step was finished, and a checkpoint of it saved.
     """
     run, options, resume = prepared.run, prepared.options, prepared.resume
     if not processes.is_main():

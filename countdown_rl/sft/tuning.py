@@ -56,11 +56,7 @@ def checkpoints(run: Run, options: Any, inputs: Mapping[str, Any]) -> Checkpoint
 
 
 def read_validation(data: Path, options: Any) -> list[Row]:
-    """The rows of the validation split of *data* that are evaluated during training.
-
-    Raises:
-        UsageError: *data* has no such split.
-    """
+    """The rows of the validation split of *data* that are evaluated during training."""
     if not options.eval_every:
         return []
     if data.is_file():
@@ -69,11 +65,7 @@ def read_validation(data: Path, options: Any) -> list[Row]:
 
 
 def check_model(ref: reference.ModelRef, options: Any, *, sharded: bool) -> None:
-    """Check that *ref* can be trained with *options*.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Check that *ref* can be trained with *options*."""
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
     if sharded:

@@ -44,21 +44,9 @@ CONFLICTS: tuple[tuple[Condition, str], ...] = (
         {"loss_type": ("cispo",), "epsilon_high": _below_1},
         "CISPO clips the ratios themselves, which begin at 1; give --epsilon-high 5, as ScaleRL",
     ),
-)
-
-#: Options that go together and are seldom meant.
-CAUTIONS: tuple[tuple[Condition, str], ...] = (
-    (
-        {"importance_sampling_level": ("sequence",), "loss_type": ("dapo", "dr_grpo", "bnpo", "cispo")},
-        "each completion is weighted by its length; GSPO is --loss-type grpo",
-    ),
     (
         {"importance_sampling_level": ("sequence",), "loss_type": ("vespo",)},
-        "VESPO has weights per completion of its own; the level has no effect",
-    ),
-    (
-        {"importance_sampling_level": ("token",), "loss_type": ("luspo",)},
-        "LUSPO is meant for --importance-sampling-level sequence",
+        "VESPO has weights per completion of its own; leave the level out",
     ),
 )
 
@@ -152,11 +140,7 @@ class TrainOptions(TuningOptions):
         return self.steps_per_generation * self.num_iterations
 
     def micro_batches(self, count: int) -> int:
-        """The micro-batches of a step in each of *count* processes.
-
-        Raises:
-            UsageError: the processes cannot share a step evenly.
-        """
+        """The micro-batches of a step in each of *count* processes."""
         micro_batches = processes.micro_batches(self.prompts * self.num_generations, self.micro_batch, count)
         if self.discount < 1 and self.prompts * self.steps_per_generation % count:
             raise UsageError(
@@ -172,24 +156,14 @@ class TrainOptions(TuningOptions):
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():
                 raise UsageError(f"--trl {item} is not of the form key=value.")
-        for sentence in self._matching(CONFLICTS):
-            raise UsageError(sentence)
-
-    def cautions(self) -> list[str]:
-        """Return a sentence for each combination of options that is seldom meant."""
-        return self._matching(CAUTIONS)
-
-    def _matching(self, table: tuple[tuple[Condition, str], ...]) -> list[str]:
-        """The sentences of *table* whose conditions hold."""
         values = vars(self) | {f"trl.{key}": text for key, _, text in (item.partition("=") for item in self.trl)}
-        return [
-            " with ".join(_worded(name, values[name]) for name in condition) + f": {reason}."
-            for condition, reason in table
+        for condition, reason in CONFLICTS:
             if all(
                 name in values and (test(values[name]) if callable(test) else values[name] in test)
                 for name, test in condition.items()
-            )
-        ]
+            ):
+                combination = " with ".join(_worded(name, values[name]) for name in condition)
+                raise UsageError(f"{combination}: {reason}.")
 
 
 def _worded(name: str, value: Any) -> str:

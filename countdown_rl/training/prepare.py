@@ -85,11 +85,7 @@ class Prepared:
         }
 
     def check_memory(self) -> None:
-        """Check that the completions of a step can be sampled at all: one token of each, with its logits.
-
-        Raises:
-            UsageError: even that exceeds the memory of this machine.
-        """
+        """Check that the completions of a step can be sampled at all: one token of each, with its logits."""
         options = self.options
         completions = options.prompts * options.num_generations * options.steps_per_generation // self.run.processes
         needed = completions * self.bytes_per_token
@@ -104,9 +100,6 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     """Check everything that *run* needs before its weights are loaded; nothing is written.
 
     Of a model on the Hub all files but the weights are downloaded.
-
-    Raises:
-        CountdownError: the run cannot start.
     """
     processes.ignore_scheduler()
     processes.use_one_gpu()
@@ -187,11 +180,7 @@ def _read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
 
 
 def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:
-    """Check that *ref* can be trained with *options*.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Check that *ref* can be trained with *options*."""
     tuning.check_model(ref, options, sharded=sharded)
     if options.tune == "all" and options.beta and load.stored_format(ref) == "gguf":
         raise UsageError(

@@ -117,11 +117,7 @@ def _imported(name: str) -> Callable[..., Any]:
 
 
 def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
-    """Call each reward once, on a completion of each of *rows*.
-
-    Raises:
-        UsageError: one of them fails, or returns something else than a finite number for each completion.
-    """
+    """Call each reward once, on a completion of each of *rows*."""
     text = "</think>\n<answer>1</answer>"
     completions = [GradedCompletion(row, text, row.grade(text), 8) for row in rows]
     columns = {

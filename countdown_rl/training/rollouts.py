@@ -118,12 +118,7 @@ class Rollouts:
 
 
 def check_engine(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> None:
-    """Check that the vLLM that *options* ask for is there and can hold the weights of *ref*.
-
-    Raises:
-        UsageError: vLLM cannot hold the weights, or each process has a part of them (*sharded*).
-        ModelError: it is not installed.
-    """
+    """Check that the vLLM that *options* ask for is there and can hold the weights of *ref*."""
     if options.rollouts in ("auto", "transformers"):
         return
     if load.stored_format(ref.base or ref) != "plain":
@@ -135,11 +130,7 @@ def check_engine(options: TrainOptions, ref: reference.ModelRef, *, sharded: boo
 
 
 def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str:
-    """The engine of a run that passed :func:`check_engine`: "transformers", "vllm" or "vllm-server".
-
-    Raises:
-        UsageError: the adapter is not plain LoRA, which vLLM needs.
-    """
+    """The engine of a run that passed :func:`check_engine`: "transformers", "vllm" or "vllm-server"."""
     special = any(map(lora.is_special, loaded.model.modules()))
     if options.rollouts == "auto":
         from peft import PeftModel

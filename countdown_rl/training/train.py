@@ -76,8 +76,6 @@ def train(
     journal = Journal(run.log if main else None, options.logging_steps, options.max_steps)
     prepared.check_memory()
     trackers.prepare(options.report_to, (run.log or run.checkpoints).parent)
-    for caution in options.cautions():
-        on_warning(caution)
     loaded = tuning.load_model(prepared.ref, options, trust_remote_code=run.trust_remote_code)
     if loaded.note:
         on_note(loaded.note)

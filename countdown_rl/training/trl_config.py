@@ -33,9 +33,6 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
 
     Args:
         weights: of the reward functions, in their order.
-
-    Raises:
-        UsageError: a ``--trl`` field is refused, or the processes cannot share a step evenly.
     """
     from trl import GRPOConfig
 
@@ -64,11 +61,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
 
 
 def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:
-    """The ``GRPOConfig`` of *fields* and of *trl*, the values of ``--trl``.
-
-    Raises:
-        UsageError: *trl* is not valid, by itself or together with *fields*.
-    """
+    """The ``GRPOConfig`` of *fields* and of *trl*, the values of ``--trl``."""
     from trl import GRPOConfig
 
     values = parse(trl, fields)

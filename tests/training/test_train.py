@@ -570,14 +570,6 @@ def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(place, 
     assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (0.6, None, 0.0, 1.0)
 
 
-def test_sequence_level_ratios_without_the_loss_of_gspo_are_a_warning(place, tmp_path):
-    said = []
-    options = replace(SMALL, importance_sampling_level="sequence", max_steps=1)
-    run(place, tmp_path, options, on_warning=said.append)
-    run(place, tmp_path / "gspo", replace(options, loss_type="grpo"), on_warning=said.append)
-    assert ["GSPO is --loss-type grpo" in text for text in said] == [True]
-
-
 def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken, tmp_path, monkeypatch):
     load, notes = tuning.load_model, []
     on_gpu = lambda *args, **settings: replace(load(*args, **settings), device="cuda:0")  # noqa: E731
@@ -683,6 +675,7 @@ def test_invalid_options_are_usage_errors():
         ),
         ({"baseline": "leave-one-out", "trl": ("multi_objective_aggregation=normalize_then_sum",)}, "sum"),
         ({"loss_type": "cispo"}, "--loss-type cispo with --epsilon-high 0.28"),
+        ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, "weights per completion"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(changes, message):
