@@ -106,7 +106,9 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
     options.micro_batches(run.processes)
     weights = rewards.parse(options.reward)
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
-    rows, data_input = _read_rows(run.data)
+    one_file = run.data.is_file()
+    data_input = artifacts.file_input(run.data) if one_file else artifacts.read(run.data, "data").as_input()
+    rows = jsonl.read_rows(run.data if one_file else run.data / "train.jsonl")
     rewards.check_rewards(weights, rows[:2])
     validation = tuning.read_validation(run.data, options)
     load.silence_libraries()
@@ -169,14 +171,6 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
         estimates=estimates,
         device_memory=_device_memory(device),
     )
-
-
-def _read_rows(data: Path) -> tuple[list[Row], dict[str, Any]]:
-    """The training rows at *data* (a data artifact or one JSONL file), and the manifest entry of that input."""
-    if data.is_file():
-        return jsonl.read_rows(data), artifacts.file_input(data)
-    manifest = artifacts.read(data, "data")
-    return jsonl.read_rows(data / "train.jsonl"), manifest.as_input()
 
 
 def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:

@@ -64,11 +64,10 @@ def train(
         on_note: called with remarks.
         on_warning: called once with each warning about the course of training.
 
-    Raises:
-        CountdownError: the weights cannot be loaded, and nothing was changed; or a loss, gradient or weight is not
-            finite, and the last checkpoint is kept.
-        Terminated: a signal other than Ctrl-C came; the round was finished, and a checkpoint of it saved.
+    A signal other than Ctrl-C finishes the round and saves a checkpoint of it before it raises ``Terminated``.
     """
+    import torch
+
     run, options, resume = prepared.run, prepared.options, prepared.resume
     main = processes.is_main()  # only rank 0 logs and writes
     if not main:
@@ -88,7 +87,11 @@ def train(
     tuning.run(trainer, prepared, journal, longest="--max-completion-length")
 
     facts = _facts(trainer, prepared, loaded, journal)
-    memory = _peak_memory(prepared, on_note) if loaded.device.startswith("cuda") else None
+    memory = None
+    if loaded.device.startswith("cuda"):
+        memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": prepared.estimates[-1].peak}
+        peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
+        on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
     tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prepared.rows[0].messages())
     loading = lora.loading_code(run.out, loaded.ref.base or loaded.ref) if options.tune == "lora" else None
     resumed = step_of(resume) if resume else None
@@ -150,15 +153,6 @@ def _validation(prepared: Prepared, trainer: "Trainer", loaded: load.Loaded, jou
         return loaded.tokenizer.batch_decode(trainer.complete_greedily(prompts), skip_special_tokens=True)
 
     return Validation(prepared, trainer, loaded, journal, complete=complete, figures=trainer.figures)
-
-
-def _peak_memory(prepared: Prepared, on_note: Callable[[str], None]) -> dict[str, int]:
-    import torch
-
-    memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": prepared.estimates[-1].peak}
-    peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
-    on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
-    return memory
 
 
 def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer: Any) -> Any:
