@@ -168,7 +168,7 @@ def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(4))
     left = files(tmp_path / "checkpoints" / "checkpoint-3")
-    with pytest.raises(ArtifactError, match=r"--top-p was 1.0, is 0.9; --seed was 42, is 1\).*--restart"):
+    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1; --top-p was 1.0, is 0.9\).*--restart"):
         run(place, tmp_path, replace(SMALL, seed=1, top_p=0.9))
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
