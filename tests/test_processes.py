@@ -117,6 +117,15 @@ def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
     assert processes.cpu_threads() == 1
 
 
+def test_processes_of_a_machine_share_its_threads(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    threads = []
+    for count in ("1", "3", "16"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", count)
+        threads.append(processes.cpu_threads())
+    assert threads == [8, 2, 1]
+
+
 def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "4")

@@ -32,6 +32,7 @@ def compare(
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
     """
+    from countdown_rl.data import jsonl
     from countdown_rl.evaluation import compare as comparison
 
     try:
@@ -41,7 +42,7 @@ def compare(
     values = comparison.compare(named, out)
     view: RenderableType = _view(values)
     if changed:
-        changes = comparison.read_changes(out)
+        changes = jsonl.read_objects(out / comparison.CHANGES)
         values["changes"] = changes[:changed]
         count = Text(f"\n{len(values['changes'])} of {len(changes):,} whose grade changed", style="dim")
         view = Group(view, *map(_change, values["changes"]), count)

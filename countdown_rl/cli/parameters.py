@@ -8,12 +8,28 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
+from countdown_rl import processes
 from countdown_rl.options import Options, choices, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
 Data = Annotated[Path, option("Data directory of gen-data, or one JSONL file.")]
 Model = Annotated[str, option("Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
 Out = Annotated[Path, option("Directory to write.")]
+#: Panel of the options of a run, as in ``training.config`` and ``sft.config``.
+RUN = "Run"
+Checkpoints = Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)]
+Launch = Annotated[
+    str | None,
+    option(
+        f"How processes share the work: {', '.join(processes.LAUNCHES)} or an Accelerate configuration.",
+        RUN,
+        metavar="NAME|FILE",
+        show_default="ddp",
+    ),
+]
+Log = Annotated[Path, option("CSV log.", RUN)]
+Processes = Annotated[int, option("Processes on this machine, one per GPU.", RUN, name="--processes", min=1)]
+Restart = Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")]
 Revision = Annotated[str | None, option("Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
 

@@ -29,11 +29,7 @@ def find(name: str, rows: Sequence[Row]) -> Baseline | None:
 
 
 def complete(baseline: Baseline, row: Row, seed: str) -> Completion:
-    """The completion of *row* by a *baseline* that gives answers alone: empty thinking, and its answer.
-
-    Args:
-        seed: of its random numbers, together with the row.
-    """
+    """The completion of *row* by a *baseline* that gives answers alone: empty thinking, and its answer."""
     answer = resolve(baseline.answer or "")(row, random.Random(seed))
     line = "\n" if row.style.lines else ""
     text = f"{row.style.opening}\n</{row.style.tag}>\n{ANSWER_OPEN}{line}{answer}{line}{ANSWER_CLOSE}"

@@ -17,6 +17,9 @@ from countdown_rl.tasks.registry import parse_row, task_of
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
+#: Figures of a result that a comparison has.
+_FIGURES = ("accuracy", "n", "correct", "interval", "pass_at", "groups")
+_FIGURES += ("format", "mean_tokens", "truncated", "model")
 #: Fields of each of the two completions of a change.
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
@@ -26,10 +29,6 @@ def compare(paths: Mapping[str, Path], out: Path) -> dict[str, Any]:
 
     Returns:
         The contents of ``comparison.json``: see :func:`figures`.
-
-    Raises:
-        InputError: there are fewer than two results, none is of a model, or their puzzles or decoding differ.
-        ArtifactError: a result is missing or damaged, or *out* cannot be written.
     """
     artifacts.check_writable(out, "comparison")
     if len(paths) < 2:
@@ -72,17 +71,23 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
         raise InputError("give an evaluation of a model beside the baselines.")
     first = results[models[0]]
     groups = _comparable(results)
-    _check_conditions(results, models, groups)
+    # A baseline may have several answers per puzzle.
+    counts = {results[name].metrics["decoding"].get("samples", 1) for name in models}
     rows = []
     for name, result in results.items():
-        keys = ("accuracy", "n", "correct", "interval", "pass_at", "groups", "format", "mean_tokens")
-        row = {"name": name} | {
-            key: result.metrics[key] for key in (*keys, "truncated", "model") if key in result.metrics
-        }
+        compared = next((group for group in groups if name in group), [])
+        # Rows need no id; the first n rows of the same file are the same puzzles.
+        if any(first.metrics[key] != result.metrics[key] for key in ("n", "data")):
+            raise InputError(
+                f"{name} and {models[0]} were scored on different data; give both the same --data and --limit."
+            )
+        unlike = result.metrics["decoding"]["samples"] not in counts if name not in models else len(compared) == 1
+        if unlike and name != models[0]:
+            raise InputError(f"{name} and {models[0]} were decoded differently; evaluate both with the same options.")
+        row = {"name": name} | {key: result.metrics[key] for key in _FIGURES if key in result.metrics}
         if name in models and result.metrics["decoding"] != first.metrics["decoding"]:
             row["decoding"] = result.metrics["decoding"]
-        compared = next((group for group in groups if name in group[1:]), None)
-        if compared:
+        if name in compared[1:]:
             row["against_first"] = difference(results[compared[0]], result)
             row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
@@ -130,11 +135,6 @@ def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
     return [change for first, second in pairs for change in _changes(first, second, results)]
 
 
-def read_changes(path: Path) -> list[dict[str, Any]]:
-    """The :func:`changes` of the comparison at *path*."""
-    return jsonl.read_objects(Path(path) / CHANGES)
-
-
 def _models(results: Mapping[str, Result]) -> list[str]:
     return [name for name, result in results.items() if not is_baseline(result.metrics)]
 
@@ -178,16 +178,8 @@ def table(values: Mapping[str, Any]) -> str:
     columns = list(groups.get(main, ()))
     k = largest_k(values)
     passes = [f"pass@{k}"] if k else []
-    head = [
-        "",
-        "solved",
-        "95%",
-        *(task.group(main).name(value) for value in columns),
-        *passes,
-        "format",
-        "tokens",
-        "against the one before",
-    ]
+    values_of_group = (task.group(main).name(value) for value in columns)
+    head = ["", "solved", "95%", *values_of_group, *passes, "format", "tokens", "against the one before"]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for row in values["results"]:
         cells = [
@@ -238,21 +230,3 @@ def points(change: Mapping[str, Any]) -> str:
     """A paired difference in percentage points, with its interval."""
     low, high = change["interval"]
     return f"{100 * change['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-
-
-def _check_conditions(results: Mapping[str, Result], models: Sequence[str], groups: Sequence[Sequence[str]]) -> None:
-    first_name = models[0]
-    first = results[first_name].metrics
-    # Models decoded like no other cannot be compared; a baseline may give several answers per puzzle.
-    alone = {name for group in groups if len(group) == 1 for name in group}
-    counts = {results[name].metrics["decoding"].get("samples", 1) for name in models}
-    for name, other in results.items():
-        # Rows need no id; the first n rows of the same file are the same puzzles.
-        if any(first[key] != other.metrics[key] for key in ("n", "data")):
-            raise InputError(
-                f"{name} and {first_name} were scored on different data; give both the same --data and --limit."
-            )
-        if (name in alone and name != first_name) or (
-            name not in models and other.metrics["decoding"]["samples"] not in counts
-        ):
-            raise InputError(f"{name} and {first_name} were decoded differently; evaluate both with the same options.")

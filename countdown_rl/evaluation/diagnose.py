@@ -1,7 +1,6 @@
 """Causes of lost points: faults in the completions of an evaluation, with the points that each of them costs."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from countdown_rl import artifacts
@@ -10,10 +9,7 @@ from countdown_rl.evaluation.results import Result, is_baseline
 from countdown_rl.tasks import reading
 from countdown_rl.tasks.reading import Reader
 from countdown_rl.tasks.registry import parse_row, task_of
-from countdown_rl.tasks.task import Row, resolve
-
-#: A graded sample and its row.
-Graded = tuple[Mapping[str, Any], Row]
+from countdown_rl.tasks.task import resolve
 
 
 def diagnose(result: Result) -> dict[str, Any]:
@@ -25,12 +21,9 @@ def diagnose(result: Result) -> dict[str, Any]:
     if is_baseline(result.metrics):
         raise InputError(f"{result.metrics['model']['source']} is a baseline, which has no faults; give a model.")
     reader = _reader(result)
-    solved = {"solved_within": reader.solved_within(_graded(result))} if reader else {}
+    samples = [(sample, parse_row(sample)) for sample in result.samples]
+    solved = {"solved_within": reader.solved_within(samples)} if reader else {}
     return {**causes(result), "shapes": shapes(result), **solved}
-
-
-def _graded(result: Result) -> list[Graded]:
-    return [(sample, parse_row(sample)) for sample in result.samples]
 
 
 def _reader(result: Result) -> Reader | None:
@@ -52,9 +45,9 @@ def causes(result: Result) -> dict[str, Any]:
     """
     budget, reader = result.metrics["decoding"]["max_new_tokens"], _reader(result)
     occurrences, completions, won, steps = (Counter[str]() for _ in range(4))
-    unexplained = 0
-    free_text = False
-    for sample, row in _graded(result):
+    unexplained, free_text = 0, False
+    for sample in result.samples:
+        row = parse_row(sample)
         trace = reader.read(sample, row) if reader else None
         text = trace or reading.read_text(sample, row)
         free_text = free_text or trace is None
@@ -92,8 +85,8 @@ def causes(result: Result) -> dict[str, Any]:
 def shapes(result: Result) -> list[dict[str, Any]]:
     """Accuracy by the form of a right answer, the largest loss of points first."""
     groups: dict[str, list[bool]] = {}
-    for sample, row in _graded(result):
-        if shape := row.shape:
+    for sample in result.samples:
+        if shape := parse_row(sample).shape:
             groups.setdefault(shape, []).append(sample["correct"])
     rows = [
         {

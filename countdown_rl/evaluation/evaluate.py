@@ -5,14 +5,13 @@ An interrupted run resumes after its last finished batch and ends with the same 
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.evaluation import baselines, results
@@ -53,84 +52,70 @@ def evaluate(
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
             batches, and rank 0 writes.
         on_batch: called once with the batches of an interrupted run, then after every batch, of this process.
-
-    Raises:
-        CountdownError: an input is missing, damaged or of the wrong kind, or *out* cannot be written;
-            nothing was changed.
     """
     artifacts.check_writable(out, "eval")
-    file, rows = _read_rows(Path(data), options.limit)
+    file = jsonl.test_file(Path(data))
+    rows = jsonl.read_rows(file)
+    if options.limit is not None and options.limit > len(rows):
+        raise InputError(f"{file} has {len(rows)} rows, fewer than --limit {options.limit}.")
+    rows = rows[: options.limit]
     inputs: dict[str, Any] = {"data": artifacts.file_input(file)}
+    rank, world = process
     if baseline := baselines.find(model, rows):
-        if revision is not None:
-            raise UsageError(f"--revision is for models on the Hub, and {model} is not one; leave it out.")
+        if revision is not None or world > 1:
+            raise UsageError(f"--model {model} takes no --revision and no launcher; leave them out.")
         inputs["model"] = {"source": model, "kind": baseline.kind}
-        if process[1] > 1:
-            raise UsageError(f"--model {model} is evaluated in one process; leave the launcher out.")
         return _evaluate_baseline(baseline, rows, options, inputs, out)
 
+    engine: Engine | OpenAI
     if options.engine == "openai":
-        if revision is not None or process[1] > 1:
+        if revision is not None or world > 1:
             raise UsageError("--engine openai takes no --revision and no launcher; leave them out.")
-        return _evaluate_endpoint(model, rows, options, inputs, out, on_batch)
+        server = (options.base_url, model, Decoding.of(options))
+        engine = OpenAI(*server, concurrency=options.concurrency, timeout=options.timeout)
+        name, inputs["model"] = "openai", engine.as_input()
+        rows = [engine.row(row) for row in rows]
+        prompts: Sequence[Any] = [engine.prompt(row) for row in rows]
+    else:
+        ref = reference.resolve(model, revision=revision)
+        inputs["model"] = ref.as_input()
+        load.silence_libraries()
+        import torch
 
-    ref = reference.resolve(model, revision=revision)
-    inputs["model"] = ref.as_input()
-    load.silence_libraries()
-    _set_threads(options.threads)
-    choice = "transformers" if process[1] > 1 and options.engine == "auto" else options.engine
-    name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
-    if process[1] > 1:
-        _connect(name, options.device)
+        torch.set_num_threads(options.threads or processes.cpu_threads())
+        choice = "transformers" if world > 1 and options.engine == "auto" else options.engine
+        name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
+        if world > 1:
+            _connect(name, options.device)
 
-    def open_engine(name: str, tensor_parallel: int = 1) -> Engine:
-        machine: dict[str, Any] = {key: getattr(options, key) for key in ("precision", "device", "threads")}
-        machine |= {"tensor_parallel": tensor_parallel, "trust_remote_code": trust_remote_code}
-        return engines.load_engine(name, ref, Decoding.of(options), **machine)
+        def open_engine(name: str, tensor_parallel: int = 1) -> Engine:
+            machine: dict[str, Any] = {key: getattr(options, key) for key in ("precision", "device", "threads")}
+            machine |= {"tensor_parallel": tensor_parallel, "trust_remote_code": trust_remote_code}
+            return engines.load_engine(name, ref, Decoding.of(options), **machine)
 
-    engine = open_engine(name, options.tensor_parallel)
-    prompts = _prompts(engine, rows, options.max_new_tokens)
-    suffix = f"-{process[0]}-of-{process[1]}" if process[1] > 1 else ""
-    progress = Progress(_progress_file(out, suffix), _identity(engine, prompts, options, inputs))
+        engine = open_engine(name, options.tensor_parallel)
+        prompts = _prompts(engine, rows, options.max_new_tokens)
+    suffix = f"-{rank}-of-{world}" if world > 1 else ""
+    file = Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
+    progress = Progress(file, _identity(engine, prompts, options, inputs))
     samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
-    if name != "transformers":
-        engine.close()  # it may hold most of the memory
-    facts = {}
-    compares = process[0] == 0 and options.engine == name != "transformers"
-    if compares and options.temperature == 0 and options.agreement:
-        compared = slice(options.agreement)
-        texts = [sample["completion"] for sample in samples[compared]]
-        facts["agreement"] = engines.agreement(texts, open_engine("transformers"), prompts[compared], rows[compared])
     metrics = _metrics(engine, samples, rows, options, inputs)
-    if process[0] == 0:
+    facts = {}
+    if isinstance(engine, OpenAI):
+        metrics["endpoint"] = engine.metrics(samples)
+    elif name != "transformers":
+        engine.close()  # it may hold most of the memory
+        if rank == 0 and options.engine == name and options.temperature == 0 and options.agreement:
+            compared = slice(options.agreement)
+            texts = [sample["completion"] for sample in samples[compared]]
+            other = open_engine("transformers")
+            facts["agreement"] = engines.agreement(texts, other, prompts[compared], rows[compared])
+    if rank == 0:
         _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
-    if process[1] > 1:
+    if world > 1:
         _disconnect()
     progress.clear()
     return Result(metrics, samples, engine.note)
-
-
-def _evaluate_endpoint(
-    model: str,
-    rows: Sequence[Row],
-    options: EvalOptions,
-    inputs: dict[str, Any],
-    out: Path,
-    on_batch: OnBatch | None,
-) -> Result:
-    """Evaluate the model of a server; each answer is saved as soon as it comes."""
-    engine = OpenAI(
-        options.base_url, model, Decoding.of(options), concurrency=options.concurrency, timeout=options.timeout
-    )
-    inputs["model"] = engine.as_input()
-    rows = [engine.row(row) for row in rows]
-    prompts = [engine.prompt(row) for row in rows]
-    progress = Progress(_progress_file(out), _identity(engine, prompts, options, inputs))
-    samples = _samples(engine, rows, prompts, options, progress, on_batch, (0, 1))
-    metrics = _metrics(engine, samples, rows, options, inputs) | {"endpoint": engine.metrics(samples)}
-    _write(out, options, inputs, metrics, samples, libraries=engine.libraries)
-    progress.clear()
-    return Result(metrics, samples)
 
 
 def _evaluate_baseline(
@@ -152,25 +137,13 @@ def _evaluate_baseline(
         for turn in range(options.samples)
     ]
     expected = [policy.expected_accuracy(row) for row in rows] if policy else None
-    metrics = measure(samples, rows, expected) | {
-        "decoding": decoding,
-        **{key: inputs[key] for key in ("data", "model")},
-    }
+    metrics = measure(samples, rows, expected) | {"decoding": decoding, **inputs}
     _write(out, options, inputs, metrics, samples)
     return Result(metrics, samples)
 
 
-def _read_rows(data: Path, limit: int | None) -> tuple[Path, list[Row]]:
-    """The JSONL file that *data* stands for, and its first *limit* rows."""
-    data = jsonl.test_file(data)
-    rows = jsonl.read_rows(data)
-    if limit is not None and limit > len(rows):
-        raise InputError(f"{data} has {len(rows)} rows, fewer than --limit {limit}.")
-    return data, rows[:limit]
-
-
 def _connect(engine: str, device: str) -> None:
-    """Connect the processes of a launcher, each on its own GPU."""
+    """Connect the processes of a launcher."""
     if engine == "vllm":
         raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
     from accelerate import PartialState
@@ -194,19 +167,6 @@ def _disconnect() -> None:
     PartialState().destroy_process_group()
 
 
-def _set_threads(threads: int) -> None:
-    """Let torch use *threads*, or for 0 this process's share of those of this machine."""
-    import torch
-
-    if threads or hasattr(os, "sched_getaffinity"):
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // processes))
-
-
-def _progress_file(out: Path, suffix: str = "") -> Path:
-    return Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
-
-
 def _metrics(
     engine: Engine | OpenAI,
     samples: Sequence[Sample],
@@ -214,8 +174,9 @@ def _metrics(
     options: EvalOptions,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
+    decoding = {name: getattr(options, name) for name in ("temperature", "top_p", "samples", "seed", "max_new_tokens")}
     return measure(samples, rows) | {
-        "decoding": _decoding(options),
+        "decoding": {"greedy": options.temperature == 0, **decoding},
         "data": inputs["data"],
         "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
         "engine": engine.name,
@@ -239,11 +200,6 @@ def _identity(
         "engine": [engine.name, engine.storage, engine.precision, engine.device],
         "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     }
-
-
-def _decoding(options: EvalOptions) -> dict[str, Any]:
-    names = ("temperature", "top_p", "samples", "seed", "max_new_tokens")
-    return {"greedy": options.temperature == 0, **{name: getattr(options, name) for name in names}}
 
 
 def _write(
@@ -315,9 +271,12 @@ def _samples(
         else:
             add(batch, completions)
     report()
-    for position, completions in _completed(
-        engine, [(number, [prompts[index // per_row] for index in batch]) for number, batch in remaining]
-    ):
+    batches = [(number, [prompts[index // per_row] for index in batch]) for number, batch in remaining]
+    if isinstance(engine, OpenAI):  # several at once, in the order in which they end
+        completed = engine.complete_all(batches)
+    else:
+        completed = ((i, engines.complete(engine, inputs, number)) for i, (number, inputs) in enumerate(batches))
+    for position, completions in completed:
         batch = remaining[position][1]
         progress.add(batch, completions)
         add(batch, completions)
@@ -325,17 +284,6 @@ def _samples(
     if world > 1:
         samples = _gathered(samples)
     return [samples[index] for index in range(len(lengths))]
-
-
-def _completed(
-    engine: Engine | OpenAI, batches: Sequence[tuple[int, Sequence[Any]]]
-) -> Iterator[tuple[int, list[Completion]]]:
-    """Yield the position of each of *batches*, its number and prompts, and its completions; a server's as they come."""
-    if isinstance(engine, OpenAI):
-        yield from engine.complete_all(batches)
-        return
-    for position, (number, prompts) in enumerate(batches):
-        yield position, engines.complete(engine, prompts, number)
 
 
 def graded(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:

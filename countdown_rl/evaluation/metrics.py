@@ -31,6 +31,10 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
         for group, value in row.groups.items():
             members.setdefault(group, {}).setdefault(value, []).append(count)
     reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
+    flags = {
+        key: _share([sum(sample[key] for sample in group) for group in groups], per_row, "share")
+        for key in ("format", "strict_format", "truncated")
+    }
     return {
         **_share(correct, per_row),
         **(_several(groups, counts, per_row) if per_row > 1 else {}),
@@ -38,11 +42,9 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
             group: {value: _share(values[value], per_row) for value in sorted(values, key=_by_number)}
             for group, values in members.items()
         },
-        "format": _mean(samples, "format"),
-        "strict_format": _mean(samples, "strict_format"),
-        "truncated": _mean(samples, "truncated"),
+        **{key: values["share"] for key, values in flags.items()},
         "mean_tokens": round(sum(sample["tokens"] for sample in samples) / len(samples), 2),
-        "intervals": {key: _interval(groups, key) for key in ("format", "strict_format", "truncated")},
+        "intervals": {key: values["interval"] for key, values in flags.items()},
         "tokens": _tokens(samples),
         "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         "task": rows[0].task,
@@ -115,15 +117,6 @@ def _share(counts: Sequence[float], per_row: int, name: str = "accuracy") -> dic
         "correct" if name == "accuracy" else "count": round(sum(counts), 2),
         "interval": _rounded(mean_interval([count / per_row for count in counts], per_row)),
     }
-
-
-def _interval(groups: Sequence[Sequence[Sample]], key: str) -> list[float]:
-    per_row = len(groups[0])
-    return _rounded(mean_interval([sum(sample[key] for sample in group) / per_row for group in groups], per_row))
-
-
-def _mean(samples: Sequence[Sample], key: str) -> float:
-    return round(sum(sample[key] for sample in samples) / len(samples), 6)
 
 
 def _rounded(interval: tuple[float, float]) -> list[float]:

@@ -26,7 +26,7 @@ BASELINE_KINDS = ("floor", "ceiling", "teacher")
 
 
 def is_baseline(metrics: Mapping[str, Any]) -> bool:
-    """Return True if *metrics* are those of a baseline, not of a model."""
+    """Return whether *metrics* are those of a baseline."""
     return metrics["model"]["kind"] in BASELINE_KINDS
 
 
@@ -83,7 +83,7 @@ class Result:
     """An evaluation.
 
     Attributes:
-        metrics: every figure, as in ``details.json`` (see :func:`countdown_rl.evaluation.metrics.measure`).
+        metrics: every figure, as in ``details.json``, see :func:`metrics.measure`.
         samples: one graded completion each, in the order of the rows.
         note: a remark on how the model was loaded, for the user.
         manifest, path: of the artifact that was read.

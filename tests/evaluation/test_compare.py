@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import artifacts
+from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import compare, results
 from countdown_rl.evaluation import metrics as measures
@@ -97,7 +98,7 @@ def test_the_table_has_a_line_per_result_and_the_conditions(three):
 
 def test_changes_hold_both_completions(three):
     compare.compare(three, Path("comparison"))
-    changes = compare.read_changes(Path("comparison"))
+    changes = jsonl.read_objects(Path("comparison") / compare.CHANGES)
     marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
     pairs = [("base", "adapter"), ("base", "merged"), ("adapter", "merged")]
     assert [(one["from"], one["to"], one["id"], one["side"]) for one in changes] == [

@@ -582,14 +582,3 @@ def test_a_sample_without_a_value_shows_its_answer(here, place, monkeypatch, cap
     assert "✓ impossible\n" in text
     assert "✗ impossible: a refusal, but there is a solution" in text
     assert "None" not in text
-
-
-def test_processes_of_a_machine_share_its_threads(monkeypatch):
-    threads = []
-    monkeypatch.setattr("torch.set_num_threads", threads.append)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    for count in ("1", "3", "16"):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", count)
-        evaluate._set_threads(0)
-    evaluate._set_threads(5)
-    assert threads == [8, 2, 1, 5]
