@@ -2,36 +2,61 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
+import typer
+
 from countdown_rl import processes
 from countdown_rl.options import Options, choices, field_hints, option
+from countdown_rl.processes import LAUNCHES
+
+RUN = "Run"
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
 Data = Annotated[Path, option("Data directory of gen-data, or one JSONL file.")]
 Model = Annotated[str, option("Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
 Out = Annotated[Path, option("Directory to write.")]
-#: Panel of the options of a run, as in ``training.config`` and ``sft.config``.
-RUN = "Run"
-Checkpoints = Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)]
-Launch = Annotated[
-    str | None,
-    option(
-        f"How processes share the work: {', '.join(processes.LAUNCHES)} or an Accelerate configuration.",
-        RUN,
-        metavar="NAME|FILE",
-        show_default="ddp",
-    ),
-]
-Log = Annotated[Path, option("CSV log.", RUN)]
-Processes = Annotated[int, option("Processes on this machine, one per GPU.", RUN, name="--processes", min=1)]
-Restart = Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")]
 Revision = Annotated[str | None, option("Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
+Checkpoints = Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)]
+Log = Annotated[Path, option("CSV log.", RUN)]
+
+
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """Processes and restart of a run of ``train`` or ``sft``."""
+
+    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False
+    processes: Annotated[int, option("Processes on this machine, one per GPU.", RUN, min=1)] = 1
+    launch: Annotated[
+        str | None,
+        option(
+            f"How processes share the work: {', '.join(LAUNCHES)} or an Accelerate configuration.",
+            RUN,
+            metavar="NAME|FILE",
+            show_default="ddp",
+        ),
+    ] = None
+    check: Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")] = False
+
+    def start_processes(self) -> None:
+        """Run this command in several processes where that was asked for, and end with their status."""
+        if not self.check and not processes.launched() and (self.processes > 1 or self.launch is not None):
+            arguments, configuration = sys.argv[1:], self.launch or "ddp"
+            raise typer.Exit(processes.launch(arguments, processes=self.processes, configuration=configuration))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of a ``Run`` that these options decide."""
+        return {
+            "restart": self.restart,
+            "processes": max(self.processes, processes.world_size()),
+            "sharded": processes.shards_weights(self.launch),
+        }
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,26 +1,22 @@
 """``countdown-rl sft``: supervised fine-tuning on demonstrations."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from countdown_rl import artifacts, processes
-from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Model, Out, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli import console, parameters
 from countdown_rl.options import option
-from countdown_rl.sft.config import DEMONSTRATIONS, RUN, SftOptions
+from countdown_rl.sft.config import DEMONSTRATIONS, SftOptions
 
 
-@with_options
+@parameters.with_options
 def sft(
     *,
-    model: Model = "countdown-tiny",
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    out: Out = Path("artifacts/sft"),
-    as_json: AsJson = False,
+    model: parameters.Model = "countdown-tiny",
+    revision: parameters.Revision = None,
+    trust_remote_code: parameters.TrustRemoteCode = False,
+    out: parameters.Out = Path("artifacts/sft"),
+    as_json: parameters.AsJson = False,
     files: Annotated[
         list[Path],
         option("JSONL, JSON, CSV or Parquet file; repeatable.", DEMONSTRATIONS, name="--from", metavar="FILE"),
@@ -30,22 +26,9 @@ def sft(
         option("Data directory: its test puzzles are kept out, its validation puzzles evaluated.", DEMONSTRATIONS),
     ] = None,
     options: SftOptions,
-    log: Annotated[Path, option("CSV log.", RUN)] = Path("artifacts/sft-run/log.csv"),
-    checkpoints: Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)] = Path(
-        "artifacts/sft-run/checkpoints"
-    ),
-    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False,
-    processes_: Annotated[int, option("Processes on this machine, one per GPU.", RUN, name="--processes", min=1)] = 1,
-    launch: Annotated[
-        str | None,
-        option(
-            f"How processes share the work: {', '.join(processes.LAUNCHES)} or an Accelerate configuration.",
-            RUN,
-            metavar="NAME|FILE",
-            show_default="ddp",
-        ),
-    ] = None,
-    check: Annotated[bool, option("Only check the options, demonstrations and model.", RUN, name="--check")] = False,
+    log: parameters.Log = Path("artifacts/sft-run/log.csv"),
+    checkpoints: parameters.Checkpoints = Path("artifacts/sft-run/checkpoints"),
+    processing: parameters.RunOptions,
 ) -> None:
     """Fine-tune a model on demonstrations.
 
@@ -60,8 +43,7 @@ def sft(
         countdown-rl sft --model Qwen/Qwen3-8B --from demos.parquet --check
         countdown-rl sft --demonstrator solver --data artifacts/data
     """
-    if not check and not processes.launched() and (processes_ > 1 or launch is not None):
-        raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
+    processing.start_processes()
     from countdown_rl.sft import prepare
     from countdown_rl.sft import train as training
 
@@ -73,12 +55,10 @@ def sft(
         checkpoints=checkpoints,
         log=log,
         revision=revision,
-        restart=restart,
         trust_remote_code=trust_remote_code,
-        processes=max(processes_, processes.world_size()),
-        sharded=processes.shards_weights(launch),
+        **processing.settings(),
     )
-    written = [out, checkpoints] if processes.is_main() and not check else []
+    written = [out, checkpoints] if processes.is_main() and not processing.check else []
     with artifacts.locked(*written):
         with console.progress("demonstrations") as update:
             prepared = prepare.prepare(run, options, lambda count: update(count, count, ""))
@@ -89,7 +69,7 @@ def sft(
             f"{f'left out: {left_out}' if left_out else 'none left out'}. {prepared.max_steps:,} steps at a peak rate "
             f"of {prepared.learning_rate:g}."
         )
-        if check:
+        if processing.check:
             console.result(prepared.as_dict(), as_json=as_json)
             return
         with console.progress("step") as update:

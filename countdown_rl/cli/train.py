@@ -1,49 +1,46 @@
 """``countdown-rl train``: GRPO on a LoRA adapter or all weights."""
 
-import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from countdown_rl import artifacts, processes
-from countdown_rl.cli import console, memory_view
-from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli import console, parameters
 from countdown_rl.errors import UsageError
 from countdown_rl.options import option
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.training.config import RUN, TrainOptions
+from countdown_rl.training.config import TrainOptions
+
+if TYPE_CHECKING:
+    from countdown_rl.training.prepare import Prepared
+
+#: Parts of the memory estimate, in words.
+_PARTS = {
+    "weights": "weights",
+    "adapter": "LoRA adapter",
+    "gradients": "gradients",
+    "optimiser": "optimiser states",
+    "generation": "during generation",
+    "loss": "during the loss",
+    "peak": "peak",
+}
 
 
-@with_options
+@parameters.with_options
 def train(
     *,
-    model: Model = "countdown-tiny",
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    data: Data = Path("artifacts/data"),
+    model: parameters.Model = "countdown-tiny",
+    revision: parameters.Revision = None,
+    trust_remote_code: parameters.TrustRemoteCode = False,
+    data: parameters.Data = Path("artifacts/data"),
     out: Annotated[
         Path | None,
         option("Directory to write.", show_default="artifacts/adapter, or artifacts/model with --tune all"),
     ] = None,
-    as_json: AsJson = False,
+    as_json: parameters.AsJson = False,
     options: TrainOptions,
-    log: Annotated[Path, option("CSV log.", RUN)] = Path("artifacts/train/log.csv"),
-    checkpoints: Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)] = Path(
-        "artifacts/train/checkpoints"
-    ),
-    restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False,
-    processes_: Annotated[int, option("Processes on this machine, one per GPU.", RUN, name="--processes", min=1)] = 1,
-    launch: Annotated[
-        str | None,
-        option(
-            f"How processes share the work: {', '.join(processes.LAUNCHES)} or an Accelerate configuration.",
-            RUN,
-            metavar="NAME|FILE",
-            show_default="ddp",
-        ),
-    ] = None,
-    check: Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")] = False,
+    log: parameters.Log = Path("artifacts/train/log.csv"),
+    checkpoints: parameters.Checkpoints = Path("artifacts/train/checkpoints"),
+    processing: parameters.RunOptions,
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
 
@@ -59,16 +56,15 @@ def train(
     """
     out = out or Path("artifacts", options.kind)
     if not processes.launched():
-        options.micro_batches(processes_)
-        if launch is not None:
-            processes.launch_configuration(launch)
-    elif processes_ not in (1, processes.world_size()):
+        options.micro_batches(processing.processes)
+        if processing.launch is not None:
+            processes.launch_configuration(processing.launch)
+    elif processing.processes not in (1, processes.world_size()):
         raise UsageError(
-            f"--processes {processes_}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
+            f"--processes {processing.processes}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
             f"{processes.world_size()}; leave --processes out, or unset these variables."
         )
-    if not check and not processes.launched() and (processes_ > 1 or launch is not None):
-        raise typer.Exit(processes.launch(sys.argv[1:], processes=processes_, configuration=launch or "ddp"))
+    processing.start_processes()
     from countdown_rl.runlog.checkpoints import Checkpoints
     from countdown_rl.training import prepare
     from countdown_rl.training import train as training
@@ -80,13 +76,11 @@ def train(
         checkpoints=checkpoints,
         log=log,
         revision=revision,
-        restart=restart,
         trust_remote_code=trust_remote_code,
-        processes=max(processes_, processes.world_size()),
-        sharded=processes.shards_weights(launch),
+        **processing.settings(),
     )
-    if check:
-        memory_view.show(prepare.prepare(run, options), as_json=as_json)
+    if processing.check:
+        _show_memory(prepare.prepare(run, options), as_json=as_json)
         return
     written = [out, checkpoints] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("step") as update:
@@ -114,3 +108,32 @@ def train(
         console.note(f"To load it with PEFT: {result.loading}")
     about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}
     console.result(about | {"memory": result.memory} | facts, as_json=as_json)
+
+
+def _show_memory(prepared: "Prepared", *, as_json: bool) -> None:
+    """Print the result of a check; warn if this machine has too little memory."""
+    console.note(
+        f"{prepared.ref.portable_source}: {prepared.architecture}, {prepared.trainable:,} of {prepared.parameters:,} "
+        f"parameters trained; {len(prepared.rows):,} rows, prompts of up to {prepared.longest_prompt} tokens."
+    )
+    if prepared.fits is False:
+        needed, available = _size(prepared.estimates[0].peak), _size(prepared.device_memory or 0)
+        console.warn(
+            f"the run needs about {needed} and a margin, and this machine has {available}; lower --micro-batch, "
+            "--prompts or --max-completion-length, or add --gradient-checkpointing."
+        )
+    devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
+    table = console.table("memory", *(devices[estimate.device] for estimate in prepared.estimates))
+    for name, text in _PARTS.items():
+        cells = (_size(getattr(estimate, name)) for estimate in prepared.estimates)
+        table.add_row(text, *cells, style="bold" if name == "peak" else "")
+    if prepared.fits is not None:
+        needs = f"about {_size(prepared.estimates[0].peak)} of {_size(prepared.device_memory or 0)}"
+        table.caption = f"fits this machine: {'yes' if prepared.fits else 'no'} ({needs})"
+    console.result(prepared.as_dict(), as_json=as_json, view=table)
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in MiB or GiB."""
+    mebi = count / 2**20
+    return f"{mebi:.1f} MiB" if mebi < 1000 else f"{mebi / 1024:.1f} GiB"

@@ -316,9 +316,7 @@ def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(
     assert files(tmp_path / "two") == files(tmp_path / "one")
 
 
-@pytest.mark.parametrize(
-    ("model", "engine", "word"), [("random", "auto", "one process"), ("model", "vllm", "launcher")]
-)
+@pytest.mark.parametrize(("model", "engine", "word"), [("random", "auto", "launcher"), ("model", "vllm", "launcher")])
 def test_what_runs_in_one_process_only_is_refused_in_several(place, tmp_path, monkeypatch, model, engine, word):
     monkeypatch.setattr(evaluate.engines, "installed", lambda name: True)
     model = str(place / model) if model == "model" else model
