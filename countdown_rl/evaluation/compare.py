@@ -18,7 +18,7 @@ from countdown_rl.tasks.registry import parse_row, task_of
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Figures of a result that a comparison has.
-_FIGURES = ("accuracy", "n", "correct", "interval", "pass_at", "groups")
+_FIGURES: tuple[str, ...] = ("accuracy", "n", "correct", "interval", "pass_at", "groups")
 _FIGURES += ("format", "mean_tokens", "truncated", "model")
 #: Fields of each of the two completions of a change.
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
