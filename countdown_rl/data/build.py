@@ -1,8 +1,10 @@
 """The data artifact: from options to train, valid and test files, with counts of what they hold."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,33 +31,41 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
     Those of an import have also ``reasons``: why rows were dropped, in words with an example.
-
-    Args:
-        on_row: called with the count of rows so far, and of all.
-
-    Raises:
-        UsageError: an option cannot be read or does not apply to the task, or options contradict each other.
-        InputError: more rows are wanted than there are, or an input cannot be used.
     """
     task = _task(options)
     source: Source = resolve(task.source)(task, options)
     artifacts.check_writable(out, "data")
     inputs: dict[str, Any] = {}
     for path in map(Path, options.exclude):
-        external.keep_out(path, source)
+        for number, (_, row) in enumerate(external.from_file(path), 1):
+            try:
+                source.keep_out(row)
+            except InputError as error:
+                raise InputError(f"{path}, row {number}: {error}.") from error
         inputs.setdefault("exclude", []).append(artifacts.file_input(path))
     imports: list[Import] = []
     splits: dict[str, Iterable[dict[str, Any]]] = {}
     sizes = options
     if options.test_from:
         path = Path(options.test_from)
-        imports.append(external.test_rows(path, source))
+        own = partial(source.candidate, own_test=True)
+        imports.append(external.import_rows(external.from_file(path), sys.maxsize, own, {}))
         inputs["test"] = artifacts.file_input(path)
         splits, sizes = {"test": imports[0].splits["test"]}, replace(options, test=0)
         for row in splits["test"]:
             source.keep_out_identity(registry.parse_row(row))
     if options.from_ or options.from_hub:
-        inputs["from"], imported = _import(sizes, source, on_row)
+        if options.from_hub:
+            commit, published = external.from_hub(options.from_hub, options.revision)
+            inputs["from"] = {"hub": options.from_hub, "revision": commit}
+        else:
+            published = external.from_file(Path(options.from_ or ""))
+        limits = {"valid": sizes.valid, "test": sizes.test}
+        imported = external.import_rows(
+            published, options.n, source.candidate, limits, lambda done: on_row(done, options.n)
+        )
+        if options.from_:
+            inputs["from"] = artifacts.file_input(Path(options.from_))
         imports.append(imported)
         splits = {**imported.splits, **splits}
     else:
@@ -69,7 +79,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             split: _write(draft.path / f"{split}.jsonl", rows, options.style, lambda: on_row(next(done), options.n))
             for split, rows in splits.items()
         }
-    reasons = {key: text for item in imports for key, text in item.reasons().items()}
+    reasons = {key: item.examples[key] for item in imports for key, _ in item.dropped.most_common()}
     return draft.facts | ({"reasons": reasons} if imports else {})
 
 
@@ -102,21 +112,6 @@ def _task_options() -> set[str]:
 def _recorded(options: DataOptions, task: Task) -> dict[str, Any]:
     unrecorded = {*_UNRECORDED, *(_task_options() - task.data_options)}
     return {key: value for key, value in asdict(options).items() if key not in unrecorded and value not in (None, ())}
-
-
-def _import(options: DataOptions, source: Source, on_row: OnRow) -> tuple[Any, Import]:
-    """The input as manifests record it, and the imported rows."""
-    if options.from_hub:
-        commit, published = external.from_hub(options.from_hub, options.revision)
-    else:
-        published = external.from_file(Path(options.from_ or ""))
-    limits = {"valid": options.valid, "test": options.test}
-    imported = external.import_rows(
-        published, options.n, source.candidate, limits, lambda done: on_row(done, options.n)
-    )
-    if options.from_hub:
-        return {"hub": options.from_hub, "revision": commit}, imported
-    return artifacts.file_input(Path(options.from_ or "")), imported
 
 
 def split_sizes(options: DataOptions) -> dict[str, int]:

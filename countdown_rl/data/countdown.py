@@ -67,11 +67,7 @@ class CountdownSource(Source):
 
 
 def distribution_of(options: DataOptions) -> Distribution:
-    """The distribution that *options* ask for.
-
-    Raises:
-        UsageError: one of them cannot be read, or they contradict each other.
-    """
+    """The distribution that *options* ask for."""
     preset = PRESETS[options.preset]
     try:
         operators = rules.operators(options.operators) if options.operators else preset.operators

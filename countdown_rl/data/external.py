@@ -4,17 +4,15 @@ Rows that are dropped are counted by the reason.
 """
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.data import jsonl
-from countdown_rl.data.source import Candidate, Dropped, Source
+from countdown_rl.data.source import Candidate, Dropped
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle.rules import SPLITS
 
@@ -42,17 +40,9 @@ class Import:
     def __len__(self) -> int:
         return sum(map(len, self.splits.values()))
 
-    def reasons(self) -> dict[str, str]:
-        """The reasons why rows were dropped, each in words with an example, most frequent first."""
-        return {reason: self.examples[reason] for reason, _ in self.dropped.most_common()}
-
 
 def from_file(path: Path) -> Iterator[Published]:
-    """The rows of a JSONL, JSON, CSV or Parquet file, compressed or not.
-
-    Raises:
-        InputError: it is missing, of another format, or cannot be read.
-    """
+    """The rows of a JSONL, JSON, CSV or Parquet file, compressed or not."""
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
@@ -84,11 +74,7 @@ def from_file(path: Path) -> Iterator[Published]:
 
 
 def _check_expansion(path: Path) -> None:
-    """Refuse a file that takes far more memory than disk, as a line of it is read as a whole.
-
-    Raises:
-        InputError: it expands beyond ``MAX_EXPANSION`` times its size, or cannot be read.
-    """
+    """Refuse a file that takes far more memory than disk, as a line of it is read as a whole."""
     import fsspec
 
     limit, size = max(EXPANDED, MAX_EXPANSION * path.stat().st_size), 0
@@ -100,11 +86,7 @@ def _check_expansion(path: Path) -> None:
 
 
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]:
-    """The commit of a Hub data set at *revision*, and its rows.
-
-    Raises:
-        InputError: there is no such data set, or no network.
-    """
+    """The commit of a Hub data set at *revision*, and its rows."""
     from datasets import get_dataset_config_names, load_dataset
     from huggingface_hub import HfApi
 
@@ -155,9 +137,6 @@ def import_rows(
     Args:
         candidate: as :meth:`Source.candidate`.
         on_row: called with the count of rows so far.
-
-    Raises:
-        InputError: no row can be used, or fewer than its limit are of a split.
     """
     result = Import()
     seen: set[str] = set()
@@ -181,7 +160,7 @@ def import_rows(
             example = f"{dropped.phrase} (such as row {result.read}, {text[:EXAMPLE]})"
             result.examples.setdefault(dropped.reason, example)
     if not result:
-        reasons = "; ".join(f"{result.dropped[reason]:,} {text}" for reason, text in result.reasons().items())
+        reasons = "; ".join(f"{n:,} {result.examples[reason]}" for reason, n in result.dropped.most_common())
         raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
     for split, limit in limits.items():
         if limit is not None and len(result.splits[split]) < limit:
@@ -190,21 +169,3 @@ def import_rows(
                 f"lower --{split} or read more rows with --n."
             )
     return result
-
-
-def test_rows(path: Path, source: Source) -> Import:
-    """The rows of *path*, all of them in the test split."""
-    return import_rows(from_file(path), sys.maxsize, partial(source.candidate, own_test=True), {})
-
-
-def keep_out(path: Path, source: Source) -> None:
-    """Keep the rows of *path* out of those of *source*.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else.
-    """
-    for count, (_, fields) in enumerate(from_file(path), 1):
-        try:
-            source.keep_out(fields)
-        except InputError as error:
-            raise InputError(f"{path}, row {count}: {error}.") from error

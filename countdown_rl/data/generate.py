@@ -50,12 +50,7 @@ class SplitPlan:
 
 
 def plan_split(enumeration: Enumeration, split: str, n: int, *, seed: int) -> SplitPlan:
-    """SplitPlan the *n* rows of *split*. Where puzzles of a size run out, the other sizes make up for it.
-
-    Raises:
-        UsageError: numbers or targets are too large.
-        InputError: there are fewer than *n* puzzles; the text says how many.
-    """
+    """Plan the *n* rows of *split*. Where puzzles of a size run out, the other sizes make up for it."""
     distribution = enumeration.distribution
     values, most = sorted(distribution.values), max(distribution.sizes)
     largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
@@ -113,11 +108,7 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
 
 
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
-    """The rows of *plan* in order, drawn ahead by so many threads.
-
-    Raises:
-        InputError: no further puzzle of a row's size and cells was drawn.
-    """
+    """The rows of *plan* in order, drawn ahead by so many threads."""
     seen: set[str] = set()
     exclude = plan.enumeration.exclude
     tables = _tables(plan)

@@ -15,11 +15,7 @@ from countdown_rl.tasks.task import Row
 
 
 def test_file(data: Path) -> Path:
-    """The file *data*, or that of the test split in the data artifact *data*.
-
-    Raises:
-        ArtifactError: it is a directory of another kind, or damaged.
-    """
+    """The file *data*, or that of the test split in the data artifact *data*."""
     if not data.is_dir():
         return data
     artifacts.read(data, "data")
@@ -27,12 +23,7 @@ def test_file(data: Path) -> Path:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a JSONL file, validated by their task.
-
-    Raises:
-        InputError: the file is missing or empty, or a line is no row; the text names the file, the line and the
-            fault.
-    """
+    """The rows of a JSONL file, validated by their task; an error names the file, the line and the fault."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
@@ -49,11 +40,7 @@ def numbered(stream: Iterable[bytes], source: str) -> Iterator[tuple[str, bytes]
 
 
 def parse(line: bytes, place: str) -> Row:
-    """The row in *line*.
-
-    Raises:
-        InputError: it is none; the text begins with *place*.
-    """
+    """The row in *line*; an error begins with *place*."""
     try:
         return parse_row(decode(line))
     except InputError as error:
@@ -61,11 +48,7 @@ def parse(line: bytes, place: str) -> Row:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The JSON object in *line*.
-
-    Raises:
-        InputError: it is none.
-    """
+    """The JSON object in *line*."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -82,15 +65,9 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
     return [artifacts.parse_json(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write *rows* as JSONL, with keys in their order."""
-    with Path(path).open("w", encoding="utf-8", newline="\n") as stream:
-        writer(stream).write_all(rows)
-
-
-def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append *rows* to the JSONL file *path*."""
-    with Path(path).open("a", encoding="utf-8", newline="\n") as stream:
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
+    """Write *rows* as JSONL, with keys in their order, or append them to the file."""
+    with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as stream:
         writer(stream).write_all(rows)
 
 

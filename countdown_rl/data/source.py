@@ -57,9 +57,6 @@ class Source:
 
         Args:
             own_test: the row is a test puzzle of the user's own, which nothing keeps out.
-
-        Raises:
-            Dropped: the row cannot be used.
         """
         try:
             row = self._imported(fields)
@@ -76,12 +73,7 @@ class Source:
         return Candidate(row.id, split, lambda: {"id": row.id, **row})
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
-        """New rows for each split, as many as *sizes* says; row i depends on the seed and i alone.
-
-        Raises:
-            UsageError: the task has no generator.
-            InputError: no further new row was drawn.
-        """
+        """New rows for each split, as many as *sizes* says; row i depends on the seed and i alone."""
         if self.task.draw is None:
             raise UsageError(f"--task {self.task.name} has no generator; give --from FILE or --from-hub NAME.")
         return {split: self._drawn(self.task.draw, split, count) for split, count in sizes.items()}

@@ -78,7 +78,7 @@ class Journal:
         """Add *samples*, also to their file."""
         self.samples += samples
         if self.log:
-            jsonl.append_rows(self.log.parent / SAMPLES, samples)
+            jsonl.write_rows(self.log.parent / SAMPLES, samples, append=True)
 
     def _write_log(self, log: Path) -> None:
         trainlog.write(log, trainlog.thinned(self.rows, self.every))

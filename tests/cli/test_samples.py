@@ -42,7 +42,7 @@ def test_samples_are_filtered_by_step_grade_and_reason(run):
 
 
 def test_the_view_shows_the_step_and_escapes_control_characters(run):
-    jsonl.append_rows(run / "samples.jsonl", [sample(41, completion="\x1b[2Jhaha\u202e</think>")])
+    jsonl.write_rows(run / "samples.jsonl", [sample(41, completion="\x1b[2Jhaha\u202e</think>")], append=True)
     said = CliRunner().invoke(app, ["samples", str(run), "--step", "41"]).stdout
     assert "step 41  3 4 → 7" in said
     assert "haha" in said
@@ -57,7 +57,7 @@ def test_an_unfinished_line_is_left_out(run):
 
 def test_a_verdict_is_in_words_and_truncation_is_named(run):
     cut = sample(51, "no-answer") | {"answer": None, "value": None, "truncated": True}
-    jsonl.append_rows(run / "samples.jsonl", [cut, sample(61, "number-used-twice")])
+    jsonl.write_rows(run / "samples.jsonl", [cut, sample(61, "number-used-twice")], append=True)
     said = CliRunner().invoke(app, ["samples", str(run), "--step", "51-61"]).stdout
     assert "✗ no answer: truncated at the token limit" in said
     assert "✗ 3 + 4 = 7: a number used more often than it is given" in said or "3 + 4: a number used more" in said
