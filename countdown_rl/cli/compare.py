@@ -11,6 +11,7 @@ from rich.text import Text
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.errors import InputError, UsageError
+from countdown_rl.formatting import interval, percent
 from countdown_rl.tasks import explain
 from countdown_rl.tasks.registry import parse_row, task_of
 
@@ -50,29 +51,23 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.compare import largest_k
+    from countdown_rl.evaluation.compare import largest_k, points
+
+    def solved(share: float, ends: list[float]) -> str:
+        return f"{percent(share)} ({interval(ends)})"
 
     first = values["results"][0]
     title = f"{first['n']:,} held-out {task_of(values).noun}s; 95% intervals in parentheses"
-    table = console.table("", "solved, %", "against the first", "against the one before", title=title)
+    table = console.table("", "solved", "against the first", "against the one before", title=title)
     k = largest_k(values)
     for row in values["results"]:
         against = [row[key] for key in ("against_first", "against_previous") if key in row]
-        table.add_row(row["name"], _share(row["accuracy"], row["interval"]), *map(_points, against))
+        table.add_row(row["name"], solved(row["accuracy"], row["interval"]), *map(points, against))
         if k in row.get("pass_at", ()):
             share = row["pass_at"][k]
             changes = [change["pass_at"][k] for change in against if k in change.get("pass_at", ())]
-            table.add_row(f"  pass@{k}", _share(share["share"], share["interval"]), *map(_points, changes))
+            table.add_row(f"  pass@{k}", solved(share["share"], share["interval"]), *map(points, changes))
     return table
-
-
-def _share(share: float, interval: list[float]) -> str:
-    return f"{100 * share:.1f} ({100 * interval[0]:.1f}, {100 * interval[1]:.1f})"
-
-
-def _points(change: dict[str, Any]) -> str:
-    low, high = change["interval"]
-    return f"{100 * change['difference']:+.1f} ({100 * low:+.1f}, {100 * high:+.1f})"
 
 
 def _change(change: dict[str, Any]) -> Text:

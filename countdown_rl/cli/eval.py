@@ -91,9 +91,8 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
         table.add_row(name, *cells, f"{share.get('n', metrics['n']):,}", style=style)
 
     add("all", metrics, "bold")
-    passes = metrics.get("pass_at", {})
-    for k, share in passes.items():
-        if int(k).bit_count() == 1 or int(k) == len(passes):
+    for k, share in metrics.get("pass_at", {}).items():
+        if int(k).bit_count() == 1:
             add(f"pass@{k}", share)
     if "majority" in metrics:
         add("majority vote", metrics["majority"])

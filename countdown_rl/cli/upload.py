@@ -9,7 +9,6 @@ from countdown_rl.hub.config import UploadOptions
 
 if TYPE_CHECKING:
     from countdown_rl.artifacts import Manifest
-    from countdown_rl.hub.upload import Upload
 
 
 def finish(
@@ -27,14 +26,8 @@ def finish(
             console.note(f"{out} is up to date and is uploaded as it is")
         result = upload.push(out, manifest, options, log=console.note)
         values["upload"] = asdict(result)
-        view = _view(result)
+        sent = f"{console.plural(len(result.uploaded), 'file')} sent" if result.uploaded else "nothing to send"
+        removed = f", {len(result.removed)} removed" if result.removed else ""
+        where = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
+        view = f"{where}: {sent}, {result.unchanged} unchanged{removed}"
     console.result(values, as_json=as_json, view=view)
-
-
-def _view(upload: "Upload") -> str:
-    sent = f"{console.plural(len(upload.uploaded), 'file')} sent" if upload.uploaded else "nothing to send"
-    removed = f", {len(upload.removed)} removed" if upload.removed else ""
-    return (
-        f"{upload.url} ({'private' if upload.private else 'public'}, {upload.tag}): {sent}, {upload.unchanged} "
-        f"unchanged{removed}"
-    )
