@@ -83,6 +83,11 @@ def value(option: Any) -> str:
     return f"{option:g}" if isinstance(option, float) else str(option)
 
 
+def cell(text: str) -> str:
+    """Return *text* for a cell of a Markdown table, which it neither ends nor marks up."""
+    return text.replace("|", r"\|").replace("<", "&lt;")
+
+
 def as_section(page: str) -> str:
     """Return a Markdown page as part of a section: without its title, other headings two levels deeper."""
     lines = page.strip().splitlines()

@@ -41,7 +41,7 @@ def report(
     from countdown_rl.report import page
 
     try:
-        sources = page.find(run, results=result or (), log=log)
+        results, log = page.find(run, results=result or (), log=log)
     except InputError as error:
         raise UsageError(str(error)) from None
     default = run / "gguf"
@@ -50,7 +50,7 @@ def report(
     page.check_path(out)
     if beside:
         page.check_path(beside, "demo")
-    text = page.text(sources, transcripts=transcripts, demo=beside.name if beside else None)
+    text = page.text(results, log, transcripts=transcripts, demo=beside.name if beside else None)
     if model and beside:
         from countdown_rl.models.load import silence_libraries
         from countdown_rl.report.demo import of_model
@@ -61,11 +61,11 @@ def report(
     values = {
         "out": str(out),
         "bytes": size,
-        "results": [path.as_posix() for path in sources.results.values()],
-        "log": None if sources.log is None else sources.log.as_posix(),
+        "results": [path.as_posix() for path in results.values()],
+        "log": None if log is None else log.as_posix(),
         "demo": str(beside) if beside else None,
     }
-    names = ", ".join(sources.results) + ("" if sources.log else "; no training log")
+    names = ", ".join(results) + ("" if log else "; no training log")
     view = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
     if beside:
         view.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")

@@ -83,6 +83,15 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
     return draft.facts | ({"reasons": reasons} if imports else {})
 
 
+def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
+    """The rows of one *split* that :func:`make` generates for *options*; none where there is no such split."""
+    task, sizes = _task(options), split_sizes(options)
+    source: Source = resolve(task.source)(task, options)
+    style = {"style": options.style} if options.style else {}
+    for rows in source.rows({name: sizes[name] for name in sizes if name == split}).values():
+        yield from (row | style for row in rows)
+
+
 def _task(options: DataOptions) -> Task:
     """The task of *options*, whose other options apply to it."""
     try:

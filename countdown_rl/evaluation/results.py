@@ -102,14 +102,18 @@ class Result:
         return [self.samples[start : start + count] for start in range(0, len(self.samples), count)]
 
 
-def read(path: Path) -> Result:
-    """The evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
+def read(path: Path, details: Any = _Details, fields: Any = _Sample) -> Result:
+    """The evaluation at *path*, which has the *details* and whose samples have the *fields* that are given.
+
+    Raises:
+        ArtifactError: it is missing or damaged.
+    """
     path = Path(path)
     manifest = artifacts.read(path, "eval")
-    metrics, samples = artifacts.read_json(path / DETAILS, _Details), jsonl.read_objects(path / SAMPLES)
+    metrics, samples = artifacts.read_json(path / DETAILS, details), jsonl.read_objects(path / SAMPLES)
     for number, sample in enumerate(samples, 1):
-        artifacts.check_type(sample, _Sample, f"{path / SAMPLES}, line {number},")
-    if not metrics["n"] or len(metrics["interval"]) != 2 or not samples or len(samples) % metrics["n"]:
+        artifacts.check_type(sample, fields, f"{path / SAMPLES}, line {number},")
+    if metrics["n"] < 1 or len(metrics["interval"]) != 2 or not samples or len(samples) % metrics["n"]:
         raise ArtifactError(f"{path} is damaged ({metrics['n']} puzzles, {len(samples)} samples); make it again.")
     return Result(metrics, samples, manifest=manifest, path=path)
 

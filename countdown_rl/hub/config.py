@@ -12,18 +12,14 @@ HUB = "Upload"
 
 
 def check_hub_id(flag: str, repo_id: str | None) -> None:
-    """Check that the value of *flag*, if there is one, is an id on the Hub.
-
-    Raises:
-        UsageError: it is not NAME/MODEL.
-    """
+    """Check that the value of *flag*, if there is one, is an id on the Hub."""
     if repo_id is not None and not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo_id, re.ASCII):
         raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL, NAME being you or a team.")
 
 
 @dataclass(frozen=True)
 class PublishOptions(Options):
-    """Inputs of a model release, and content of its card that the manifests and evaluations do not give."""
+    """Inputs of a model release, and content of its card that they do not give."""
 
     model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = "artifacts/quantized"
     also: Annotated[
@@ -58,7 +54,6 @@ class PublishOptions(Options):
     with_demo: Annotated[
         bool, option("Add index.html, which runs the GGUF weights in a browser.", name="--with-demo")
     ] = False
-    min_accuracy: Annotated[float, option("Refuse weights of a lower accuracy.", min=0, max=1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

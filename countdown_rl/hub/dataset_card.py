@@ -8,7 +8,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MADE_BY, Manifest
 from countdown_rl.errors import ArtifactError
-from countdown_rl.formatting import flags
+from countdown_rl.formatting import cell, flags
 from countdown_rl.hub import secret_scan
 from countdown_rl.hub.config import PublishDataOptions
 from countdown_rl.hub.release import recorded
@@ -22,11 +22,7 @@ _SIZES = ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1
 
 
 def build(options: PublishDataOptions, out: Path) -> Manifest:
-    """Write the release of a data artifact at *out*.
-
-    Raises:
-        ArtifactError: the data are missing, damaged or empty, or contain a token.
-    """
+    """Write the release of a data artifact at *out*."""
     artifacts.check_writable(out, "data-release")
     data = Path(options.data)
     manifest = artifacts.read(data, "data", verify=False)
@@ -93,5 +89,6 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: Task, fields: list
         licence=facts["license"],
         split_names=_SPLITS,
         files=manifest.files,
+        cell=cell,
     )
     return f"{str(card).strip()}\n"

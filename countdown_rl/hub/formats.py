@@ -14,7 +14,6 @@ from countdown_rl.models.reference import SHIPPED, ModelRef
 
 KINDS = ("quantized", "merged", "model", "adapter")
 
-
 _TOKENIZER = (
     r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|tokenizer\.model|"
     r"chat_template\.(jinja|json)|"
@@ -24,10 +23,7 @@ _CHECKPOINT = r"(generation_)?config\.json|model(-\d{5}-of-\d{5})?\.safetensors|
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """A format of weights.
-
-    ``files`` matches the names of its files; ``packages`` are what transformers needs to load it.
-    """
+    """A format of weights: ``files`` matches the names of its files, ``packages`` are what loads them in Python."""
 
     name: str
     title: str
@@ -88,11 +84,14 @@ class Weights:
         """Path from the root of the release."""
         return f"./{self.folder}" if self.folder else "."
 
+    def place(self, name: str) -> str:
+        """Path of the file *name* from the root of the release."""
+        return f"{self.folder}/{name}" if self.folder else name
+
     @property
     def gguf(self) -> str:
-        """Path of the GGUF file from the root of the release."""
-        name = next(name for name in self.manifest.files if name.endswith(".gguf"))
-        return f"{self.folder}/{name}" if self.folder else name
+        """Name of the GGUF file."""
+        return next(name for name in self.manifest.files if name.endswith(".gguf"))
 
 
 def path_of(source: str) -> Path:
@@ -101,11 +100,7 @@ def path_of(source: str) -> Path:
 
 
 def read(source: str, folder: str) -> Weights:
-    """Read the manifest of the weights that *source* names; their files are checked when they are copied.
-
-    Raises:
-        ArtifactError: there is no such artifact, or its format is unknown.
-    """
+    """Read the manifest of the weights that *source* names; their files are checked when they are copied."""
     path = path_of(source)
     manifest = artifacts.read(path, KINDS, verify=False)
     ref = ModelRef(source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest)
@@ -113,11 +108,7 @@ def read(source: str, folder: str) -> Weights:
 
 
 def folder_of(source: str) -> str:
-    """Return the folder in the release of additional weights: the name of their directory.
-
-    Raises:
-        UsageError: a release cannot have a folder of that name.
-    """
+    """Return the folder in the release of additional weights: the name of their directory."""
     name = path_of(source).resolve().name
     reserved = name in ("model", "log", "comparison", "license_file") or name.endswith("eval")
     if reserved or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.artifacts import MADE_BY, Draft, ProvenanceEntry, origin
 from countdown_rl.evaluation.results import Result, breakdowns
-from countdown_rl.formatting import flag, flags, interval, percent, short, value
+from countdown_rl.formatting import cell, flag, flags, interval, percent, short, value
 from countdown_rl.hub import licenses
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import License
@@ -29,10 +29,9 @@ CARD, CURVES = "README.md", "curves.svg"
 
 @dataclass(frozen=True)
 class Release:
-    """Everything that a model release is made from, found and checked.
+    """Inputs of a model release.
 
-    The card is about the first of ``weights``; ``chain`` runs from the data to all of them; ``inputs`` are the
-    entries of the release's manifest; ``comparison`` is the table of compare, in Markdown.
+    The card is about the first of ``weights``; ``chain`` runs from the data to all of them; ``comparison`` is Markdown.
     """
 
     name: str
@@ -102,7 +101,8 @@ def render(release: Release, files: Mapping[str, Mapping[str, Any]]) -> str:
         made_by=MADE_BY,
         **_prompt(release),
         max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
-        flag=flag, flags=flags, interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
+        cell=cell, flag=flag, flags=flags, literal=_literal,
+        interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
     )  # fmt: skip
     return f"{str(card).strip()}\n"
 
@@ -188,26 +188,22 @@ def _reproduction(release: Release) -> dict[str, Any] | None:
 
 
 def _prompt(release: Release) -> dict[str, Any]:
-    """Return the messages of an example prompt, as text and as Python literals, and the begun answer.
+    """Return the messages of an example prompt, and the begun answer.
 
     Of a release whose chat template adds the rest (``completed``) only the user turn.
     """
-    row = release.task.row({"task": release.task.name} | dict(release.task.example))
+    row = release.task.row({"task": release.task.name, **release.task.example})
     messages = [dict(message) for message in row.messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
-    literals = {text: json.dumps(text, ensure_ascii=False) for text in (begun, *(m["content"] for m in messages))}
     file = release.weights[0].path / "chat_template.jinja"
     template = file.read_text("utf-8") if file.is_file() else ""
     completed = MARK in template
-    added = literals[begun] if begun and literals[begun] in template else None
+    added = begun if begun and _literal(begun) in template else None
     if completed:
         messages, begun = [message for message in messages if message["role"] == "user"], ""
     texts = {message["role"]: message["content"] for message in messages}
-    return {
-        "messages": messages,
-        "begun": begun,
-        "literals": literals,
-        "texts": texts,
-        "completed": completed,
-        "added": added,
-    }
+    return {"messages": messages, "begun": begun, "texts": texts, "completed": completed, "added": added}
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

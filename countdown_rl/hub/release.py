@@ -32,11 +32,10 @@ def build(options: PublishOptions, out: Path) -> Manifest:
 
     Raises:
         ArtifactError: an input is missing, damaged or about other weights, or contains a token.
-        UsageError: the options do not go with these weights.
     """
     artifacts.check_writable(out, "release")
     release = resolve(options)
-    _check(release, options)
+    _check(release)
     with artifacts.writing(
         out, "release", options=recorded(options), inputs=release.inputs, libraries=("huggingface_hub",)
     ) as draft:
@@ -56,12 +55,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
 
 
 def resolve(options: PublishOptions) -> Release:
-    """Find the inputs that *options* name, and those that the pipeline keeps beside the weights.
-
-    Raises:
-        ArtifactError: one is missing or damaged, or is about other weights. UsageError: two formats would have the
-            same folder. HubError: the licence of the base cannot be read.
-    """
+    """Find the inputs that *options* name, and those that the pipeline keeps beside the weights."""
     weights = _weights(options)
     inputs = {item.folder or "model": item.entry for item in weights}
     chain = artifacts.chain(*inputs.values())
@@ -103,9 +97,6 @@ def up_to_date(out: Path, kind: str, options: PublishOptions | PublishDataOption
     """Return the manifest of the release at *out* if it is what *options* ask for, so that it need not be built.
 
     Options that are not given count as when it was built. An input that is not there any more counts as unchanged.
-
-    Raises:
-        ArtifactError: the release is damaged.
     """
     if artifacts.peek(out) != kind:
         return None
@@ -127,11 +118,7 @@ def recorded(options: PublishOptions | PublishDataOptions) -> dict[str, Any]:
 
 
 def check_uploadable(manifest: Manifest, *, unmeasured: bool) -> None:
-    """Check that the release meets its licence, and unless *unmeasured* that all of its weights were evaluated.
-
-    Raises:
-        HubError: it is not so.
-    """
+    """Check that the release meets its licence, and unless *unmeasured* that all of its weights were evaluated."""
     if (sentence := licenses.missing(manifest)) is not None:
         raise HubError(sentence)
     for location in manifest.facts["formats"]:
@@ -149,36 +136,26 @@ def _weights(options: PublishOptions) -> list[Weights]:
         raise UsageError("--also: two of the weights would have the same folder; rename one of the directories.")
     weights = [formats.read(*pair) for pair in zip((options.model, *options.also), folders, strict=True)]
     evaluated: dict[str, Result] = {}
-    for path in map(Path, options.evaluations):
+
+    def read_evaluation(path: Path, candidates: list[Weights]) -> None:
         evaluation = read(path)
-        measured = [item for item in weights if measures(evaluation, item.manifest)]
+        measured = [item for item in candidates if measures(evaluation, item.manifest)]
         if not measured:
-            intended = next((item for item in weights if item.path.name == path.name), weights[0])
-            raise _other_weights(path, intended.path)
+            source = next((item for item in candidates if item.path.name == path.name), candidates[0]).path
+            raise ArtifactError(
+                f"{path} is an evaluation of other weights than {source} holds now; run "
+                f"`countdown-rl eval --model {source} --out {path}` again."
+            )
         for item in measured:
             evaluated.setdefault(item.folder, evaluation)
-    return [
-        replace(item, evaluation=evaluated.get(item.folder) or _evaluation_beside(item.path, item.manifest))
-        for item in weights
-    ]
 
-
-def _evaluation_beside(weights: Path, manifest: Manifest) -> Result | None:
-    """The evaluation where the pipeline keeps that of *weights*, if there is one."""
-    path = weights.parent / "eval" / weights.name
-    if artifacts.peek(path) != "eval":
-        return None
-    evaluation = read(path)
-    if not measures(evaluation, manifest):
-        raise _other_weights(path, weights)
-    return evaluation
-
-
-def _other_weights(path: Path, source: Path) -> ArtifactError:
-    return ArtifactError(
-        f"{path} is an evaluation of other weights than {source} holds now; run "
-        f"`countdown-rl eval --model {source} --out {path}` again."
-    )
+    for path in options.evaluations:
+        read_evaluation(Path(path), weights)
+    for item in weights:  # where the pipeline keeps their evaluations
+        beside = item.path.parent / "eval" / item.path.name
+        if item.folder not in evaluated and artifacts.peek(beside) == "eval":
+            read_evaluation(beside, [item])
+    return [replace(item, evaluation=evaluated.get(item.folder)) for item in weights]
 
 
 def _comparison(options: PublishOptions, weights: Weights) -> Path | None:
@@ -205,14 +182,14 @@ def _log(options: PublishOptions, weights: Weights, chain: list[ProvenanceEntry]
 def _demo(release: Release) -> str:
     for weights in release.weights:
         if weights.format is formats.GGUF:
-            return demo.text(weights.path / Path(weights.gguf).name, release.chain)
+            return demo.text(weights.path / weights.gguf, release.chain)
     raise UsageError(
         "--with-demo needs the model as GGUF: run `countdown-rl quantize --format gguf` and give its directory to "
         "--model or --also."
     )
 
 
-def _check(release: Release, options: PublishOptions) -> None:
+def _check(release: Release) -> None:
     for key, entry in release.inputs.items():
         if (name := artifacts.altered(entry)) is not None:
             raise ArtifactError(
@@ -225,18 +202,9 @@ def _check(release: Release, options: PublishOptions) -> None:
             "it first, or give --base-model."
         )
     evaluation = release.evaluation
-    if evaluation is None:
-        if options.min_accuracy > 0:
-            raise UsageError("--min-accuracy needs an evaluation; give --eval.")
-        return
-    if evaluation.metrics["data"]["digest"] in training_data(release.chain):
+    if evaluation and evaluation.metrics["data"]["digest"] in training_data(release.chain):
         raise ArtifactError(
-            f"{options.model} was evaluated on puzzles it was trained on; run `countdown-rl eval` on the test split."
-        )
-    if evaluation.metrics["accuracy"] < options.min_accuracy:
-        raise ArtifactError(
-            f"{options.model} solves {evaluation.metrics['accuracy']:.1%} of the puzzles, less "
-            f"than --min-accuracy {options.min_accuracy:g}; train it further, or lower the bound."
+            f"{evaluation.path} is on puzzles that were used in training; run `countdown-rl eval` on the test split."
         )
 
 
@@ -251,14 +219,12 @@ def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry
 
 def _copy(weights: Weights, draft: Draft, base_model: str | None) -> None:
     for name, entry in sorted(weights.manifest.files.items()):
-        target = f"{weights.folder}/{name}" if weights.folder else name
-        if not weights.format.files.fullmatch(name):
-            continue
+        target = weights.place(name)
         if name == "adapter_config.json" and base_model is not None:
             config = json.loads((weights.path / name).read_bytes()) | {"base_model_name_or_path": base_model}
             (draft.path / target).parent.mkdir(parents=True, exist_ok=True)
             (draft.path / target).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        else:
+        elif weights.format.files.fullmatch(name):
             draft.copy(weights.path / name, target, entry)
 
 

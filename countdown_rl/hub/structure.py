@@ -28,8 +28,7 @@ _MODELFILE = re.compile(
 def faults(folder: Path, manifest: Manifest, *, links: bool) -> Iterator[str]:
     """Yield a sentence for each file in *folder* that is not as *manifest*, that of a release, has it.
 
-    Args:
-        links: files may be links, as they are in the Hub's cache.
+    With *links* files may be links, as they are in the Hub's cache.
     """
     formats = manifest.facts["formats"]
     for location, format in formats.items():

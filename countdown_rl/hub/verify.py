@@ -12,8 +12,9 @@ No page is compared with another, so a release of an older version verifies as w
 what the conclusion does not cover.
 """
 
+import hashlib
+import io
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,10 +27,10 @@ from countdown_rl.artifacts import MANIFEST, Manifest, ProvenanceEntry
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import ArtifactError, UsageError, first_line
-from countdown_rl.evaluation import statistics
+from countdown_rl.evaluation import results, statistics
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
-from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES
+from countdown_rl.evaluation.results import DETAILS, METRICS, Result
 from countdown_rl.formatting import percent, short
 from countdown_rl.hub import structure
 from countdown_rl.hub.formats import ADAPTER, GGUF, evaluation_key, training_data
@@ -40,6 +41,7 @@ from countdown_rl.inference.generate import Decoding
 from countdown_rl.models import chat_template, load, model_files, reference
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.report.demo import INDEX
+from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 
 CONFIRMED, REFUTED, TOO_FEW = "confirmed", "refuted", "too few to tell"
@@ -65,6 +67,7 @@ class _Facts(TypedDict, total=False):
 class _Details(TypedDict, total=False):
     n: Required[int]
     accuracy: Required[float]
+    interval: Required[list[float]]
     data: Required[dict[str, Any]]
     decoding: Required[dict[str, Any]]
     precision: str
@@ -73,30 +76,6 @@ class _Details(TypedDict, total=False):
 class _Sample(TypedDict, total=False):
     completion: Required[str]
     correct: Required[bool]
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What is read of an evaluation in a release, of this version or an older one; ``key`` is its folder."""
-
-    key: str
-    manifest: Manifest
-    metrics: dict[str, Any]
-    samples: list[dict[str, Any]]
-
-    @classmethod
-    def read(cls, folder: Path) -> "Recorded":
-        """Raises ArtifactError if it is damaged."""
-        metrics, samples = artifacts.read_json(folder / DETAILS, _Details), jsonl.read_objects(folder / SAMPLES)
-        for number, sample in enumerate(samples, 1):
-            artifacts.check_type(sample, _Sample, f"{folder / SAMPLES}, line {number},")
-        if metrics["n"] < 1 or not samples or len(samples) % metrics["n"]:
-            raise ArtifactError(f"{folder} is damaged ({metrics['n']} puzzles, {len(samples)} samples).")
-        return cls(folder.name, artifacts.read(folder, "eval"), metrics, samples)
-
-    @property
-    def per_row(self) -> int:
-        return len(self.samples) // int(self.metrics["n"])
 
 
 @dataclass(frozen=True)
@@ -159,9 +138,7 @@ def verify(
         data: files of the recorded puzzles, where the manifests do not make them.
 
     Raises:
-        ArtifactError: *source* is no release with an evaluation, is damaged, or its puzzles are not there.
-        CountdownError: the Hub cannot be reached, the weights cannot be loaded here, or there are not so many new
-            puzzles.
+        CountdownError: *source* is no release with an evaluation, its puzzles are not there, or it cannot be run here.
     """
     folder, revision = _fetch(source)
     if artifacts.peek(folder) != "release":
@@ -174,20 +151,21 @@ def verify(
         return report
     keys = {location: evaluation_key(location) for location in manifest.facts["formats"]}
     evaluations = {
-        where: Recorded.read(folder / key) for where, key in keys.items() if f"{key}/{DETAILS}" in manifest.files
+        where: results.read(folder / key, _Details, _Sample)
+        for where, key in keys.items()
+        if f"{key}/{DETAILS}" in manifest.files
     }
     if "." not in evaluations:
         raise ArtifactError(f"{source} holds no evaluation of its weights; evaluate them, then build it again.")
     report.reasons += _contradictions(folder, manifest, evaluations)
     load.silence_libraries()
     sets: dict[str, dict[str, list[Row]]] = {}
-    with tempfile.TemporaryDirectory() as work:
-        for location, recorded in evaluations.items():
-            sha256 = recorded.metrics["data"].get("digest")
-            if not report.reasons and sha256 not in sets:
-                sets[sha256] = _puzzles(sha256, manifest, data, fresh, Path(work, str(len(sets))), report)
-            if not report.reasons:
-                _measure(folder, location, manifest, recorded, sets[sha256], limit, on_batch, report)
+    for location, recorded in evaluations.items():
+        sha256 = recorded.metrics["data"].get("digest")
+        if not report.reasons and sha256 not in sets:
+            sets[sha256] = _puzzles(sha256, manifest, data, fresh, report)
+        if not report.reasons:
+            _measure(folder, location, manifest, recorded, sets[sha256], limit, on_batch, report)
     pages = [name for name in (CURVES, INDEX) if name in manifest.files]
     unmeasured = [f"the weights in {location}" for location in keys.keys() - evaluations.keys()]
     training = "that training with the recorded options and data gives these weights"
@@ -207,16 +185,12 @@ def _fetch(source: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
-def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, Recorded]) -> Iterator[str]:
-    """Compare card, manifests and evaluations with each other.
-
-    Raises:
-        ArtifactError: the metadata of the card cannot be read.
-    """
+def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, Result]) -> Iterator[str]:
+    """Compare card, manifests and evaluations with each other."""
     from huggingface_hub import ModelCard
 
     for recorded in evaluations.values():
-        key, metrics = recorded.key, recorded.metrics
+        key, metrics = recorded.path.name, recorded.metrics
         if extra := sorted(metrics.keys() - _FIGURES):
             yield f"{key}/{DETAILS} has figures that no evaluation has ({', '.join(extra)})"
         if recorded.manifest.digest != manifest.inputs.get(key, {}).get("digest"):
@@ -249,13 +223,9 @@ def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, 
 
 
 def _puzzles(
-    sha256: str, manifest: Manifest, given: Sequence[Path], fresh: int, work: Path, report: Verification
+    sha256: str, manifest: Manifest, given: Sequence[Path], fresh: int, report: Verification
 ) -> dict[str, list[Row]]:
-    """The recorded puzzles, in a file with *sha256*, and *fresh* new ones where the recorded ones were generated.
-
-    Raises:
-        ArtifactError: the recorded puzzles cannot be made. InputError: there are not so many new ones.
-    """
+    """The recorded puzzles, in a file with *sha256*, and *fresh* new ones where the recorded ones were generated."""
     links = artifacts.chain(
         *(manifest.inputs.get(location[2:] or "model", {}) for location in manifest.facts["formats"])
     )
@@ -272,25 +242,22 @@ def _puzzles(
     if RECORDED not in sets:
         if options is None or source is None or source.inputs:
             raise ArtifactError(f"the manifests do not make the puzzles with sha256 {short(sha256)}; give --data.")
-        build.make(options, work / RECORDED)
-        if not (file := work / RECORDED / Path(name).name).is_file() or artifacts.file_sha256(file) != sha256:
+        rows, text = list(build.generate(options, name.removesuffix(".jsonl"))), io.StringIO()
+        jsonl.writer(text).write_all(rows)
+        if hashlib.sha256(text.getvalue().encode()).hexdigest() != sha256:
             report.reasons.append("the recorded options do not make the recorded puzzles")
             return {}
-        sets[RECORDED] = jsonl.read_rows(file)
+        sets[RECORDED] = list(map(parse_row, rows))
     if options is None:
         report.not_checked.append("new puzzles of the same distribution, as the recorded ones were not generated")
     else:
-        build.make(replace(options, n=max(3, fresh + 1), valid=0, test=fresh, seed=report.seed), work / NEW)
-        sets[NEW] = jsonl.read_rows(work / NEW / "test.jsonl")
+        new = replace(options, n=max(3, fresh + 1), valid=0, test=fresh, seed=report.seed)
+        sets[NEW] = list(map(parse_row, build.generate(new, "test")))
     return sets
 
 
 def _generator(source: ProvenanceEntry) -> DataOptions | None:
-    """The options that generated the data *source*; None where they were imported.
-
-    Raises:
-        ArtifactError: this version has no such options.
-    """
+    """The options that generated the data *source*; None where they were imported."""
     recorded: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in source.options.items()
     }
@@ -305,7 +272,7 @@ def _measure(
     folder: Path,
     location: str,
     manifest: Manifest,
-    recorded: Recorded,
+    recorded: Result,
     sets: Mapping[str, Sequence[Row]],
     limit: int | None,
     on_batch: OnBatch | None,
@@ -314,14 +281,20 @@ def _measure(
     """Complete the *sets* of puzzles with the weights in *location*, and test the claim about them."""
     n, metrics = recorded.metrics["n"], recorded.metrics
     rows, before = sets[RECORDED][:n], [sample["correct"] for sample in recorded.samples]
-    graded = zip((row for row in rows for _ in range(recorded.per_row)), recorded.samples, strict=False)
-    if len(rows) < n or before != [row.grade(sample["completion"]).correct for row, sample in graded]:
-        report.reasons.append(f"the samples in {recorded.key} do not have the grades of their texts")
+    graded = [
+        row.grade(sample["completion"]).correct
+        for row, samples in zip(rows, recorded.by_puzzle, strict=False)
+        for sample in samples
+    ]
+    if before != graded:
+        report.reasons.append(f"the samples in {recorded.path.name} do not have the grades of their texts")
         return
     try:
         options = EvalOptions(**{key: value for key, value in metrics["decoding"].items() if key != "greedy"})
     except (TypeError, UsageError) as error:
-        raise ArtifactError(f"{recorded.key} was decoded in a way that this version does not have: {error}") from None
+        raise ArtifactError(
+            f"{recorded.path.name} was decoded in a way that this version does not have: {error}"
+        ) from None
     format, entry = manifest.facts["formats"][location], manifest.inputs.get(location[2:] or "model", {})
     path = next((folder / location).glob("*.gguf")) if format == GGUF.name else folder / location
     ref = reference.resolve(str(path))

@@ -139,12 +139,12 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def chart(series: Series, smooth: Series, label: str, text: Formatter, *, readouts: bool) -> str:
-    """The SVG of *series* (thin) and *smooth* (thick) with axes, and with *readouts* the value where the pointer is.
+    """The SVG of *series* (thin) and *smooth* (thick), and with *readouts* the value where the pointer is.
 
     The vertical axis begins at zero, or at the least value where that is negative.
     """
     values = [value for _, value in series]
-    marks = ticks(min(0.0, *values), max(values)) if len(values) > 1 else ticks(min(0.0, values[0]), values[0])
+    marks = ticks(min(0.0, *values), max(values))
     first, last = series[0][0], series[-1][0]
 
     def x(step: float) -> float:

@@ -6,7 +6,6 @@ completions; the same artifacts give the same bytes.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +19,19 @@ from countdown_rl.report.view import view
 MARK = "<!doctype html>\n<!-- a {} of countdown-rl -->\n"
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The inputs of a report: evaluations by name, and a training log."""
-
-    results: Mapping[str, Path]
-    log: Path | None
-
-
-def find(root: Path, *, results: Sequence[Path] = (), log: Path | None = None) -> Sources:
-    """The evaluations and the log in *root*, where the pipeline writes them, unless others are given.
-
-    Raises:
-        ArtifactError: there is no evaluation, or the given log does not exist.
-        InputError: an evaluation is given twice.
-    """
-    default_log, directory = Path(root) / "train" / "log.csv", Path(root) / "eval"
+def find(root: Path, *, results: Sequence[Path], log: Path | None) -> tuple[dict[str, Path], Path | None]:
+    """The evaluations by name, and the log, in *root*, where the pipeline writes them, unless others are given."""
+    default_log, directory = root / "train" / "log.csv", root / "eval"
     if log is not None and not log.is_file():
         raise ArtifactError(f"{log} does not exist; `{MADE_BY['adapter']}` writes it.")
     paths = list(results) or sorted(path for path in directory.glob("*") if artifacts.peek(path) == "eval")
     if not paths:
         raise ArtifactError(f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one.")
-    return Sources(compare.by_name(paths), log or (default_log if default_log.is_file() else None))
+    return compare.by_name(paths), log or (default_log if default_log.is_file() else None)
 
 
 def check_path(out: Path, kind: str = "report") -> None:
-    """Check that *out* can be written: it is not there yet, or is such a page already, a report or a demo.
-
-    Raises:
-        ArtifactError: it is something else.
-    """
+    """Check that *out* can be written: it is not there yet, or is a page of this *kind* already."""
     if out.is_dir():
         raise ArtifactError(f"{out} is a directory; give --out a file.")
     if out.exists():
@@ -72,30 +54,18 @@ def save(page: str, out: Path) -> int:
     return len(content)
 
 
-def text(sources: Sources, *, transcripts: int, demo: str | None = None) -> str:
-    """The HTML of the report about *sources*.
+def text(evaluations: Mapping[str, Path], log: Path | None, *, transcripts: int, demo: str | None) -> str:
+    """The HTML of the report about *evaluations* and the training *log*.
 
     Args:
         transcripts: the number of puzzles, from the first, whose completions are shown.
         demo: name of the file of the demo beside it.
-
-    Raises:
-        ArtifactError: an input is missing or damaged.
-        InputError: the log cannot be read, or no evaluation is of a model.
     """
-    scored = {name: results.read(path) for name, path in sources.results.items()}
+    scored = {name: results.read(path) for name, path in evaluations.items()}
     environment = formatting.html_templates()
-    environment.filters |= {
-        "percent": formatting.percent,
-        "interval": formatting.interval,
-        "points": compare.points,
-        "leaves": _leaves,
-        "value": _value,
-        "short": formatting.short,
-        "size": _size,
-        "duration": formatting.duration,
-    }
-    html = environment.get_template("report/page.html.jinja").render(view(scored, sources.log, transcripts), demo=demo)
+    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, compare.points)
+    environment.filters |= {filter.__name__: filter for filter in filters} | {"leaves": _leaves, "value": _value}
+    html = environment.get_template("report/page.html.jinja").render(view(scored, log, transcripts), demo=demo)
     return MARK.format("report") + formatting.printable(html)
 
 
@@ -111,11 +81,3 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, name)
         elif value is not None:
             yield name, value
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

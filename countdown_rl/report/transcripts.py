@@ -1,11 +1,10 @@
 """Completions to read: a selection, in pieces with their equations checked, and their answers step by step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from countdown_rl.evaluation.results import Result
-from countdown_rl.puzzle.arithmetic import Piece, Step, pieces, steps
+from countdown_rl.puzzle.arithmetic import pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
 from countdown_rl.tasks.explain import verdict
 from countdown_rl.tasks.registry import parse_row
@@ -14,46 +13,21 @@ from countdown_rl.tasks.registry import parse_row
 CHANGED = 4
 
 
-@dataclass(frozen=True)
-class AnnotatedCompletion:
-    """A completion to read.
-
-    Attributes:
-        sample: the graded completion.
-        headline: its row in one line.
-        pieces: its text, in pieces.
-        steps: the operations of its answer; none where it is no expression.
-        verdict: the grade in words.
-        solution: a solution, where the answer is wrong and one is known.
-    """
-
-    sample: Mapping[str, Any]
-    headline: str
-    pieces: Sequence[Piece]
-    steps: Sequence[Step]
-    verdict: str
-    solution: str | None
-
-
-def annotated(sample: Mapping[str, Any]) -> AnnotatedCompletion:
-    """*sample* with all that the page shows beside it."""
+def annotated(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """*sample* with all that the page shows beside it: its text in pieces, and the operations of its answer."""
     try:
         operations = steps(parse(sample["answer"] or "").tree)
     except ExpressionError:
         operations = []
-    return AnnotatedCompletion(
-        sample=sample,
-        headline=parse_row(sample).headline,
-        pieces=pieces(sample["completion"].strip("\n")),
-        steps=operations,
-        verdict=verdict(sample),
-        solution=None if sample["correct"] else parse_row(sample).right_answer,
-    )
-
-
-def leading(result: Result, puzzles: int) -> list[AnnotatedCompletion]:
-    """The first completion of each of the first so many *puzzles*."""
-    return [annotated(samples[0]) for samples in result.by_puzzle[:puzzles]]
+    row = parse_row(sample)
+    return {
+        "sample": sample,
+        "headline": row.headline,
+        "pieces": pieces(sample["completion"].strip("\n")),
+        "steps": operations,
+        "verdict": verdict(sample),
+        "solution": None if sample["correct"] else row.right_answer,
+    }
 
 
 def changed(first: Result, last: Result) -> dict[str, Any] | None:

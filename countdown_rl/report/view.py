@@ -25,9 +25,6 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
     Models are in the order in which they are made from each other, else as given; then the floor, the
     teacher and the ceiling. Results on other puzzles, or decoded in another way, are in groups of their own, the
     largest first.
-
-    Raises:
-        InputError: no evaluation is of a model, or *training* is no training log.
     """
     log = trainlog.read(training) if training else []
     last_ones = {"floor": 1, "teacher": 2, "ceiling": 3}
@@ -55,7 +52,9 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "stride": charts.stride(log) if log else 0,
         "seconds": seconds(log),
         "puzzles": min(puzzles, first.metrics["n"]),
-        "transcripts": {name: transcripts.leading(main[name], puzzles) for name in names},
+        "transcripts": {
+            name: [transcripts.annotated(samples[0]) for samples in main[name].by_puzzle[:puzzles]] for name in names
+        },
         "changed": transcripts.changed(first, last) if len(names) > 1 else None,
         "lost": {name: diagnose.causes(main[name]) for name in dict.fromkeys((names[0], names[-1]))},
         "shapes": diagnose.shapes(last),

@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
 
 from countdown_rl import artifacts
+from countdown_rl.formatting import cell
 from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.models import chat_template
@@ -52,6 +53,10 @@ def test_the_card_shows_results_options_checksums_and_the_comparison(root):
     assert re.search(r"countdown-rl gen-data --out \.\./data .*--n 10 .*--seed 42", page)
     assert "countdown-rl eval --model . --data ../data/test.jsonl --out ../eval --limit 100 --temperature 0.0" in page
     assert str(root) not in page
+
+
+def test_a_name_cannot_end_a_cell_or_open_a_tag():
+    assert cell("a|b <img>") == r"a\|b &lt;img>"
 
 
 @pytest.mark.parametrize("also", [(), ("gguf", "adapter")])

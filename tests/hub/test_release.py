@@ -139,16 +139,8 @@ def test_weights_evaluated_on_their_training_puzzles_are_refused(root):
     with artifacts.writing(Path("merged"), "model", options={}, inputs={"data": data}) as draft:
         tiny_llama.checkpoint(draft.path)
     release_chain.evaluate(Path(), "merged", accuracy=0.99, puzzles=Path("data/train.jsonl"))
-    with pytest.raises(ArtifactError, match="puzzles it was trained on"):
+    with pytest.raises(ArtifactError, match="used in training"):
         build()
-
-
-def test_too_low_an_accuracy_is_refused(root):
-    with pytest.raises(ArtifactError, match=r"solves 62\.0%"):
-        build(min_accuracy=0.9)
-    shutil.rmtree("eval")
-    with pytest.raises(UsageError, match="--eval"):
-        build(min_accuracy=0.5)
 
 
 def test_weights_without_an_evaluation_are_not_uploaded(root):
@@ -216,7 +208,6 @@ def test_a_release_is_up_to_date_while_inputs_and_options_are_the_same(root):
     assert up_to_date(license="mit") == manifest
     assert up_to_date(model="./merged") == manifest
     assert up_to_date(license="other") is None
-    assert up_to_date(min_accuracy=0.9) is None
     assert up_to_date(evaluations=("eval/base",)) is None
     for other in ("countdown-tiny", "base", "gone"):
         assert up_to_date(model=other) is None
