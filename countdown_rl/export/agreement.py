@@ -29,11 +29,8 @@ class Transcript:
 class Agreement:
     """Agreement over all continued positions.
 
-    Attributes:
-        max_logit_difference: over positions and vocabulary.
-        kl: mean KL divergence from the reference, in nats.
-        greedy: share of positions where both choose the same token.
-        positions: their number.
+    ``kl`` is the mean KL divergence from the reference in nats, ``greedy`` the share of positions where both choose
+    the same token.
     """
 
     max_logit_difference: float

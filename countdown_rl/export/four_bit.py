@@ -30,14 +30,11 @@ _NOT_COPIED = {artifacts.MANIFEST, "config.json", checkpoint.INDEX}
 
 
 @dataclass(frozen=True)
-class Format:
-    """A 4-bit format of one model.
+class Packing:
+    """Packing of one model's weights in 4 bits.
 
-    Attributes:
-        layout: the specs of the tensors that a weight of a name and shape is stored as.
-        pack: those tensors.
-        quantization_config: for config.json.
-        names: the weights to pack; *transposed* those of them that are stored as (in, out).
+    ``layout`` gives the specs of the tensors that a weight of a name and shape is stored as, ``pack`` those tensors.
+    ``names`` are the weights to pack, ``transposed`` those of them that are stored as (in, out).
     """
 
     layout: Callable[[str, tuple[int, ...]], dict[str, TensorSpec]]
@@ -47,19 +44,15 @@ class Format:
     transposed: Collection[str] = ()
 
 
-def nf4_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str, Any]]:
+def nf4_packing(source: Checkpoint, directory: Path) -> tuple[Packing, dict[str, Any]]:
     """NF4 for the checkpoint *source* in *directory*, and facts about it for the manifest."""
     layers = _linears(source, shape.skeleton(shape.read_config(directory)))
     transposed = {name for name, module in layers.items() if nf4.is_transposed(module)}
-    return Format(nf4.layout, nf4.pack, NF4_CONFIG, layers.keys(), transposed), {}
+    return Packing(nf4.layout, nf4.pack, NF4_CONFIG, layers.keys(), transposed), {}
 
 
-def w4a16_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str, Any]]:
-    """W4A16 for the checkpoint *source* in *directory*, and facts about it for the manifest.
-
-    Raises:
-        ModelError: the model has no layers that the format supports.
-    """
+def w4a16_packing(source: Checkpoint, directory: Path) -> tuple[Packing, dict[str, Any]]:
+    """W4A16 for the checkpoint *source* in *directory*, and facts about it for the manifest."""
     model = shape.skeleton(shape.read_config(directory))
     layers = _linears(source, model)
     if any(nf4.is_transposed(module) for module in layers.values()):
@@ -70,38 +63,34 @@ def w4a16_format(source: Checkpoint, directory: Path) -> tuple[Format, dict[str,
     # Layers that no 4-bit format of transformers includes: above all the output head.
     packable = nf4.linears(model).keys()
     linears = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
-    format = Format(
+    packing = Packing(
         lambda name, shape: w4a16.layout(name, shape, group),
         lambda name, weight: w4a16.pack(name, weight, group),
         w4a16.quantization_config(group, [*skipped, *(linears - packable)]),
         names,
     )
-    return format, {"group_size": group, "left_in_16_bits": skipped}
+    return packing, {"group_size": group, "left_in_16_bits": skipped}
 
 
-def write(source: Checkpoint, directory: Path, out: Path, format: Format) -> dict[str, Any]:
-    """Write *source*, the checkpoint in *directory*, to *out* in *format*.
-
-    Returns:
-        The number of parameters, how many of them are in 4 bits, and the bytes they take.
-    """
+def write(source: Checkpoint, directory: Path, out: Path, packing: Packing) -> dict[str, Any]:
+    """Write *source*, the checkpoint in *directory*, to *out*, and return its numbers of parameters and bytes."""
     specs: dict[str, TensorSpec] = {}
     for name, spec in source.specs.items():
-        if name in format.names:
-            specs |= format.layout(name, spec.shape)
+        if name in packing.names:
+            specs |= packing.layout(name, spec.shape)
         else:
             specs[name] = TensorSpec(torch.bfloat16 if spec.dtype.is_floating_point else spec.dtype, spec.shape)
-    checkpoint.write(out, specs, _tensors(source, specs, format))
+    checkpoint.write(out, specs, _tensors(source, specs, packing))
     config = model_files.config(directory)
     config.pop("torch_dtype", None)
-    config |= {"dtype": "bfloat16", "quantization_config": dict(format.quantization_config)}
+    config |= {"dtype": "bfloat16", "quantization_config": dict(packing.quantization_config)}
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     for file in sorted(directory.iterdir()):
         if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and file.name not in _NOT_COPIED:
             shutil.copyfile(file, out / file.name)
     return {
         "parameters": sum(spec.numel for spec in source.specs.values()),
-        "parameters_in_4_bits": sum(source.specs[name].numel for name in format.names),
+        "parameters_in_4_bits": sum(source.specs[name].numel for name in packing.names),
         "bytes": sum(spec.nbytes for spec in specs.values()),
     }
 
@@ -111,12 +100,14 @@ def _linears(source: Checkpoint, model: torch.nn.Module) -> dict[str, torch.nn.M
     return {name: module for name, module in layers.items() if name in source.specs}
 
 
-def _tensors(source: Checkpoint, specs: Mapping[str, TensorSpec], format: Format) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(
+    source: Checkpoint, specs: Mapping[str, TensorSpec], packing: Packing
+) -> Iterator[tuple[str, torch.Tensor]]:
     # No variable holds a tensor, so that each is freed before the next one is read.
     for name in source.specs:
-        if name not in format.names:
+        if name not in packing.names:
             yield name, source.read(name).to(specs[name].dtype)
-        elif name in format.transposed:
-            yield from format.pack(name, source.read(name).T).items()
+        elif name in packing.transposed:
+            yield from packing.pack(name, source.read(name).T).items()
         else:
-            yield from format.pack(name, source.read(name)).items()
+            yield from packing.pack(name, source.read(name)).items()

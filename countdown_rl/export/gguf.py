@@ -25,13 +25,7 @@ from countdown_rl.models import chat_template, model_files
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.shape import ModelShape, read_config
 
-#: llama.cpp's number for each ``--gguf-type``, and the type of most of its tensors.
-FILE_TYPES = {
-    "f16": gguf.LlamaFileType.MOSTLY_F16,
-    "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
-    "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
-    "q4_k_m": gguf.LlamaFileType.MOSTLY_Q4_K_M,
-}
+#: The type of most tensors of each ``--gguf-type``.
 _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": Type.Q4_K}
 #: The types that llama-quantize uses where a row is not a multiple of the type's block.
 _FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
@@ -76,8 +70,7 @@ def write(
         The number of tensors of each type.
 
     Raises:
-        ModelError: GGUF does not support the architecture, one of its tensors, or its tokenizer; or *kind* needs a
-            library that is not installed.
+        ModelError: GGUF does not support the model, or *kind* needs a library that is not installed.
     """
     config = read_config(directory)
     arch = ARCHITECTURES.get(config.model_type)
@@ -97,8 +90,8 @@ def write(
     writer.add_size_label(
         gguf.utility.size_label(parameters, 0, 0, 0) if parameters >= 1e6 else f"{parameters // 1000}K"
     )
-    writer.add_file_type(FILE_TYPES[kind])
-    _write_config(writer, directory, config)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
+    _write_config(writer, directory, config, shape)
     gguf_tokenizer.write(writer, directory, tokenizer, shape.vocab_size, conversations)
     frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
     if frequencies is not None:
@@ -212,10 +205,7 @@ def _ggml() -> ctypes.CDLL:
             "q4_k_m needs the ggml library: `pip install 'countdown-rl[llama-cpp]'`, or give --gguf-type q8_0 or q4_0."
         ) from error
     package = Path(libggml.__file__).parent
-    files = [*sorted(package.rglob("libggml-base.*")), *sorted(package.rglob("ggml-base.dll"))]
-    if not files:
-        raise ModelError("libggml-python is installed without its library; install it again.")
-    library = ctypes.CDLL(str(files[0]))
+    library = ctypes.CDLL(str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib")))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     library.ggml_quantize_chunk.argtypes = [
         *(ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p),
@@ -237,9 +227,8 @@ def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
     return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
 
 
-def _write_config(writer: Any, directory: Path, config: Any) -> None:
+def _write_config(writer: Any, directory: Path, config: Any, shape: ModelShape) -> None:
     """Write the dimensions of the model, and its own sampling settings, which become llama.cpp's defaults for it."""
-    shape = ModelShape.of(config)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_context_length(shape.context_length)

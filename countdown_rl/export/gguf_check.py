@@ -17,9 +17,6 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
     Returns:
         ``prompts``: the number of *conversations*, all of which give the same tokens; ``any_text``: whether other text
         does; ``chat``: whether the chat template gives the same text (None if there is none).
-
-    Raises:
-        ModelError: llama.cpp cannot load the file, or a prompt gives other tokens.
     """
     server = llama_cpp.server(file, 256, 1, on_cpu=True)
 

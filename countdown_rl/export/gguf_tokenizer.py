@@ -30,11 +30,7 @@ PROBE = "Don't I'LL 12345 a1b22  x   y\n\n  z\t!?.. (3*4)+50=62 naïve Straße �
 
 
 def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations: Sequence[Conversation]) -> None:
-    """Write the *tokenizer*, whose files are in *directory*, to *writer*, padded to *size* tokens.
-
-    Raises:
-        ModelError: it is not byte-level BPE, or llama.cpp has no equivalent pre-tokenizer.
-    """
+    """Write the *tokenizer*, whose files are in *directory*, to *writer*, padded to *size* tokens."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model = backend["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
@@ -80,9 +76,6 @@ def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:
 
     If none does for all text, one that does for *conversations*, as a model with a small vocabulary of its own reads
     no other text.
-
-    Raises:
-        ModelError: there is none.
     """
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 

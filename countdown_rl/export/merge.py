@@ -52,7 +52,6 @@ def merge_adapter(
 
     Raises:
         ModelError: the adapter cannot be merged, or the merged model differs from the adapter over that base.
-        UsageError: the options do not fit this adapter.
     """
     if ref.base is None:
         raise ModelError(
@@ -104,9 +103,6 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
 
     Returns:
         False if the adapter or the base is of another kind; nothing is written then.
-
-    Raises:
-        ModelError: the adapter was trained over another base.
     """
     if not adapter.is_plain or base.is_file() or shape.quantization_config(base) is not None:
         return False
@@ -150,11 +146,7 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
 def _merge_with_peft(
     ref: ModelRef, adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None
 ) -> None:
-    """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32.
-
-    Raises:
-        ModelError: the adapter was trained over another base, cannot be merged, or holds values that are not finite.
-    """
+    """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32."""
     from peft import get_peft_model_state_dict
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -208,11 +200,7 @@ def _verify(
     trained_over: str,
     conversations: Sequence[Sequence[Mapping[str, str]]],
 ) -> dict[str, Any]:
-    """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained.
-
-    Raises:
-        ModelError: the first of the two differs by more than rounding.
-    """
+    """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained."""
     specs = Checkpoint(merged).specs.values()
     large = sum(spec.numel for spec in specs) > MAX_FP32_PARAMETERS
     precision = "bf16" if large else "fp32"

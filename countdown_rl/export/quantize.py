@@ -36,9 +36,7 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions, data: Pat
     """Write the quantized artifact of *ref* at *out*; given puzzles at *data*, compare its accuracy.
 
     Raises:
-        ModelError: *ref* cannot be quantized (it is an adapter, quantized already, a GGUF file, or unsupported by
-            the format), or the result lost more accuracy than allowed.
-        UsageError: there is a limit to the loss, and no data to measure it on.
+        ModelError: *ref* cannot be quantized, or the result lost more accuracy than allowed.
     """
     if options.max_drop is not None and data is None:
         raise UsageError("--max-drop needs puzzles to measure on; give --data, such as artifacts/data/test.jsonl.")
@@ -66,9 +64,9 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions, data: Pat
             facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name)
             model = draft.path / facts["file"]
         else:
-            make_format = four_bit.nf4_format if options.format == "nf4" else four_bit.w4a16_format
-            format, facts = make_format(source, directory)
-            facts |= four_bit.write(source, directory, draft.path, format)
+            pack = four_bit.nf4_packing if options.format == "nf4" else four_bit.w4a16_packing
+            packing, facts = pack(source, directory)
+            facts |= four_bit.write(source, directory, draft.path, packing)
         draft.facts.update(
             facts,
             format=options.format,
@@ -133,11 +131,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
 
 
 def _score(ref: ModelRef, model: Path, data: Path, options: QuantizeOptions) -> dict[str, Any]:
-    """The accuracies of *model* and of its source *ref* on the same puzzles, and the paired difference.
-
-    Raises:
-        ModelError: the loss is larger than ``options.max_drop``.
-    """
+    """The accuracies of *model* and of its source *ref* on the same puzzles, and the paired difference."""
     settings = EvalOptions(limit=options.limit, max_new_tokens=options.max_new_tokens)
     with tempfile.TemporaryDirectory() as name:
         before = evaluate.evaluate(

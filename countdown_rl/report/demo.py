@@ -36,11 +36,7 @@ _NUMBERS, _TARGET = (111_111_111_111_111, 222_222_222_222_222), 333_333_333_333_
 
 
 def of_model(model: Path) -> str:
-    """The HTML of the page about the GGUF file *model*, or the one in the directory *model*.
-
-    Raises:
-        ArtifactError: there is none. UsageError: it is of another format. As :func:`text`.
-    """
+    """The HTML of the page about the GGUF file *model*, or the one in the directory *model*."""
     if not model.exists():
         raise ArtifactError(f"{model} does not exist; `countdown-rl quantize --format gguf` makes a GGUF file.")
     ref = reference.resolve(str(model))
@@ -50,12 +46,7 @@ def of_model(model: Path) -> str:
 
 
 def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
-    """The HTML of the page about the GGUF *file*, made from *chain*.
-
-    Raises:
-        UsageError: it is too large, or was not trained on Countdown puzzles.
-        ModelError: its tokenizer cannot be read, or its chat template does not show numbers and target once each.
-    """
+    """The HTML of the page about the GGUF *file*, made from *chain*."""
     if file.stat().st_size > MAX_BYTES:
         raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
     html = (

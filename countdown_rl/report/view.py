@@ -35,7 +35,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
     main = groups[0]
     names = [name for name, evaluation in main.items() if not is_baseline(evaluation.metrics)]
     first, last = main[names[0]], main[names[-1]]
-    chain = _chain(last)
+    chain, task = _chain(last), task_of(last.metrics)
     tables = [_table(group) for group in groups]
     rows = {row["name"]: row for row in tables[0]["rows"]}
     return {
@@ -43,7 +43,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "origin": artifacts.origin(chain).name,
         "groups": tables,
         "names": names,
-        "noun": task_of(last.metrics).noun,
+        "noun": task.noun,
         "first": rows[names[0]],
         "last": rows[names[-1]],
         "log": log,
@@ -62,7 +62,7 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "other_log": training is not None and not trainlog.is_log_of(training, chain),
         "altered": artifacts.altered(last.manifest.inputs["model"]),
         "versions": last.manifest.versions,
-        "reasons": {**REASONS, **task_of(last.metrics).reasons},
+        "reasons": {**REASONS, **task.reasons},
     }
 
 
