@@ -12,11 +12,10 @@ from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS
 
 
 def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
-    """Load *file* in llama.cpp and compare its tokens of *conversations*, and its chats, with those of *tokenizer*.
+    """Load *file* in llama.cpp and check that it gives the tokens of *tokenizer* for *conversations*.
 
     Returns:
-        ``prompts``: the number of *conversations*, all of which give the same tokens; ``any_text``: whether other text
-        does; ``chat``: whether the chat template gives the same text (None if there is none).
+        Their number, and whether ``any_text`` and a ``chat`` also give the same (None without a chat template).
     """
     server = llama_cpp.server(file, 256, 1, on_cpu=True)
 

@@ -87,12 +87,13 @@ def merge_adapter(
 
 def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
     config = shape.quantization_config(path) if path.is_dir() else None
-    if config is not None and config.get("quant_method") != "bitsandbytes":
+    if config is None:
+        return
+    if (method := config.get("quant_method")) != "bitsandbytes":
         raise ModelError(
-            f"{ref.source} is quantized with {config.get('quant_method', 'an unknown method')}, which cannot be "
-            "merged into; train over the unquantized weights."
+            f"{ref.source} is quantized with {method}, which cannot be merged into; train over the unquantized weights."
         )
-    if config is not None and options.base == "original":
+    if options.base == "original":
         raise UsageError(
             f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized."
         )

@@ -50,15 +50,9 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions, data: Pat
     source = Checkpoint(directory)
     inputs = {"model": ref.as_input()} | ({"data": artifacts.file_input(data)} if data is not None else {})
     libraries = LIBRARIES[options.format]
-    # GGUF is verified and scored by llama.cpp, if installed, rather than by the library that wrote it.
-    by_llama_cpp = options.format == "gguf" and engines.installed("llama-cpp")
-    with artifacts.writing(
-        out,
-        "quantized",
-        options=asdict(options),
-        inputs=inputs,
-        libraries=libraries + (("xllamacpp",) if by_llama_cpp else ()),
-    ) as draft:
+    if options.format == "gguf" and engines.installed("llama-cpp"):
+        libraries += ("xllamacpp",)  # verifies and scores the file, rather than the library that wrote it
+    with artifacts.writing(out, "quantized", options=asdict(options), inputs=inputs, libraries=libraries) as draft:
         model = draft.path
         if options.format == "gguf":
             facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name)

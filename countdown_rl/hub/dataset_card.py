@@ -76,9 +76,8 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: Task, fields: list
     card = DatasetCard.from_template(
         metadata,
         template_path=str(Path(__file__).with_name("dataset_card.md.jinja")),
-        name=facts["name"],
+        **facts,
         task=task,
-        rows=facts["rows"],
         splits=splits,
         columns=sorted(columns),
         fields=fields,
@@ -86,7 +85,6 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: Task, fields: list
         source=name,
         own_test="test" in manifest.inputs,
         revision=source.get("revision"),
-        licence=facts["license"],
         split_names=_SPLITS,
         files=manifest.files,
         cell=cell,

@@ -18,8 +18,8 @@ _TEXTS = Path(__file__).parents[1] / "assets" / "licenses"
 class Requirements:
     """Requirements of a licence on those who share weights made under it.
 
-    ``statement`` is what the card says, ``notice`` the text of the NOTICE file, ``prefix`` the beginning of the
-    model's name; ``url`` is where the licence's text is, which has to go with the weights if there is one.
+    ``statement`` is for the card, ``notice`` for the NOTICE file, and the model's name begins with ``prefix``. The
+    licence's text, at ``url`` if there is one, has to go with the weights.
     """
 
     statement: str = ""
@@ -71,11 +71,7 @@ class License:
 
 
 def resolve(license: str | None, file: str | None, base_model: str | None, revision: str | None) -> License:
-    """Return the licence with the id *license*, else that of *base_model* on the Hub, with the text in *file*.
-
-    Raises:
-        HubError: the card of the base model cannot be read. UsageError: *file* cannot be read.
-    """
+    """Return the licence with the id *license*, else that of *base_model* on the Hub, with the text in *file*."""
     link = None
     if license is None and base_model is not None:
         from huggingface_hub import HfApi

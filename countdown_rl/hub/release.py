@@ -41,8 +41,11 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     ) as draft:
         for weights in release.weights:
             _copy(weights, draft, release.base_model)
-            if weights.evaluation:
-                _copy_evaluation(weights.evaluation, draft, evaluation_key(weights.location))
+            if evaluation := weights.evaluation:
+                folder = evaluation_key(weights.location)
+                for name, entry in evaluation.manifest.files.items():
+                    draft.copy(evaluation.path / name, f"{folder}/{name}", entry)
+                (draft.path / folder / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
         licenses.write(release.license, draft.path)
         if release.log:
             (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
@@ -50,7 +53,18 @@ def build(options: PublishOptions, out: Path) -> Manifest:
             (draft.path / demo.INDEX).write_text(_demo(release), "utf-8")
         model_card.write(draft, release)
         secret_scan.check_no_token(draft.path, manifest=json.dumps(release.inputs))
-        draft.facts.update(_facts(release))
+        draft.facts.update(
+            name=release.name,
+            base_model=release.base_model,
+            base_relation=release.base_relation,
+            datasets=list(release.datasets),
+            measured_on=release.measured_on,
+            license=release.license.id,
+            license_link=release.license.link,
+            formats={weights.location: weights.format.name for weights in release.weights},
+        )
+        if release.evaluation:
+            draft.facts |= {key: release.evaluation.metrics[key] for key in ("accuracy", "n", "interval")}
     return artifacts.read(out, "release", verify=False)
 
 
@@ -226,25 +240,3 @@ def _copy(weights: Weights, draft: Draft, base_model: str | None) -> None:
             (draft.path / target).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         elif weights.format.files.fullmatch(name):
             draft.copy(weights.path / name, target, entry)
-
-
-def _copy_evaluation(evaluation: Result, draft: Draft, folder: str) -> None:
-    for name, entry in evaluation.manifest.files.items():
-        draft.copy(evaluation.path / name, f"{folder}/{name}", entry)
-    (draft.path / folder / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
-
-
-def _facts(release: Release) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "name": release.name,
-        "base_model": release.base_model,
-        "base_relation": release.base_relation,
-        "datasets": list(release.datasets),
-        "measured_on": release.measured_on,
-        "license": release.license.id,
-        "license_link": release.license.link,
-        "formats": {weights.location: weights.format.name for weights in release.weights},
-    }
-    if evaluation := release.evaluation:
-        facts |= {key: evaluation.metrics[key] for key in ("accuracy", "n", "interval")}
-    return facts

@@ -56,12 +56,10 @@ def push(
 ) -> Upload:
     """Make the repository of *options* hold exactly the release at *folder*, whose manifest is *manifest*.
 
-    A new repository is private, and becomes public after the commit where that is asked for. Files that an earlier
-    release put there and this one lacks are removed. Files that a person added stay.
+    Files that an earlier release put there and this one lacks are removed. Files that a person added stay.
 
     Raises:
         HubError: no token, no right to write, no network, or a repository that this tool did not make.
-        ArtifactError: *folder* contains a token.
     """
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HTTPError

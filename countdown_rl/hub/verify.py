@@ -102,8 +102,7 @@ class Claim:
 
 @dataclass
 class Verification:
-    """Claims with their measurements, ``reasons`` against the release, and what was not checked. *seed* is that of the
-    new puzzles."""
+    """Claims with their measurements, and ``reasons`` against the release; ``seed`` is that of the new puzzles."""
 
     source: str
     revision: str | None
@@ -138,7 +137,7 @@ def verify(
         data: files of the recorded puzzles, where the manifests do not make them.
 
     Raises:
-        CountdownError: *source* is no release with an evaluation, its puzzles are not there, or it cannot be run here.
+        CountdownError: *source* is no release with an evaluation, or cannot be measured here.
     """
     folder, revision = _fetch(source)
     if artifacts.peek(folder) != "release":
