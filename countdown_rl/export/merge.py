@@ -47,8 +47,7 @@ def merge_adapter(
 ) -> artifacts.Manifest:
     """Write the merged artifact of adapter *ref* at *out*; its manifest records the measured agreement.
 
-    Args:
-        conversations: prompts that agreement is measured on; None takes random ones of the task that was trained on.
+    Agreement is measured on *conversations*; None takes random ones of the task that was trained on.
 
     Raises:
         ModelError: the adapter cannot be merged, or the merged model differs from the adapter over that base.

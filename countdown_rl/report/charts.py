@@ -11,10 +11,8 @@ from countdown_rl.runlog.log import GROUP, StepRow, thinned
 
 WIDTH, HEIGHT = 360, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 12, 26
-
 #: Limits on the points of a line, and on the places where a value can be read.
 POINTS, READOUTS = 240, 60
-
 #: Height of a chart's title in the picture, and the picture's style sheet.
 _TITLE = 34
 _STYLE = """

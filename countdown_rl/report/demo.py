@@ -21,13 +21,10 @@ from countdown_rl.tasks.task import REASONS
 #: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
 WLLAMA = Path(__file__).parents[1] / "assets" / "wllama"
 VERSION = "2.3.7"
-
 #: Most tokens of a completion, as in an evaluation.
 MAX_TOKENS = 256
-
 #: Name of the page in a release: the one that a static Space shows.
 INDEX = "index.html"
-
 #: Bytes of the largest model; browsers refuse texts not much larger than its base64.
 MAX_BYTES = 200_000_000
 

@@ -106,6 +106,10 @@ def _table(group: Group) -> dict[str, Any]:
     for row in models:
         for reason, count in row["metrics"]["reasons"].items():
             reasons.setdefault(reason, {})[row["name"]] = count
+    kinds: dict[str, dict[str, list[Any]]] = {}  # of puzzles, by title: each row's name, its share, if it is a bound
+    for row in rows:
+        for title, kind, figures in breakdowns(row["metrics"]):
+            kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
     pass_at = models[0]["metrics"].get("pass_at", {})
     return {
         "rows": rows,
@@ -114,7 +118,7 @@ def _table(group: Group) -> dict[str, Any]:
         "samples": models[0]["completions"] // rows[0]["n"],
         "data": values["data"],
         "terms": compare.conditions(values),
-        "breakdowns": _breakdowns(rows),
+        "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
         # As many k as fit a table: powers of two, and the last.
         "pass_at": [k for k in pass_at if int(k).bit_count() == 1 or int(k) == len(pass_at)],
@@ -132,15 +136,6 @@ def _details(evaluation: Result) -> dict[str, Any]:
         "completions": len(samples),
         "equations": None if is_baseline(evaluation.metrics) else transcripts.count_equations(samples),
     }
-
-
-def _breakdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    """By title and kind of puzzle: each row's name, its share, and whether it is a bound."""
-    groups: dict[str, dict[str, list[Any]]] = {}
-    for row in rows:
-        for title, kind, figures in breakdowns(row["metrics"]):
-            groups.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
-    return groups
 
 
 def _summary(link: ProvenanceEntry) -> str:
