@@ -19,7 +19,7 @@ from countdown_rl.report.view import view
 MARK = "<!doctype html>\n<!-- a {} of countdown-rl -->\n"
 
 
-def find(root: Path, *, results: Sequence[Path], log: Path | None) -> tuple[dict[str, Path], Path | None]:
+def find(root: Path, *, results: Sequence[Path] = (), log: Path | None = None) -> tuple[dict[str, Path], Path | None]:
     """The evaluations by name, and the log, in *root*, where the pipeline writes them, unless others are given."""
     default_log, directory = root / "train" / "log.csv", root / "eval"
     if log is not None and not log.is_file():
@@ -54,7 +54,7 @@ def save(page: str, out: Path) -> int:
     return len(content)
 
 
-def text(evaluations: Mapping[str, Path], log: Path | None, *, transcripts: int, demo: str | None) -> str:
+def text(evaluations: Mapping[str, Path], log: Path | None, *, transcripts: int, demo: str | None = None) -> str:
     """The HTML of the report about *evaluations* and the training *log*.
 
     Args:

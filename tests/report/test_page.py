@@ -100,7 +100,7 @@ def run(tmp_path, monkeypatch):
 
 
 def page(root=Path("artifacts"), transcripts=12, **sources) -> str:
-    return report.text(report.find(root, **sources), transcripts=transcripts)
+    return report.text(*report.find(root, **sources), transcripts=transcripts)
 
 
 class Tree(HTMLParser):
@@ -337,7 +337,7 @@ def test_a_log_of_another_run_and_an_altered_manifest_are_reported(run):
 def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritten(run, tmp_path):
     def write(out, **sources):
         report.check_path(Path(out))
-        return report.save(report.text(report.find(run, **sources), transcripts=2), Path(out))
+        return report.save(report.text(*report.find(run, **sources), transcripts=2), Path(out))
 
     with pytest.raises(ArtifactError, match="nothing/eval holds no evaluation; `countdown-rl eval` makes one"):
         report.find(Path("nothing"))
