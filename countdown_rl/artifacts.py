@@ -86,12 +86,8 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str, remedy: str = "make it again") -> "Manifest":
-        """Return the manifest *data*, read from *source*, with those of its inputs checked as well.
-
-        Raises:
-            ArtifactError: it is damaged, or lists a file outside of the artifact.
-        """
-        values = parse_json(data, source, _ManifestFile, remedy=remedy)
+        """Return the manifest *data*, read from *source*, with those of its inputs checked as well."""
+        values = typed_json.parse(data, source, _ManifestFile, remedy=remedy)
         for name in values.get("files", {}):
             if not name or name.startswith("/") or {".", ".."} & set(name.split("/")) or re.search(r"[\\\0]", name):
                 raise ArtifactError(f"{source} lists {name!r}, which is no file of that directory; {remedy}.")
@@ -108,7 +104,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(_canonical(self._covered())).hexdigest()
+        return _digest(self._covered())
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this artifact among the ``inputs`` of a manifest."""
@@ -128,11 +124,7 @@ class Draft:
     _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def copy(self, source: Path, name: str, entry: Mapping[str, Any]) -> None:
-        """Copy the file *source*, which a manifest lists as *entry*, to *name*, checking it on the way.
-
-        Raises:
-            ArtifactError: the content is not that of *entry*.
-        """
+        """Copy the file *source*, which a manifest lists as *entry*, to *name*, checking it on the way."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
@@ -148,38 +140,6 @@ class Draft:
         """Return sha256 and size of every file, hashing only those that :meth:`copy` did not."""
         names = sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
         return {name: self._entries.get(name) or entry(self.path / name) for name in names}
-
-
-def read_json(file: Path, fields: Any = dict) -> dict[str, Any]:
-    """Return the JSON object in *file*, whose fields have the types of *fields*, a TypedDict.
-
-    Raises:
-        ArtifactError: it is missing, is no JSON object, is nested too deep, or a field has another type.
-    """
-    try:
-        return parse_json(file.read_bytes(), file, fields)
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{file} is missing; download or make it again.") from error
-
-
-def parse_json(
-    data: bytes | str, source: Path | str, fields: Any = dict, *, remedy: str = "make or download it again"
-) -> dict[str, Any]:
-    """Return the JSON object *data*, read from *source*; see :func:`read_json`. *remedy* ends the error message."""
-    try:
-        return typed_json.loads(data, fields)
-    except ValueError as error:
-        raise ArtifactError(f"{source} is damaged ({first_line(error).rstrip('.')}); {remedy}.") from error
-
-
-def check_type(value: Any, hint: Any, source: Path | str) -> None:
-    """Check that *value*, read from *source*, is what the type *hint* says.
-
-    Raises:
-        ArtifactError: it is not; the text names the field.
-    """
-    if fault := typed_json.fault(value, hint):
-        raise ArtifactError(f"{source} is damaged ({fault}); make it again.")
 
 
 def file_sha256(path: Path) -> str:
@@ -199,8 +159,7 @@ def file_input(path: Path) -> dict[str, Any]:
 
 
 def is_local(text: str) -> bool:
-    """Return True for a path that names directories of this machine: absolute, under the home directory, or
-    leading out of the working directory."""
+    """Return True for a path that is absolute, under the home directory, or leads out of the working directory."""
     path = text.removeprefix("file://")
     if "\n" in path or len(path) > 4096:
         return False
@@ -249,17 +208,18 @@ def writing(
 ) -> Iterator[Draft]:
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
 
-    Files go to a directory beside *out*, are flushed to disk, and take its name by a rename. An
-    artifact of the same kind already at *out* stays until that moment. Where *out* is a link, what it leads to is
-    written.
-
-    Raises:
-        ArtifactError: *out* holds files of other origin, or cannot be written.
+    Files go to a directory beside *out*, are flushed to disk, and take its name by a rename. An artifact of the same
+    kind already at *out* stays until that moment; anything else there is an error. A link is followed.
     """
-    out = Path(out)
     check_writable(out, kind)
-    out = _target(out)
-    with locked(out), _partial(out) as partial:
+    out = _target(Path(out))
+    with ExitStack() as stack:
+        stack.enter_context(locked(out))
+        prefix = f".{out.name}.partial-"
+        for stale in out.parent.glob(f"{prefix}*"):  # left by a killed run; nothing else makes these
+            shutil.rmtree(stale, ignore_errors=True)
+        temporary = tempfile.TemporaryDirectory(prefix=prefix, dir=out.parent, ignore_cleanup_errors=True)
+        partial = Path(stack.enter_context(temporary))
         draft = Draft(partial, {}, dict(inputs or {}))
         yield draft
         manifest = Manifest(
@@ -279,31 +239,11 @@ def writing(
 
 
 @contextmanager
-def _partial(out: Path) -> Iterator[Path]:
-    """An empty directory beside *out*, removed at the end."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for stale in out.parent.glob(f".{out.name}.partial-*"):  # left by a killed run; nothing else makes these
-            shutil.rmtree(stale, ignore_errors=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    except (FileNotFoundError, PermissionError) as error:  # under /proc, for example, despite the permission bits
-        raise _refused(out.parent) from error
-    try:
-        yield partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextmanager
 def locked(*directories: Path) -> Iterator[None]:
-    """Hold the locks of *directories* that are about to be written; the kernel releases those of a killed process.
-
-    Raises:
-        ArtifactError: another process holds one; the text names it.
-    """
+    """Hold the locks of *directories* that are about to be written; the kernel releases those of a killed process."""
     with ExitStack() as stack:
         for directory in directories:
-            stack.enter_context(_lock(Path(directory).resolve()))
+            stack.enter_context(_lock(directory.resolve()))
         yield
 
 
@@ -337,11 +277,7 @@ def _lock(directory: Path) -> Iterator[None]:
 
 
 def check_writable(out: Path, kind: str) -> None:
-    """Check, before a long run, what :func:`writing` requires.
-
-    Raises:
-        ArtifactError: *out* is a file, holds anything but an artifact of *kind*, or cannot be written.
-    """
+    """Check, before a long run, what :func:`writing` requires."""
     out = Path(out)
     if out.resolve() in (Path.cwd(), *Path.cwd().parents):
         raise ArtifactError(f"{out} is the directory you are in, or holds it; give --out a directory of its own.")
@@ -364,13 +300,8 @@ def check_writable(out: Path, kind: str) -> None:
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
     """Read the manifest of the artifact at *path* and check that all of its files are present and undamaged.
 
-    Args:
-        verify: compare the files' sha256, not just their sizes.
-
-    Raises:
-        ArtifactError: the artifact or one of its files is missing or damaged, or it is of another kind.
+    With *verify* the files' sha256 are compared, not just their sizes.
     """
-    path = Path(path)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)
     _recover(path)
@@ -393,16 +324,15 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
 
 
 def digest(path: Path) -> str | None:
-    """Return the digest by which a manifest names the artifact or file at *path*, None if there is neither. The
-    files of an artifact are not read."""
+    """Return the digest by which a manifest names the artifact or file at *path*, None if there is neither."""
     manifest = _load(path)
     return manifest.digest if manifest else file_sha256(path) if path.is_file() else None
 
 
 def peek(path: Path) -> str | None:
     """The kind of the artifact at *path*, or None where there is no readable manifest; nothing else is checked."""
-    _recover(Path(path))
-    manifest = _load(Path(path))
+    _recover(path)
+    manifest = _load(path)
     return manifest.kind if manifest and manifest.kind in MADE_BY else None
 
 
@@ -426,7 +356,7 @@ class ProvenanceEntry:
 
     @property
     def command(self) -> str:
-        """The command that made the artifact, as its manifest says where several make the same kind; "" for others."""
+        """The command that made the artifact; its manifest names it where several make that kind. "" for others."""
         return str(self.facts.get("command") or MADE_BY.get(self.kind, ""))
 
     @property
@@ -451,11 +381,7 @@ def chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
 
 
 def origin(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
-    """Return the model that training started from: the one on the Hub where there is one, else the last before it.
-
-    Raises:
-        ArtifactError: *links* have none.
-    """
+    """Return the model that training started from: the one on the Hub where there is one, else the last before it."""
     later = ("data", "file", "merged", "quantized")
     models = [link for link in links if link.kind not in later and not link.by_grpo]
     if not models:
@@ -465,11 +391,10 @@ def origin(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
 
 
 def altered(entry: Mapping[str, Any]) -> str | None:
-    """Return the name of the last thing in the chain of *entry* whose manifest does not have the digest recorded
-    for it, None where all have."""
+    """Return the name of the last artifact in the chain of *entry* whose manifest has another digest than recorded."""
     for inner in reversed([*_walk(entry)]):
         manifest = inner.get("manifest")
-        if manifest is not None and hashlib.sha256(_canonical(manifest)).hexdigest() != inner["digest"]:
+        if manifest is not None and _digest(manifest) != inner["digest"]:
             return _name(inner)
     return None
 
@@ -494,6 +419,10 @@ def _canonical(manifest: Mapping[str, Any]) -> bytes:
     return (json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(manifest)).hexdigest()
+
+
 def _load(path: Path) -> Manifest | None:
     try:
         return Manifest.parse((path / MANIFEST).read_bytes(), path / MANIFEST)
@@ -514,14 +443,10 @@ def _target(out: Path) -> Path:
     return Path(os.path.realpath(out)) if out.is_symlink() else out
 
 
-def _previous(out: Path) -> Path:
-    return out.parent / f".{out.name}.previous"
-
-
 def _replace(new: Path, out: Path) -> None:
     # A directory cannot be renamed over one that is not empty, so the old one is renamed first; _recover undoes that
     # if the process is killed between the two.
-    previous = _previous(out)
+    previous = out.with_name(f".{out.name}.previous")
     if previous.is_symlink():  # rmtree removes none, and nothing can be renamed over it
         previous.unlink()
     shutil.rmtree(previous, ignore_errors=True)
@@ -535,6 +460,6 @@ def _replace(new: Path, out: Path) -> None:
 
 def _recover(out: Path) -> None:
     out = _target(out)
-    previous = _previous(out)
+    previous = out.with_name(f".{out.name}.previous")
     if previous.exists() and not out.exists():
         previous.rename(out)

@@ -23,11 +23,7 @@ MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one stage; every field is checked against the choices and bounds in its annotation.
-
-    Raises:
-        UsageError: a value is not one of the choices, not finite, or out of bounds; see ``MAX_INTEGER``.
-    """
+    """Options of one stage; a value outside the choices and bounds of its annotation is a UsageError."""
 
     def __post_init__(self) -> None:
         for name, hint in field_hints(type(self)).items():
@@ -62,11 +58,10 @@ def _check(name: str, value: Any, hint: Any) -> None:
         return
     if not math.isfinite(value):
         raise UsageError(f"{flag(name)} {value} is not a finite number.")
-    largest = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
-    if abs(value) > largest:
-        raise UsageError(f"{flag(name)} {value} is too large; it must be at most {largest}.")
-    for option in get_args(hint)[1:]:  # the annotations beside the type
-        if option.min is not None and value < option.min:
-            raise UsageError(f"{flag(name)} {value} is too small; it must be at least {option.min}.")
-        if option.max is not None and value > option.max:
-            raise UsageError(f"{flag(name)} {value} is too large; it must be at most {option.max}.")
+    limit = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
+    for bounds in get_args(hint)[1:]:  # the typer.Option beside the type
+        smallest = -limit if bounds.min is None else bounds.min
+        largest = limit if bounds.max is None else bounds.max
+        if not smallest <= value <= largest:
+            fault = "too small" if value < smallest else "too large"
+            raise UsageError(f"{flag(name)} {value} is {fault}; it must be from {smallest} to {largest}.")

@@ -112,11 +112,7 @@ def uses_fsdp() -> bool:
 
 
 def shards_weights(launch: str | None = None) -> bool:
-    """Return whether the launch configuration shards the weights, with FSDP or DeepSpeed ZeRO-3.
-
-    Args:
-        launch: the configuration, see :func:`launch_configuration`, where no process has been started with it.
-    """
+    """Return whether *launch*, or the configuration that started this process, shards the weights (FSDP, ZeRO-3)."""
     if launch is not None and not launched():
         text = launch_configuration(launch).read_text()
         return re.search(r"^\s*(distributed_type: FSDP|zero_stage: 3)", text, re.MULTILINE) is not None
@@ -154,11 +150,7 @@ def keep_freed_memory() -> None:
 
 
 def micro_batches(completions: int, micro_batch: int, processes: int) -> int:
-    """Return the micro-batches per process of a step of so many completions.
-
-    Raises:
-        UsageError: the completions cannot be divided evenly.
-    """
+    """Return the micro-batches per process of a step of so many completions."""
     if completions % (micro_batch * processes):
         raise UsageError(
             f"{processes} processes cannot share the {completions} completions of a step evenly in batches of "
@@ -168,12 +160,7 @@ def micro_batches(completions: int, micro_batch: int, processes: int) -> int:
 
 
 def launch_configuration(name: str) -> Path:
-    """Return the Accelerate configuration file that is called *name*, or whose path *name* is.
-
-    Raises:
-        UsageError: there is no such file.
-        CountdownError: it needs DeepSpeed, which is not installed.
-    """
+    """Return the Accelerate configuration file that is called *name*, or whose path *name* is."""
     path = _CONFIGS / f"{name}.yaml" if name in LAUNCHES else Path(name)
     if not path.is_file():
         raise UsageError(f"--launch {name} is neither a file nor one of {', '.join(LAUNCHES)}.")
@@ -188,11 +175,7 @@ def launch_configuration(name: str) -> Path:
 def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> int:
     """Run ``countdown-rl`` with *arguments* in several processes on this machine, and wait for them.
 
-    Returns:
-        Exit status of the first process that failed; 0 if none did.
-
-    Raises:
-        UsageError: there are fewer GPUs than processes.
+    Returns the exit status of the first process that failed; 0 if none did.
     """
     path = launch_configuration(configuration)
     import logging

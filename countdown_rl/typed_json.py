@@ -1,33 +1,49 @@
-"""Reading of JSON objects whose fields have the types of a TypedDict, which pydantic checks."""
+"""Reading of JSON objects whose fields have the types of a TypedDict, which pydantic checks.
+
+What is missing or damaged, in the file or in one field, is an ArtifactError.
+"""
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+from countdown_rl.errors import ArtifactError
 
 #: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
 MAX_DEPTH = 200
 
 
-def loads(data: bytes | str, hint: Any) -> Any:
-    """Return the JSON value *data*, which has the type *hint*.
+def read(file: Path, hint: Any = dict) -> dict[str, Any]:
+    """Return the JSON object in *file*, of the type *hint*."""
+    try:
+        return parse(file.read_bytes(), file, hint)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{file} is missing; download or make it again.") from error
 
-    Raises:
-        ValueError: it is no JSON, is nested too deep, or has another type; the text says which field.
-    """
+
+def parse(data: bytes | str, source: Path | str, hint: Any = dict, *, remedy: str = "make or download it again") -> Any:
+    """Return the JSON value *data*, of the type *hint*, read from *source*. *remedy* ends the error message."""
     try:
         value = json.loads(data)
-        problem = "nested too deep" if _deeper(value, MAX_DEPTH) else fault(value, hint)
+        fault = "nested too deep" if _deeper(value, MAX_DEPTH) else _type_fault(value, hint)
     except RecursionError:
-        problem = "nested too deep"
+        fault = "nested too deep"
     except ValueError as error:
-        problem = f"not JSON: {error}"
-    if problem is not None:
-        raise ValueError(problem)
+        fault = f"not JSON: {error}"
+    if fault:
+        raise ArtifactError(f"{source} is damaged ({fault}); {remedy}.")
     return value
 
 
-def fault(value: Any, hint: Any) -> str | None:
-    """Return what is wrong with *value* if its type is not *hint*, as a sentence that names the field."""
+def check_type(value: Any, hint: Any, source: Path | str) -> None:
+    """Check that *value*, read from *source*, has the type *hint*."""
+    if fault := _type_fault(value, hint):
+        raise ArtifactError(f"{source} is damaged ({fault}); make it again.")
+
+
+def _type_fault(value: Any, hint: Any) -> str | None:
+    """Return what is wrong with *value* if its type is not *hint*, naming the field."""
     from pydantic import ValidationError
 
     try:
@@ -40,7 +56,7 @@ def fault(value: Any, hint: Any) -> str | None:
     for key in fault["loc"]:
         if isinstance(key, int) or (isinstance(part, dict) and key in part):
             part = part[key]
-            names.append(str(key))
+            names.append(" ".join(str(key).split()))
     if fault["type"] == "missing":
         return f"no `{'.'.join([*names[1:], str(fault['loc'][-1])])}`"
     name = f"`{'.'.join(names[1:])}`" if names[1:] else "it"

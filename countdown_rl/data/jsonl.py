@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import jsonlines
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, typed_json
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
@@ -62,7 +62,7 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
     """The objects in a file that this tool wrote. Read as bytes: a text's lines also end at other characters, which a
     model may have written."""
     lines = path.read_bytes().splitlines()
-    return [artifacts.parse_json(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
+    return [typed_json.parse(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError
@@ -110,9 +110,9 @@ def read(path: Path, details: Any = _Details, fields: Any = _Sample) -> Result:
     """
     path = Path(path)
     manifest = artifacts.read(path, "eval")
-    metrics, samples = artifacts.read_json(path / DETAILS, details), jsonl.read_objects(path / SAMPLES)
+    metrics, samples = typed_json.read(path / DETAILS, details), jsonl.read_objects(path / SAMPLES)
     for number, sample in enumerate(samples, 1):
-        artifacts.check_type(sample, fields, f"{path / SAMPLES}, line {number},")
+        typed_json.check_type(sample, fields, f"{path / SAMPLES}, line {number},")
     if metrics["n"] < 1 or len(metrics["interval"]) != 2 or not samples or len(samples) % metrics["n"]:
         raise ArtifactError(f"{path} is damaged ({metrics['n']} puzzles, {len(samples)} samples); make it again.")
     return Result(metrics, samples, manifest=manifest, path=path)

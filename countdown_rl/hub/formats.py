@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest, ProvenanceEntry
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.evaluation.results import Result
@@ -140,7 +140,7 @@ def _format(path: Path) -> WeightFormat:
         return ADAPTER
     if any(path.glob("*.gguf")):
         return GGUF
-    method = (artifacts.read_json(path / "config.json").get("quantization_config") or {}).get("quant_method")
+    method = (typed_json.read(path / "config.json").get("quantization_config") or {}).get("quant_method")
     if method not in _METHODS:
         raise ArtifactError(f"{path} is quantized by {method}, which countdown-rl does not make; publish another.")
     return _METHODS[method]

@@ -22,7 +22,7 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import MANIFEST, Manifest, ProvenanceEntry
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
@@ -143,7 +143,7 @@ def verify(
     if artifacts.peek(folder) != "release":
         raise ArtifactError(f"{source} is no release of countdown-rl; give a directory that publish made, or its copy.")
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
-    artifacts.check_type(manifest.facts, _Facts, folder / MANIFEST)
+    typed_json.check_type(manifest.facts, _Facts, folder / MANIFEST)
     report = Verification(source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed)
     report.reasons += structure.faults(folder, manifest, links=revision is not None)
     if report.reasons:
@@ -195,7 +195,7 @@ def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, 
         if recorded.manifest.digest != manifest.inputs.get(key, {}).get("digest"):
             yield f"{key} is not the evaluation in the manifest"
         accuracy = sum(sample["correct"] for sample in recorded.samples) / len(recorded.samples)
-        for name, figures in ((DETAILS, metrics), (METRICS, artifacts.read_json(folder / key / METRICS))):
+        for name, figures in ((DETAILS, metrics), (METRICS, typed_json.read(folder / key / METRICS))):
             if abs(figures.get("accuracy", -1) - accuracy) > 1e-3 or figures.get("n") != metrics["n"]:
                 yield f"{key}/{name} has another accuracy than its samples"
     for entry in manifest.inputs.values():

@@ -39,9 +39,6 @@ def render(
     (Llama 3), put an empty thinking block before it (Qwen3) or close it. Where a template supports no system turn,
     that text opens the user turn. Encode the result with ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is
     the prompt that a program makes which knows nothing of the task.
-
-    Raises:
-        ModelError: the template fails.
     """
     import jinja2
 

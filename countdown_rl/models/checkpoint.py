@@ -92,10 +92,6 @@ def write(
     """Write the checkpoint described by *specs*, consuming *tensors* (in the same order) one at a time.
 
     One file up to *max_shard_size* bytes, else numbered shards with an index, as transformers names them.
-
-    Raises:
-        ModelError: a value is not finite.
-        ValueError: *tensors* does not match *specs*.
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 
@@ -126,11 +122,7 @@ def write(
 
 
 def check_finite(name: str, tensor: torch.Tensor) -> None:
-    """Check a tensor that is about to be written.
-
-    Raises:
-        ModelError: a value is NaN or infinite.
-    """
+    """Check that all values of a tensor that is about to be written are finite."""
     if tensor.is_floating_point() and tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
         raise ModelError(f"{name} holds values that are not finite, so nothing was written; train it again.")
 

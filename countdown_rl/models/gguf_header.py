@@ -18,11 +18,7 @@ _TEXT, _LIST = 8, 9
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the fields in the header of the GGUF *file*: numbers, texts, lists of numbers, and None for other lists.
-
-    Raises:
-        ModelError: it is no GGUF file, or its header is damaged.
-    """
+    """Return the fields in the header of the GGUF *file*: numbers, texts, lists of numbers; None for other lists."""
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise ModelError(f"{file} is not a GGUF file; give a directory, a .gguf file or a Hub id.")

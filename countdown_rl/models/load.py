@@ -24,12 +24,9 @@ _LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft
 
 @dataclass
 class Loaded:
-    """A model ready to run.
+    """A model ready to run, and a *note* for the user about its precision.
 
-    Attributes:
-        precision: resolved from the requested one.
-        storage: "bitsandbytes-nf4", "dequantized-nf4", "dequantized-w4a16" or "plain".
-        note: a sentence for the user about the precision, or "".
+    *storage* is "bitsandbytes-nf4", "dequantized-nf4", "dequantized-w4a16" or "plain".
     """
 
     model: Any
@@ -56,11 +53,7 @@ def silence_libraries() -> None:
 
 
 def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has none of its own).
-
-    Raises:
-        ModelError: there is none, or it cannot be read.
-    """
+    """The tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has none of its own)."""
     from transformers import AutoTokenizer
 
     path = local_path(ref)
@@ -104,9 +97,6 @@ def load_model(
         trainable: the adapter's own weights require gradients.
         sharded: leave the weights in main memory, from where FSDP gives each GPU its part.
         plain: hold NF4 values in plain layers on a GPU too.
-
-    Raises:
-        ModelError: the weights are incomplete or cannot be loaded.
     """
     import torch
 
@@ -131,11 +121,7 @@ def trained_precision(ref: ModelRef, precision: str) -> str:
 
 
 def device_name(name: str) -> str:
-    """Resolve *name* to a torch device; "auto" is a GPU where there is one.
-
-    Raises:
-        ModelError: this machine has no such device.
-    """
+    """Resolve *name* to a torch device; "auto" is a GPU where there is one."""
     import torch
 
     if name in ("auto", "cuda") and torch.cuda.is_available():
@@ -150,11 +136,7 @@ def device_name(name: str) -> str:
 
 
 def stored_format(ref: ModelRef) -> str:
-    """Storage format of the weights of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain".
-
-    Raises:
-        ModelError: they are quantized in an unsupported way.
-    """
+    """Storage format of the weights of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain"."""
     path = local_path(ref)
     if path.is_file():
         return "gguf"
@@ -208,26 +190,29 @@ def _load_base(
 
     from countdown_rl.models import nf4
 
-    stored = stored_format(ref)
-    precision, note = _resolve_precision(ref, stored, precision, device)
+    stored, note = stored_format(ref), ""
+    if stored == "w4a16" and precision == "nf4":
+        raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
+    if stored == "bitsandbytes-4bit" and precision == "auto":
+        precision = "nf4"
+    if precision == "nf4" and device.type == "mps":
+        precision, note = "bf16", "4-bit weights are not supported on an Apple GPU; using bf16."
     native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
     model = _read_weights(ref, stored, precision, home, trust_remote_code, native)
     dtype = compute_dtype(precision, device, model)
-    storage = "plain"
     if native:
         storage = "bitsandbytes-nf4"
         if stored == "gguf":
             nf4.quantize_layers(model, device)
     else:
+        storage = "dequantized-w4a16" if stored == "w4a16" else "plain"
         if stored == "bitsandbytes-4bit":
+            storage = "dequantized-nf4"
             model = model.dequantize(dtype)
             model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
         elif precision == "nf4":
-            nf4.fake_quantize_layers(model)
-        if stored == "bitsandbytes-4bit" or precision == "nf4":
             storage = "dequantized-nf4"
-        elif stored == "w4a16":
-            storage = "dequantized-w4a16"
+            nf4.fake_quantize_layers(model)
         nf4.cast(model, dtype)
         model = model.to(home)
     model.eval()
@@ -237,20 +222,9 @@ def _load_base(
     return Loaded(model, tokenizer, ref, precision, str(device), storage, note)
 
 
-def _resolve_precision(ref: ModelRef, stored: str, precision: str, device: Any) -> tuple[str, str]:
-    """The precision that *ref* can have on *device* ("auto" where any), and a note where it is not the wanted one."""
-    if stored == "w4a16" and precision == "nf4":
-        raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
-    four_bit = precision == "nf4" or (stored == "bitsandbytes-4bit" and precision == "auto")
-    if four_bit and device.type == "mps":
-        return "bf16", "4-bit weights are not supported on an Apple GPU; using bf16."
-    return ("nf4" if four_bit else precision), ""
-
-
 def _read_weights(
     ref: ModelRef, stored: str, precision: str, device: Any, trust_remote_code: bool, native: bool
 ) -> Any:
-    """Read the weights of *ref*."""
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
 

@@ -37,9 +37,6 @@ def save(
     """Write the adapter of the PEFT *model* to *directory*, with *base* as its base model.
 
     The bytes depend on the weights alone. *weights* is the state of the whole model, where *model* itself is sharded.
-
-    Raises:
-        ModelError: a weight is not finite.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
@@ -71,13 +68,9 @@ def loading_code(directory: Path, base: ModelRef) -> str:
 
 
 class Adapter:
-    """The adapter in a directory.
+    """The adapter in a directory: *names* of its tensors, and *modules*, the names of those that have LoRA.
 
-    Attributes:
-        config: its ``adapter_config.json``.
-        names: the names of its tensors.
-        modules: the names of the modules that have LoRA.
-        is_plain: it is LoRA alone, which :meth:`merge` adds. PEFT merges others.
+    Where it *is_plain* LoRA, :meth:`merge` adds it; PEFT merges others.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -107,11 +100,7 @@ class Adapter:
         raise ModelError(f"{self.directory} uses {unsupported}, so it cannot be merged here.")
 
     def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """Return the merged value, in fp32, of parameter *name* if it has plain LoRA, else *weight*.
-
-        Raises:
-            ModelError: the shapes do not match.
-        """
+        """Return the merged value, in fp32, of parameter *name* if it has plain LoRA, else *weight*."""
         module = name.removesuffix(".weight")
         if module not in self.modules:
             return weight

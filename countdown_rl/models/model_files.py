@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from countdown_rl import artifacts
+from countdown_rl import typed_json
 from countdown_rl.errors import ModelError
 from countdown_rl.models import gguf_header
 
@@ -71,14 +71,9 @@ class _Index(TypedDict):
 
 
 def config(directory: Path) -> dict[str, Any]:
-    """Return the ``config.json`` of the checkpoint in *directory*.
-
-    Raises:
-        ArtifactError: it is missing or a field has the wrong type.
-        ModelError: it has a size beyond all models, or names other files of weights.
-    """
+    """Return the ``config.json`` of the checkpoint in *directory*."""
     file = directory / "config.json"
-    values = artifacts.read_json(file, Config)
+    values = typed_json.read(file, Config)
     if "transformers_weights" in values:
         raise ModelError(f"{file} names a file of weights (transformers_weights), which is not supported; remove it.")
     _check_sizes(file, values)
@@ -86,46 +81,29 @@ def config(directory: Path) -> dict[str, Any]:
 
 
 def adapter_config(directory: Path) -> dict[str, Any]:
-    """Return the ``adapter_config.json`` of the adapter in *directory*.
-
-    Raises:
-        ArtifactError: it is missing or a field has the wrong type.
-    """
-    return artifacts.read_json(directory / "adapter_config.json", AdapterConfig)
+    """Return the ``adapter_config.json`` of the adapter in *directory*."""
+    return typed_json.read(directory / "adapter_config.json", AdapterConfig)
 
 
 def generation_config(directory: Path) -> dict[str, Any]:
-    """Return the ``generation_config.json`` of the checkpoint in *directory*; empty where it has none.
-
-    Raises:
-        ArtifactError: a field has the wrong type.
-    """
+    """Return the ``generation_config.json`` of the checkpoint in *directory*; empty where it has none."""
     file = directory / "generation_config.json"
-    return artifacts.read_json(file, GenerationConfig) if file.is_file() else {}
+    return typed_json.read(file, GenerationConfig) if file.is_file() else {}
 
 
 def gguf_config(file: Path) -> dict[str, Any]:
-    """Return the fields in the header of the GGUF *file*; see :func:`gguf_header.read`.
-
-    Raises:
-        ModelError: it is damaged, or has a size beyond all models.
-    """
+    """Return the fields in the header of the GGUF *file*; see :func:`gguf_header.read`."""
     values = gguf_header.read(file)
     _check_sizes(file, values)
     return values
 
 
 def shards(directory: Path) -> list[Path]:
-    """Return the safetensors files of the checkpoint or adapter in *directory*.
-
-    Raises:
-        ArtifactError: the index of the shards is damaged.
-        ModelError: it names something other than safetensors files of *directory*.
-    """
+    """Return the safetensors files of the checkpoint or adapter in *directory*."""
     index = directory / INDEX
     if not index.is_file():
         return [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else sorted(directory.glob("*.safetensors"))
-    names = sorted(set(artifacts.read_json(index, _Index)["weight_map"].values()))
+    names = sorted(set(typed_json.read(index, _Index)["weight_map"].values()))
     for name in names:
         if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
             raise ModelError(f"{index} names {name}, and only safetensors files beside it are read; remove it.")
@@ -133,11 +111,7 @@ def shards(directory: Path) -> list[Path]:
 
 
 def check_files(directory: Path) -> None:
-    """Check all files that are read here of the checkpoint in *directory*.
-
-    Raises:
-        CountdownError: one is damaged, or weights are named that are not safetensors of *directory*.
-    """
+    """Check all files that are read here of the checkpoint in *directory*."""
     config(directory)
     generation_config(directory)
     shards(directory)
@@ -150,9 +124,6 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
 
     All loading by transformers goes through here. Without an explicit False it asks on the terminal whether to run
     code of the model.
-
-    Raises:
-        CountdownError: a file is damaged, names files that are not safetensors of this directory, or needs code.
     """
     if path.is_file():
         options, path = {"gguf_file": path.name} | options, path.parent

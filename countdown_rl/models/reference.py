@@ -36,13 +36,8 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 class ModelRef:
     """A resolved model reference.
 
-    Attributes:
-        source: the reference as it was given.
-        kind: "shipped", "directory", "gguf", "hub" or "adapter".
-        path: the directory or GGUF file; None for a Hub id whose files have not been downloaded.
-        revision: the Hub commit.
-        base: the model that an adapter adapts.
-        manifest: that of an artifact of this tool.
+    *source* is the reference as it was given, *kind* is "shipped", "directory", "gguf", "hub" or "adapter". *path* is
+    None for a Hub id whose files have not been downloaded, *revision* the Hub commit.
     """
 
     source: str
@@ -105,14 +100,7 @@ class ModelRef:
 
 
 def resolve(source: str, *, revision: str | None = None) -> ModelRef:
-    """Find the model that *source* names and check that its files are complete.
-
-    Raises:
-        ModelError: nothing is there, or it cannot be loaded.
-        ArtifactError: an artifact of this tool is damaged or of the wrong kind, or the base that an adapter was
-            trained over has changed.
-        UsageError: *revision* is given for something that is not on the Hub.
-    """
+    """Find the model that *source* names and check that its files are complete."""
     path = Path(source).expanduser()
     if revision is not None and _is_local(source):
         raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
@@ -121,7 +109,8 @@ def resolve(source: str, *, revision: str | None = None) -> ModelRef:
             raise ModelError(f"the weights of {source} are missing from this installation; install countdown-rl again.")
         return ModelRef(source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model"))
     if path.is_file():
-        return _gguf_file(source, path)
+        gguf_config(path)
+        return ModelRef(source, "gguf", path)
     if path.is_dir():
         return _directory(source, path)
     # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
@@ -143,34 +132,19 @@ def resolve(source: str, *, revision: str | None = None) -> ModelRef:
 
 
 def local_path(ref: ModelRef) -> Path:
-    """The directory (or GGUF file) that holds the model's files; a Hub model is downloaded first.
-
-    Raises:
-        ModelError: the Hub cannot be reached, or refuses.
-    """
-    return ref.path if ref.path is not None else download(ref.source, ref.revision)
+    """The directory (or GGUF file) that holds the model's files; a Hub model is downloaded first."""
+    return ref.path or download(ref.source, ref.revision)
 
 
 def without_weights(ref: ModelRef) -> ModelRef:
-    """*ref* with all files but the weights downloaded: enough for its configuration and tokenizer.
-
-    Raises:
-        ModelError: the Hub cannot be reached, or refuses.
-    """
+    """*ref* with all files but the weights downloaded: enough for its configuration and tokenizer."""
     base = without_weights(ref.base) if ref.base is not None else None
-    path = (
-        ref.path if ref.path is not None else download(ref.source, ref.revision, ignored=[*_IGNORED, "*.safetensors"])
-    )
+    path = ref.path or download(ref.source, ref.revision, ignored=[*_IGNORED, "*.safetensors"])
     return replace(ref, path=path, base=base)
 
 
 def _is_local(source: str) -> bool:
     return source in SHIPPED or Path(source).expanduser().exists()
-
-
-def _gguf_file(source: str, path: Path) -> ModelRef:
-    gguf_config(path)
-    return ModelRef(source, "gguf", path)
 
 
 def _directory(source: str, path: Path) -> ModelRef:
@@ -183,7 +157,7 @@ def _directory(source: str, path: Path) -> ModelRef:
     if not (path / "config.json").is_file():
         gguf_files = sorted(path.glob("*.gguf"))
         if len(gguf_files) == 1:
-            return replace(_gguf_file(source, gguf_files[0]), manifest=manifest)
+            return replace(resolve(str(gguf_files[0])), source=source, manifest=manifest)
         raise ModelError(f"{source} has no config.json, so it is not a model; give the directory of a checkpoint.")
     if not any(path.glob("*.safetensors")):
         contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
@@ -255,9 +229,6 @@ def download(
 ) -> Path:
     """Download the files of a Hub model whose names match a pattern in *allowed* and none in *ignored*; return the
     directory, named by the commit.
-
-    Raises:
-        ModelError: the Hub cannot be reached, or refuses.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HTTPError

@@ -38,11 +38,7 @@ class ModelShape:
 
 
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
-    """Read the transformers configuration of the checkpoint directory, or GGUF file, at *path*.
-
-    Raises:
-        ModelError: it is missing or damaged, of an unknown architecture, or needs code of its own.
-    """
+    """Read the transformers configuration of the checkpoint directory, or GGUF file, at *path*."""
     from transformers import AutoConfig
 
     try:

@@ -19,11 +19,7 @@ GROUP_SIZES = (128, 64, 32)
 
 
 def group_size(widths: Collection[int]) -> int:
-    """The largest group size that divides all of these row *widths*, ignoring widths that none divides.
-
-    Raises:
-        ModelError: none divides any of them.
-    """
+    """The largest group size that divides all of these row *widths*, ignoring widths that none divides."""
     widths = [width for width in widths if width % GROUP_SIZES[-1] == 0]
     if not widths:
         raise ModelError(

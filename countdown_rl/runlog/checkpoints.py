@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
+from countdown_rl import artifacts, processes, typed_json
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.formatting import flag
 
@@ -195,7 +195,7 @@ def _of_rank_0(value: bool) -> bool:
 def _recorded(checkpoint: Path) -> dict[str, str] | None:
     """The digests of the files of *checkpoint* by their names; None if it is not complete."""
     try:
-        return artifacts.read_json(checkpoint / MARK, dict[str, str])
+        return typed_json.read(checkpoint / MARK, dict[str, str])
     except ArtifactError:
         return None
 
