@@ -40,13 +40,11 @@ def render(
     that text opens the user turn. Encode the result with ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is
     the prompt that a program makes which knows nothing of the task.
     """
-    import jinja2
-
     turns = [dict(message) for message in messages]
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
     try:
         text = _apply(tokenizer, turns, arguments)
-    except jinja2.TemplateError as error:
+    except Exception as error:  # jinja2's own, and whatever the expressions of the template raise
         raise ModelError(f"the chat template of the model fails: {first_line(error)}") from error
     # The generation prompt of a reasoning model may open <think> itself; the prefill must not open it again.
     if OPEN_THINK in prefill and text.rstrip().endswith(OPEN_THINK):
@@ -79,27 +77,18 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
-    import jinja2
-
     def apply(turns: list[dict[str, str]]) -> str:
         template = None if tokenizer.chat_template else PLAIN
-        try:
-            text: str = tokenizer.apply_chat_template(
-                turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
-            )
-        except jinja2.TemplateError:
-            raise
-        except Exception as error:  # whatever its expressions raise
-            raise jinja2.TemplateError(f"{type(error).__name__}: {first_line(error)}") from error
+        text: str = tokenizer.apply_chat_template(
+            turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
+        )
         return text
 
-    system = turns[0]["content"] if turns[0]["role"] == "system" else None
-    try:
-        text = apply(turns)
-        if system is None or system.strip() in text:
+    head = turns[0]
+    if head["role"] != "system":
+        return apply(turns)
+    with suppress(Exception):  # raised by templates without a system role
+        if head["content"].strip() in (text := apply(turns)):
             return text
-    except jinja2.TemplateError:  # raised by templates without a system role
-        if system is None:
-            raise
-    head, first, *rest = turns
+    _, first, *rest = turns
     return apply([{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest])

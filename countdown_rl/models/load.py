@@ -91,12 +91,9 @@ def load_model(
     """Load *ref* in *precision* ("auto", "nf4", "bf16" or "fp32") on *device* ("auto", "cpu", "cuda", "mps").
 
     "auto" is bf16 on a GPU; on a CPU it is fp32 for small models and bf16 for large ones. A 4-bit checkpoint stays
-    4-bit, and the base of an adapter gets the precision it was trained in.
-
-    Args:
-        trainable: the adapter's own weights require gradients.
-        sharded: leave the weights in main memory, from where FSDP gives each GPU its part.
-        plain: hold NF4 values in plain layers on a GPU too.
+    4-bit, and the base of an adapter gets the precision it was trained in. Where *trainable*, the adapter's weights
+    require gradients. *sharded* leaves the weights in main memory, from where FSDP gives each GPU its part. *plain*
+    holds NF4 values in plain layers on a GPU too.
     """
     import torch
 

@@ -227,9 +227,7 @@ def _cached(source: str, revision: str | None) -> ModelRef:
 def download(
     source: str, revision: str | None, *, allowed: list[str] | None = _ALLOWED, ignored: list[str] | None = _IGNORED
 ) -> Path:
-    """Download the files of a Hub model whose names match a pattern in *allowed* and none in *ignored*; return the
-    directory, named by the commit.
-    """
+    """Download the files of a Hub model that match *allowed* and not *ignored*, to a directory named by the commit."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
