@@ -60,12 +60,15 @@ AnyRow = TypeVar("AnyRow", bound=StepRow | SftRow)
 COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "groups")
 #: Prefix of the column of a group's value: ``correct_numbers_4``.
 GROUP = "correct_"
+#: Characters that no column has: the report shows columns.
+_NO_NAME = r"[^\w.+-]+"
 
 
 def group_columns(row: Row) -> tuple[str, ...]:
-    """The columns that the *row* of a task counts in: one for each main group."""
+    """The columns that the *row* of a task counts in: one for each main group, its value in characters of a name."""
     task = task_of({"task": row.task})
-    return tuple(f"{GROUP}{group}_{value}" for group, value in row.groups.items() if task.group(group).main)
+    groups = {group: value for group, value in row.groups.items() if task.group(group).main}
+    return tuple(f"{GROUP}{group}_{re.sub(_NO_NAME, '-', value)}" for group, value in groups.items())
 
 
 def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
@@ -129,7 +132,7 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
         shares = tuple(name for name in names if name.startswith(GROUP))
         if not set(_columns(kind, required=True)) <= set(names) - set(shares) <= set(_columns(kind)):
             raise InputError(f"{path} is not a training log of this version of countdown-rl.")
-        if name := next((name for name in shares if not re.fullmatch(r"[\w.+-]+", name)), None):
+        if name := next((name for name in shares if re.search(_NO_NAME, name)), None):
             raise InputError(f"{path} has the column {name!r}, which is no name of a group; remove it.")
         try:
             return [_row(line, shares, kind) for line in reader]

@@ -59,6 +59,11 @@ class CountdownRow(Row):
             raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits")
         if target is None or target < 1:
             raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
+        if fields.get("needs") not in (None, "add-sub", "mul-div"):
+            raise InputError("`needs` should be add-sub or mul-div")
+        solutions = fields.get("solutions")
+        if solutions is not None and (type(solutions) is not int or solutions < 0):
+            raise InputError("`solutions` should be a whole number from 0 on")
         super().__init__({**fields, "nums": nums, "target": target})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))

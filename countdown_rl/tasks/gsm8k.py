@@ -36,6 +36,8 @@ class Gsm8kRow(Row):
         super().__init__(fields)
         if not isinstance(fields.get("question"), str) or not isinstance(fields.get("gold"), str):
             raise InputError("a gsm8k row needs `question` and `gold`, both text")
+        if re.search("[\ud800-\udfff]", fields["question"]):  # JSON may hold it, a tokenizer takes no such text
+            raise InputError("`question` has half of a surrogate pair, which is no character")
         try:
             self.gold = Fraction(fields["gold"] if _GOLD(fields["gold"]) else "")
         except (ValueError, ZeroDivisionError):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -34,3 +35,14 @@ def test_rows_count_in_the_columns_of_the_main_groups_of_their_task():
     puzzle = parse_row({"nums": [1, 2, 3], "target": 7, "needs": "mul-div", "solutions": 1})
     assert log.group_columns(puzzle) == ("correct_numbers_3", "correct_needs_mul-div")
     assert log.group_columns(parse_row({"task": "gsm8k", "question": "?", "gold": "7"})) == ()
+
+
+def test_the_value_of_a_group_becomes_a_name_of_a_column(tmp_path):
+    row = log.StepRow(1, 0.0, 0, 0, 10, 0, 1, None, None, 0, 1e-4, 1, 1, 0, 0)
+
+    class WordRow(type(parse_row({"nums": [1], "target": 1}))):
+        groups: ClassVar = {"numbers": "one, two"}
+
+    (column,) = log.group_columns(WordRow({"nums": [1], "target": 1}))
+    log.write(tmp_path / "log.csv", [replace(row, groups={column: 0.5})])
+    assert log.read(tmp_path / "log.csv")[0].groups == {"correct_numbers_one-two": 0.5}
