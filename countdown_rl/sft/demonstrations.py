@@ -31,12 +31,14 @@ class Demonstration:
     Attributes:
         place: for error messages, such as ``demos.jsonl, row 3``.
         row: the row of the task, where the demonstration names it.
+        generated: a baseline wrote it, so that nobody can shorten it.
     """
 
     place: str
     prompt: str | Messages
     completion: str
     row: Row | None
+    generated: bool = False
 
 
 @dataclass
@@ -122,7 +124,7 @@ def _by_baseline(options: SftOptions, data: Path) -> Iterator[Demonstration]:
     for index, row in enumerate(rows):
         seed = f"{options.seed} {index}"
         completion = policy.complete(row, seed) if policy else baselines.complete(baseline, row, seed)
-        yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row)
+        yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row, generated=True)
 
 
 def _parsed(source: str, rows: Iterable[external.Published]) -> Iterator[Demonstration]:
@@ -175,30 +177,38 @@ def end_of_turn(tokenizer: Any) -> str:
     return rest or str(tokenizer.eos_token)
 
 
-def tokenize(demonstrations: Sequence[Demonstration], tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:
+def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:
     """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
 
-    Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn.
+    Prompt and completion are encoded one by one, as in inference. A completion ends with the end of its turn. Those of
+    a baseline that are longer than *max_length* are left out.
 
     Raises:
-        InputError: one is longer than *max_length*; the text names it.
+        InputError: another one is longer than *max_length*, and the text names it; or none is left.
     """
     end = end_of_turn(tokenizer)
     start = tokenizer.decode(tokenizer("")["input_ids"])  # what the tokenizer puts before a text
     prompts = []
-    for demonstration in demonstrations:
+    for demonstration in known.kept:
         if isinstance(demonstration.prompt, str):
             prompts.append(start + demonstration.prompt.removeprefix(start))
         else:
             prompts.append(chat_template.render(tokenizer, demonstration.prompt))
-    completions = [each.completion.removesuffix(end) + end for each in demonstrations]
+    completions = [each.completion.removesuffix(end) + end for each in known.kept]
     encoded = (tokenizer(texts, add_special_tokens=False)["input_ids"] for texts in (prompts, completions))
-    examples = []
-    for demonstration, prompt, completion in zip(demonstrations, *encoded, strict=True):
+    examples, kept = [], []
+    for demonstration, prompt, completion in zip(known.kept, *encoded, strict=True):
         if (length := len(prompt) + len(completion)) > max_length:
+            if demonstration.generated:
+                known.left_out["too long"] += 1
+                continue
             raise InputError(
                 f"{demonstration.place}: prompt and completion have {length} tokens, more than --max-length "
                 f"{max_length}; raise it, or remove that row."
             )
+        kept.append(demonstration)
         examples.append({"input_ids": prompt + completion, "labels": [-100] * len(prompt) + completion})
+    if not kept:
+        raise InputError(f"all demonstrations are longer than --max-length {max_length}; raise it.")
+    known.kept = kept
     return examples

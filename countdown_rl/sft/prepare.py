@@ -86,7 +86,7 @@ def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambd
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     parameters = shape.skeleton(config, trust_remote_code=run.trust_remote_code).num_parameters()
     tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
-    examples = dataset(demonstrations.tokenize(known.kept, tokenizer, options.max_length), options)
+    examples = dataset(demonstrations.tokenize(known, tokenizer, options.max_length), options)
     context = shape.ModelShape.of(config).context_length
     longest = max(map(len, examples["input_ids"]))
     if context and longest > context:

@@ -1,6 +1,7 @@
 """Demonstrations in every format, and those that are left out or refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import chat_template
 from countdown_rl.sft import demonstrations
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.sft.demonstrations import Demonstrations
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
 
@@ -43,13 +45,13 @@ def text(tokenizer, ids):
     ],
 )
 def test_every_format_of_trl_is_the_same_example(tokenizer, fields):
-    (example,) = demonstrations.tokenize([demonstrations.parse(fields, "row 1")], tokenizer, 100)
+    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(fields, "row 1")]), tokenizer, 100)
     assert text(tokenizer, example["input_ids"]) == "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
     assert text(tokenizer, [label for label in example["labels"] if label != -100]) == "a<|end|>"
 
 
 def test_of_a_row_the_task_writes_the_prompt(tokenizer):
-    (example,) = demonstrations.tokenize([demonstrations.parse(RIGHT, "row 1")], tokenizer, 1_000)
+    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(RIGHT, "row 1")]), tokenizer, 1_000)
     learned = [label for label in example["labels"] if label != -100]
     assert text(tokenizer, learned) == RIGHT["completion"] + "<|end|>"
     prompt = example["input_ids"][: -len(learned)]
@@ -87,7 +89,16 @@ def test_what_is_no_demonstration_is_named_by_its_place(tmp_path, fields):
 
 def test_a_demonstration_that_is_too_long_is_named(tokenizer):
     with pytest.raises(InputError, match=r"row 7: .* tokens, more than --max-length 20"):
-        demonstrations.tokenize([demonstrations.parse(RIGHT, "row 7")], tokenizer, 20)
+        demonstrations.tokenize(Demonstrations([demonstrations.parse(RIGHT, "row 7")]), tokenizer, 20)
+
+
+def test_one_of_a_baseline_that_is_too_long_is_left_out(tokenizer):
+    short, long = (demonstrations.parse(RIGHT | {"completion": text}, "row") for text in ("a", "a" * 500))
+    known = Demonstrations([short, replace(long, generated=True)])
+    assert len(demonstrations.tokenize(known, tokenizer, 400)) == 1
+    assert (known.kept, known.left_out["too long"]) == ([short], 1)
+    with pytest.raises(InputError, match="--max-length"):
+        demonstrations.tokenize(Demonstrations([replace(long, generated=True)]), tokenizer, 400)
 
 
 def test_there_must_be_a_source():

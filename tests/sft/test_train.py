@@ -18,6 +18,7 @@ from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft import demonstrations, prepare, train, tuning
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.sft.demonstrations import Demonstrations
 from countdown_rl.sft.prepare import Run
 from tests.support import tiny_llama
 
@@ -157,7 +158,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
         trainer.compute_loss(trainer.model, batch, num_items_in_batch=count).backward()
         return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
 
-    examples = prepare.dataset(demonstrations.tokenize(kept, tokenizer, 400), options)
+    examples = prepare.dataset(demonstrations.tokenize(Demonstrations(kept), tokenizer, 400), options)
     expected = gradient(theirs, list(theirs.train_dataset))
     torch.testing.assert_close(gradient(ours, list(examples)), expected, rtol=1e-4, atol=1e-6)
 
