@@ -23,8 +23,11 @@ Model = Annotated[str, option("Name of the shipped model, directory of a stage, 
 Out = Annotated[Path, option("Directory to write.")]
 Revision = Annotated[str | None, option("Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
-Checkpoints = Annotated[Path, option("Directory of the checkpoints of an unfinished run.", RUN)]
-Log = Annotated[Path, option("CSV log.", RUN)]
+Checkpoints = Annotated[
+    Path | None, option("Directory of the checkpoints of an unfinished run.", RUN, show_default="beside the log")
+]
+#: By default a run with another --out leaves the log of the pipeline alone.
+Log = Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")]
 
 
 @dataclass(frozen=True)

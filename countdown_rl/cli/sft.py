@@ -26,8 +26,8 @@ def sft(
         option("Data directory: its test puzzles are kept out, its validation puzzles evaluated.", DEMONSTRATIONS),
     ] = None,
     options: SftOptions,
-    log: parameters.Log = Path("artifacts/sft-run/log.csv"),
-    checkpoints: parameters.Checkpoints = Path("artifacts/sft-run/checkpoints"),
+    log: parameters.Log = None,
+    checkpoints: parameters.Checkpoints = None,
     processing: parameters.RunOptions,
 ) -> None:
     """Fine-tune a model on demonstrations.
@@ -43,6 +43,8 @@ def sft(
         countdown-rl sft --model Qwen/Qwen3-8B --from demos.parquet --check
         countdown-rl sft --demonstrator solver --data artifacts/data
     """
+    log = log or Path(f"{out}-run", "log.csv")
+    checkpoints = checkpoints or log.with_name("checkpoints")
     processing.start_processes()
     from countdown_rl.sft import prepare
     from countdown_rl.sft import train as training

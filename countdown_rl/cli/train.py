@@ -38,15 +38,15 @@ def train(
     ] = None,
     as_json: parameters.AsJson = False,
     options: TrainOptions,
-    log: parameters.Log = Path("artifacts/train/log.csv"),
-    checkpoints: parameters.Checkpoints = Path("artifacts/train/checkpoints"),
+    log: parameters.Log = None,
+    checkpoints: parameters.Checkpoints = None,
     processing: parameters.RunOptions,
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
 
     With --precision nf4 the frozen base is held in 4 bits; on a CPU its values are rounded once and de-quantized
     for computation. An interrupted run continues when the same command is run again. Samples of completions (see
-    countdown-rl samples) are written beside the log.
+    countdown-rl samples) are written beside the log, which is artifacts/train/log.csv without --out and --log.
 
     Examples:
         countdown-rl train --model countdown-tiny --data artifacts/data
@@ -54,6 +54,8 @@ def train(
         countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check
         countdown-rl train --model Qwen/Qwen3-8B --processes 8 --launch zero2
     """
+    log = log or (Path(f"{out}-run") if out else Path("artifacts/train")) / "log.csv"
+    checkpoints = checkpoints or log.with_name("checkpoints")
     out = out or Path("artifacts", options.kind)
     if not processes.launched():
         options.micro_batches(processing.processes)

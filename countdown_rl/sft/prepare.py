@@ -66,6 +66,7 @@ class Prepared:
 def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> Prepared:
     """Check everything that *run* needs before its weights are loaded; nothing is written."""
     processes.ignore_scheduler()
+    processes.use_one_gpu()
     if options.batch_size % (options.micro_batch * run.processes):
         raise UsageError(
             f"{run.processes} processes cannot share {options.batch_size} demonstrations evenly in batches of "
