@@ -21,7 +21,7 @@ from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task, resolve
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
-_UNRECORDED = ("workers", "from_", "test_from", "exclude")
+UNRECORDED = ("workers", "from_", "test_from", "exclude")
 
 #: Called with the count of rows so far, and of all.
 OnRow = Callable[[int, int], None]
@@ -119,7 +119,7 @@ def _task_options() -> set[str]:
 
 
 def _recorded(options: DataOptions, task: Task) -> dict[str, Any]:
-    unrecorded = {*_UNRECORDED, *(_task_options() - task.data_options)}
+    unrecorded = {*UNRECORDED, *(_task_options() - task.data_options)}
     return {key: value for key, value in asdict(options).items() if key not in unrecorded and value not in (None, ())}
 
 

@@ -40,6 +40,7 @@ from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Decoding
 from countdown_rl.models import chat_template, load, model_files, reference
 from countdown_rl.models.reference import ModelRef
+from countdown_rl.options import field_hints
 from countdown_rl.report.demo import INDEX
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
@@ -260,6 +261,11 @@ def _generator(source: ProvenanceEntry) -> DataOptions | None:
     recorded: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in source.options.items()
     }
+    if local := sorted(recorded.keys() & set(build.UNRECORDED)):  # it would read files, or start processes
+        raise ArtifactError(f"the manifest of {source.name} has the option {local[0]}, which no manifest has.")
+    hints = field_hints(DataOptions)
+    for key in sorted(recorded.keys() & hints.keys()):
+        typed_json.check_type(recorded[key], hints[key], f"the option {key} in the manifest of {source.name}")
     try:
         options = DataOptions(**recorded)
     except (TypeError, UsageError) as error:

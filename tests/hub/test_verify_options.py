@@ -1,0 +1,30 @@
+"""Options in the manifest of a release, which its publisher may have written by hand."""
+
+import pytest
+
+from countdown_rl.artifacts import ProvenanceEntry
+from countdown_rl.errors import ArtifactError
+from countdown_rl.hub import verify
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"from_": "/etc/passwd"},
+        {"test_from": "/etc/passwd"},
+        {"exclude": ["/etc/passwd"]},
+        {"workers": 10_000},
+        {"n": "many"},
+        {"size": 4},
+        {"seed": None},
+    ],
+)
+def test_options_that_read_files_or_are_of_another_type_are_refused(options):
+    with pytest.raises(ArtifactError, match=next(iter(options))):
+        verify._generator(ProvenanceEntry("data", "data", "d", options={"n": 10} | options))
+
+
+def test_options_of_gen_data_are_read_back():
+    recorded = {"n": 50, "size": ["4", "5=2"], "impossible": 0, "preset": "tv", "seed": 1}
+    options = verify._generator(ProvenanceEntry("data", "data", "d", options=recorded))
+    assert (options.n, options.size, options.preset) == (50, ("4", "5=2"), "tv")
