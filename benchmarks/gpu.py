@@ -242,7 +242,7 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
         save_steps=0,
     )
     place = settings.place
-    run = prepare.Run(model=str(model), data=data, out=place / "adapter", checkpoints=place / "kept")
+    run = prepare.TrainRun(model=str(model), data=data, out=place / "adapter", checkpoints=place / "kept")
     prepared = prepare.prepare(run, options)
     rows = train.train(prepared).rows
     last = rows[-1]
@@ -348,7 +348,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
     original, rollouts.Rollouts.complete = rollouts.Rollouts.complete, completions
     try:
         paths = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
-        train.train(prepare.prepare(prepare.Run(model=str(adapter), data=data, **paths), options))
+        train.train(prepare.prepare(prepare.TrainRun(model=str(adapter), data=data, **paths), options))
         loaded = load.load_model(reference.resolve(str(adapter)), precision="nf4", trainable=True)
         rows = jsonl.read_rows(data / "train.jsonl")
         order = in_turn(len(rows), options.seed)

@@ -218,7 +218,7 @@ def ours(options, model, data, course):
 
         course.clock.go()
         try:
-            run = prepare.Run(
+            run = prepare.TrainRun(
                 model=model,
                 data=data,
                 out=place / "adapter",

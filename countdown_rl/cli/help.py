@@ -30,7 +30,7 @@ class Command(_Panels, TyperCommand):
     """A command whose help has panels."""
 
 
-class Group(_Panels, TyperGroup):
+class CommandGroup(_Panels, TyperGroup):
     """The list of commands, in panels."""
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from countdown_rl import processes
-from countdown_rl.cli.help import Command, Group, as_command
+from countdown_rl.cli.help import Command, CommandGroup, as_command
 from countdown_rl.errors import CountdownError, UsageError
 
 COMMANDS = {
@@ -49,7 +49,7 @@ _PLAIN = {"−": "-", "×": "*", "÷": "/", "→": "->", "✓": "+", "✗": "x",
 
 app = typer.Typer(
     name="countdown-rl",
-    cls=Group,
+    cls=CommandGroup,
     help="Post-train a language model with GRPO on the Countdown numbers puzzle, from data to a published model.",
     epilog="Each stage reads the paths given as options and writes one directory.",
     no_args_is_help=True,

@@ -49,7 +49,7 @@ def sft(
     from countdown_rl.sft import prepare
     from countdown_rl.sft import train as training
 
-    run = prepare.Run(
+    run = prepare.SftRun(
         model=model,
         files=files,
         data=data,

@@ -11,7 +11,7 @@ from countdown_rl.runlog.log import StepRow
 from countdown_rl.training.config import TrainOptions
 
 if TYPE_CHECKING:
-    from countdown_rl.training.prepare import Prepared
+    from countdown_rl.training.prepare import PreparedTraining
 
 #: Parts of the memory estimate, in words.
 _PARTS = {
@@ -71,7 +71,7 @@ def train(
     from countdown_rl.training import prepare
     from countdown_rl.training import train as training
 
-    run = prepare.Run(
+    run = prepare.TrainRun(
         model=model,
         data=data,
         out=out,
@@ -112,7 +112,7 @@ def train(
     console.result(about | {"memory": result.memory} | facts, as_json=as_json)
 
 
-def _show_memory(prepared: "Prepared", *, as_json: bool) -> None:
+def _show_memory(prepared: "PreparedTraining", *, as_json: bool) -> None:
     """Print the result of a check; warn if this machine has too little memory."""
     console.note(
         f"{prepared.ref.portable_source}: {prepared.architecture}, {prepared.trainable:,} of {prepared.parameters:,} "

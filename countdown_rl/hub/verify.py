@@ -65,7 +65,7 @@ class _Facts(TypedDict, total=False):
     formats: Required[dict[str, str]]
 
 
-class _Details(TypedDict, total=False):
+class _ReleaseDetails(TypedDict, total=False):
     n: Required[int]
     accuracy: Required[float]
     interval: Required[list[float]]
@@ -74,7 +74,7 @@ class _Details(TypedDict, total=False):
     precision: str
 
 
-class _Sample(TypedDict, total=False):
+class _ReleaseSample(TypedDict, total=False):
     completion: Required[str]
     correct: Required[bool]
 
@@ -151,7 +151,7 @@ def verify(
         return report
     keys = {location: evaluation_key(location) for location in manifest.facts["formats"]}
     evaluations = {
-        where: results.read(folder / key, _Details, _Sample)
+        where: results.read(folder / key, _ReleaseDetails, _ReleaseSample)
         for where, key in keys.items()
         if f"{key}/{DETAILS}" in manifest.files
     }

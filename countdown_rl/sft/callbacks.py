@@ -57,7 +57,7 @@ def check_finite(step: int, logs: dict[str, Any], *names: str) -> None:
             )
 
 
-class Recorder(Saver):
+class SftRecorder(Saver):
     """The same for ``sft``, with a row of the log for each step.
 
     Attributes:

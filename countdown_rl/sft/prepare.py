@@ -18,7 +18,7 @@ from countdown_rl.tasks.task import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(tuning.Run):
+class SftRun(tuning.Run):
     """A run of ``sft``.
 
     Attributes:
@@ -31,7 +31,7 @@ class Run(tuning.Run):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSft:
     """A run that can start.
 
     Attributes:
@@ -42,7 +42,7 @@ class Prepared:
         longest: tokens of the longest example.
     """
 
-    run: Run
+    run: SftRun
     options: SftOptions
     ref: reference.ModelRef
     demonstrations: Demonstrations
@@ -63,7 +63,7 @@ class Prepared:
         return {"model": self.ref.portable_source, "demonstrations": self.demonstrations.facts()} | values
 
 
-def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> Prepared:
+def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> PreparedSft:
     """Check everything that *run* needs before its weights are loaded; nothing is written."""
     processes.ignore_scheduler()
     processes.use_one_gpu()
@@ -95,7 +95,7 @@ def prepare(run: Run, options: SftOptions, on_row: Callable[[int], None] = lambd
     inputs = {"model": ref.as_input()} | inputs
     store = tuning.checkpoints(run, options, inputs)
     steps_per_epoch = ceil(len(examples) / options.batch_size)
-    return Prepared(
+    return PreparedSft(
         run=run,
         options=options,
         ref=ref,

@@ -18,7 +18,7 @@ from countdown_rl.runlog.checkpoints import Schedule, step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft import demonstrations, tuning
-from countdown_rl.sft.prepare import Prepared
+from countdown_rl.sft.prepare import PreparedSft
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class SftResult:
 
 
 def train(
-    prepared: Prepared,
+    prepared: PreparedSft,
     *,
     on_step: Callable[[SftRow], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
@@ -79,16 +79,16 @@ def _let_turns_end(loaded: Loaded) -> None:
         model.generation_config.eos_token_id = sorted({*known, end} - {tokenizer.pad_token_id})
 
 
-def _trainer(prepared: Prepared, loaded: Loaded, journal: Journal, on_step: Callable[[SftRow], None]) -> Any:
+def _trainer(prepared: PreparedSft, loaded: Loaded, journal: Journal, on_step: Callable[[SftRow], None]) -> Any:
     import torch
     from transformers import PrinterCallback
     from trl import SFTTrainer
 
-    from countdown_rl.sft.callbacks import Recorder, Validation
+    from countdown_rl.sft.callbacks import SftRecorder, Validation
 
     options, store = prepared.options, prepared.store
     schedule = Schedule(options, prepared.max_steps)
-    recorder = Recorder(options, journal, store, schedule, on_step=on_step)
+    recorder = SftRecorder(options, journal, store, schedule, on_step=on_step)
     exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
     trainer = SFTTrainer(
         model=loaded.model,
@@ -115,7 +115,7 @@ def _trainer(prepared: Prepared, loaded: Loaded, journal: Journal, on_step: Call
     return trainer
 
 
-def sft_config(prepared: Prepared, loaded: Loaded) -> Any:
+def sft_config(prepared: PreparedSft, loaded: Loaded) -> Any:
     """The ``SFTConfig`` of a run."""
     from trl import SFTConfig
 
@@ -164,7 +164,7 @@ def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[s
     return [merged[index] for index in range(len(prompts))]
 
 
-def _facts(prepared: Prepared, trainer: Any, loaded: Loaded, journal: Journal) -> dict[str, Any]:
+def _facts(prepared: PreparedSft, trainer: Any, loaded: Loaded, journal: Journal) -> dict[str, Any]:
     facts, last = tuning.facts(trainer, loaded, prepared.options, journal)
     task = prepared.demonstrations.task()
     return facts | {

@@ -22,7 +22,7 @@ from countdown_rl.training.rewards import GradedCompletion
 _TAIL = 60
 
 
-class Recorder(Saver):
+class StepRecorder(Saver):
     """Keeps *journal* and *store* while the trainer runs.
 
     Args:

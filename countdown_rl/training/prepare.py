@@ -28,7 +28,7 @@ _MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(tuning.Run):
+class TrainRun(tuning.Run):
     """A run of ``train``.
 
     Attributes:
@@ -39,7 +39,7 @@ class Run(tuning.Run):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedTraining:
     """A run that can start.
 
     Attributes:
@@ -53,7 +53,7 @@ class Prepared:
         device_memory: bytes that the device of this machine has, where that is known.
     """
 
-    run: Run
+    run: TrainRun
     options: TrainOptions
     ref: reference.ModelRef
     weights: dict[str, float]
@@ -96,7 +96,7 @@ class Prepared:
             )
 
 
-def prepare(run: Run, options: TrainOptions) -> Prepared:
+def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     """Check everything that *run* needs before its weights are loaded; nothing is written.
 
     Of a model on the Hub all files but the weights are downloaded.
@@ -152,7 +152,7 @@ def prepare(run: Run, options: TrainOptions) -> Prepared:
         )
         for kind in dict.fromkeys((device, "cuda"))
     ]
-    return Prepared(
+    return PreparedTraining(
         run=run,
         options=options,
         ref=ref,

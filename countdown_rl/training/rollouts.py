@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import GenerationConfig
@@ -19,9 +19,6 @@ from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, lora, model_files, reference
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.trl_internals import PolicyEngine
-
-if TYPE_CHECKING:
-    from countdown_rl.training.trainer import Trainer
 
 #: Share of a GPU's memory that an engine's weights may take for "auto"; TRL gives the engine 0.3 of it in all.
 _AUTO_SHARE = 0.2
@@ -39,7 +36,7 @@ class Rollouts:
     def __init__(self, stop: Stop) -> None:
         self.stop, self.ended, self.seconds = stop, torch.empty(0, dtype=torch.bool), 0.0
 
-    def __call__(self, prompts: Sequence[str], trainer: "Trainer") -> dict[str, Any]:
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """Complete a round of *prompts*, those of a group side by side."""
         begin = time.perf_counter()
         prompt_ids = self.tokenize(prompts)
@@ -56,7 +53,7 @@ class Rollouts:
         return [known[prompt] for prompt in prompts]
 
     def complete(
-        self, prompt_ids: list[list[int]], trainer: "Trainer", *, greedy: bool = False
+        self, prompt_ids: list[list[int]], trainer: Any, *, greedy: bool = False
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """Completions up to their ends, and the log-probabilities with which vLLM drew them.
 
@@ -85,7 +82,7 @@ class Rollouts:
         trainer.model.train()
         return completion_ids, logps
 
-    def _by_transformers(self, prompt_ids: list[list[int]], trainer: "Trainer", greedy: bool) -> list[list[int]]:
+    def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, greedy: bool) -> list[list[int]]:
         settings, args = dict(trainer.generation_kwargs), trainer.args
         if greedy:
             settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p")) | {"do_sample": False}
@@ -104,7 +101,7 @@ class Rollouts:
             return generate(model, self.stop, prompt_ids, trainer.accelerator.device, generation_config=config)
 
     def _by_engine(
-        self, prompt_ids: list[list[int]], trainer: "Trainer", greedy: bool
+        self, prompt_ids: list[list[int]], trainer: Any, greedy: bool
     ) -> tuple[list[list[int]], list[list[float]]]:
         trainer.sync_engine()
         engine = trainer.vllm_generation
@@ -148,7 +145,7 @@ def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str
 
 
 def use_engine(
-    trainer: "Trainer", rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
 ) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions."""
     config = trainer.args

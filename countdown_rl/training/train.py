@@ -21,7 +21,7 @@ from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import rewards, trl_config
 from countdown_rl.training.curriculum import Curriculum, in_turn
-from countdown_rl.training.prepare import Prepared
+from countdown_rl.training.prepare import PreparedTraining
 
 if TYPE_CHECKING:
     from countdown_rl.training.trainer import Trainer
@@ -50,7 +50,7 @@ class TrainResult:
 
 
 def train(
-    prepared: Prepared,
+    prepared: PreparedTraining,
     *,
     on_step: Callable[[StepRow], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
@@ -99,7 +99,7 @@ def train(
 
 
 def _trainer(
-    prepared: Prepared,
+    prepared: PreparedTraining,
     loaded: load.Loaded,
     journal: Journal,
     *,
@@ -110,7 +110,7 @@ def _trainer(
 
     from countdown_rl.inference.stop import Stop
     from countdown_rl.training import rollouts
-    from countdown_rl.training.callbacks import Recorder
+    from countdown_rl.training.callbacks import StepRecorder
     from countdown_rl.training.trainer import Trainer
 
     options, rows = prepared.options, prepared.rows
@@ -122,7 +122,7 @@ def _trainer(
         order = partial(curriculum.indices, first_round)
     else:
         order = partial(in_turn, len(rows), options.seed, first_round * round_size)
-    recorder = Recorder(
+    recorder = StepRecorder(
         options, journal, prepared.store, curriculum, task_of(rows[0]), on_step=on_step, on_warning=on_warning
     )
     grading = rewards.Grading(rows, loaded.tokenizer, recorder.on_graded)
@@ -146,7 +146,7 @@ def _trainer(
     return trainer
 
 
-def _validation(prepared: Prepared, trainer: "Trainer", loaded: load.Loaded, journal: Journal) -> Any:
+def _validation(prepared: PreparedTraining, trainer: "Trainer", loaded: load.Loaded, journal: Journal) -> Any:
     from countdown_rl.sft.callbacks import Validation
 
     def complete(prompts: list[str]) -> list[str]:
@@ -166,7 +166,7 @@ def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer:
     return datasets.IterableDataset.from_generator(examples)
 
 
-def _facts(trainer: "Trainer", prepared: Prepared, loaded: load.Loaded, journal: Journal) -> dict[str, Any]:
+def _facts(trainer: "Trainer", prepared: PreparedTraining, loaded: load.Loaded, journal: Journal) -> dict[str, Any]:
     facts, last = tuning.facts(trainer, loaded, prepared.options, journal)
     return facts | {
         "command": "countdown-rl train",

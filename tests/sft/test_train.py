@@ -19,7 +19,7 @@ from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft import demonstrations, prepare, train, tuning
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
-from countdown_rl.sft.prepare import Run
+from countdown_rl.sft.prepare import SftRun
 from tests.support import tiny_llama
 
 SMALL = SftOptions(
@@ -54,7 +54,7 @@ def run(place: Path, where: Path, options: SftOptions = SMALL, on_step=lambda _:
         "checkpoints": where / "checkpoints",
         "log": where / "log.csv",
     }
-    return train.train(prepare.prepare(Run(**given | changes), options), on_step=on_step)
+    return train.train(prepare.prepare(SftRun(**given | changes), options), on_step=on_step)
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -133,7 +133,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     from trl import SFTConfig, SFTTrainer
 
     options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
-    place_of = Run(
+    place_of = SftRun(
         model=str(place / "model"),
         files=[place / "demos.jsonl"],
         out=tmp_path / "out",

@@ -176,8 +176,8 @@ def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monke
 def test_a_run_fits_with_a_margin_of_a_tenth_and_a_gibibyte():
     def fits(device_memory):
         estimate = memory.Estimate("cuda", 10 << 30, 0, 0, 0, 0, 0)
-        others = dict.fromkeys(field.name for field in fields(prepare.Prepared))
-        return prepare.Prepared(**others | {"estimates": [estimate], "device_memory": device_memory}).fits
+        others = dict.fromkeys(field.name for field in fields(prepare.PreparedTraining))
+        return prepare.PreparedTraining(**others | {"estimates": [estimate], "device_memory": device_memory}).fits
 
     assert [fits(device_memory) for device_memory in (None, 11 << 30, 12 << 30)] == [None, False, True]
 

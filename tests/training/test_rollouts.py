@@ -105,7 +105,7 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     options = replace(SMALL, tune=tune, precision=precision)
     out = tmp_path / "out"
     paths = {"out": out, "checkpoints": tmp_path / "checkpoints", "log": tmp_path / "log.csv"}
-    run = prepare.Run(model=str(place / "model"), data=place / "data", **paths)
+    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
     result = train.train(prepare.prepare(run, options))
     engine = Engine.last
     longest = max(len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts)
@@ -169,7 +169,7 @@ def test_a_server_gets_the_policy_and_the_stop(place, tmp_path, vllm, monkeypatc
     options = replace(SMALL, rollouts="vllm-server", trl=("vllm_server_base_url=http://there:1",), max_steps=2)
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     warnings = []
-    run = prepare.Run(model=Client.model, data=place / "data", **paths)
+    run = prepare.TrainRun(model=Client.model, data=place / "data", **paths)
     result = train.train(prepare.prepare(run, options), on_warning=warnings.append)
     assert Client.last.base_url == "http://there:1"
     assert Client.last.engine.params[0]["stop"] == ["</answer>"]

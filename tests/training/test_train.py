@@ -100,7 +100,7 @@ def run(place, where, options=SMALL, **changes):
         "checkpoints": where / "checkpoints",
         "log": where / "log.csv",
     } | changes
-    return train.train(prepare.prepare(prepare.Run(**paths), options), **callbacks)
+    return train.train(prepare.prepare(prepare.TrainRun(**paths), options), **callbacks)
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -237,14 +237,14 @@ def test_memory_that_is_exhausted_is_one_sentence_in_each_process(place, tmp_pat
 
 @pytest.mark.parametrize("name", ["loss", "grad_norm", "reward"])
 def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypatch, name):
-    from countdown_rl.training.callbacks import Recorder
+    from countdown_rl.training.callbacks import StepRecorder
 
-    on_log = Recorder.on_log
+    on_log = StepRecorder.on_log
 
     def broken(self, args, state, control, logs, **rest):
         on_log(self, args, state, control, logs | ({name: math.nan} if state.global_step == 4 else {}), **rest)
 
-    monkeypatch.setattr(Recorder, "on_log", broken)
+    monkeypatch.setattr(StepRecorder, "on_log", broken)
     with pytest.raises(CountdownError, match=f"step 4: {name} is nan"):
         run(place, tmp_path)
     assert "continues after step 3" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
