@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def verify(
     release: Annotated[str, typer.Argument(help="Directory of publish, or NAME/MODEL[@REVISION] on the Hub.")],
-    fresh: Annotated[int, option("Number of new puzzles.", min=1)] = 300,
+    fresh: Annotated[int, option("Number of new puzzles.", min=1, max=100_000)] = 300,
     seed: Annotated[int | None, option("Random seed of the new puzzles.", min=0, show_default="random")] = None,
     limit: Annotated[
         int | None, option("Complete only the first N recorded puzzles.", min=1, show_default="all")

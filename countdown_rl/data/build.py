@@ -13,7 +13,7 @@ from countdown_rl import artifacts
 from countdown_rl.data import external, jsonl
 from countdown_rl.data.config import PUZZLES, DataOptions
 from countdown_rl.data.external import Import
-from countdown_rl.data.source import Source
+from countdown_rl.data.source import RowSource
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.formatting import flag
 from countdown_rl.options import field_hints
@@ -33,7 +33,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
     Those of an import have also ``reasons``: why rows were dropped, in words with an example.
     """
     task = _task(options)
-    source: Source = resolve(task.source)(task, options)
+    source: RowSource = resolve(task.source)(task, options)
     artifacts.check_writable(out, "data")
     inputs: dict[str, Any] = {}
     for path in map(Path, options.exclude):
@@ -86,7 +86,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
     """The rows of one *split* that :func:`make` generates for *options*; none where there is no such split."""
     task, sizes = _task(options), split_sizes(options)
-    source: Source = resolve(task.source)(task, options)
+    source: RowSource = resolve(task.source)(task, options)
     style = {"style": options.style} if options.style else {}
     for rows in source.rows({name: sizes[name] for name in sizes if name == split}).values():
         yield from (row | style for row in rows)

@@ -10,7 +10,7 @@ from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
 from countdown_rl.data.enumeration import Enumeration
-from countdown_rl.data.source import Candidate, Dropped, Source
+from countdown_rl.data.source import Candidate, Dropped, RowSource
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.puzzle import rules
 from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
@@ -20,7 +20,7 @@ from countdown_rl.tasks.task import Row, Task
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
 
 
-class CountdownSource(Source):
+class CountdownSource(RowSource):
     """Puzzles of the distribution that the options ask for."""
 
     def __init__(self, task: Task, options: DataOptions) -> None:

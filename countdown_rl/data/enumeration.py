@@ -105,6 +105,6 @@ class Enumeration:
             cells = np.empty((sets, high - low + 1), dtype=np.uint8)
             none = zeros(sets)
             rows = kernel.Rows(none, none + size, none, none - 3, nums, none, none, none, none, cells)
-            source = kernel.DrawSettings(0, 0, 0, zeros(1), False, 0, 0, PARTS)
+            source = kernel.Source(0, 0, 0, zeros(1), False, 0, 0, PARTS)
             kernel_numba.draw(source, rows, goal, *kernel.tables(zeros, size, high - low + 1, 0), zeros(kernel.SCRATCH))
             yield nums, np.maximum(0, kernel.split_part(nums.T, PARTS) - PARTS + len(SPLITS)), cells

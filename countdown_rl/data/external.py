@@ -135,7 +135,7 @@ def import_rows(
     """The first *n* rows that are new and not dropped, of a split at most its limit.
 
     Args:
-        candidate: as :meth:`Source.candidate`.
+        candidate: as :meth:`RowSource.candidate`.
         on_row: called with the count of rows so far.
     """
     result = Import()

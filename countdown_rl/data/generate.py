@@ -189,7 +189,7 @@ def _draw(plan: SplitPlan, indices: Array, attempts: Array, tables: tuple[Any, .
     values = np.array(distribution.values, dtype=np.int64)
     first, last = rules.parts_of(plan.split)
     stream = SPLITS.index(plan.split)
-    source = kernel.DrawSettings(plan.seed, stream, LIMIT, values, distribution.tiles, first, last, PARTS)
+    source = kernel.Source(plan.seed, stream, LIMIT, values, distribution.tiles, first, last, PARTS)
     kernel_numba.draw(source, drawn, solver.goal(distribution, distribution.low, distribution.high), *tables)
     return drawn
 

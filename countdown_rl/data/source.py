@@ -36,7 +36,7 @@ class Candidate:
     make: Callable[[], dict[str, Any]]
 
 
-class Source:
+class RowSource:
     """Rows of *task*, by its ``draw`` and ``import_row``."""
 
     def __init__(self, task: Task, options: DataOptions) -> None:

@@ -84,7 +84,7 @@ class Matches(NamedTuple):
     solutions: Any
 
 
-class DrawSettings(NamedTuple):
+class Source(NamedTuple):
     """The source of rows: ``seed`` and ``stream`` of the random numbers; ``limit``, the attempts per row; ``values``,
     drawn with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into."""
 

@@ -238,7 +238,7 @@ class Task:
         import_row: ``(fields) -> fields`` of a row from those of a published one; InputError where it is none. Without
             it published rows are taken as they are.
         probe: as ``draw``, for prompts that need no answer; where it is not given, ``draw`` or the example serves.
-        source: in place of ``draw`` and ``import_row``, a class such as :class:`countdown_rl.data.source.Source`.
+        source: in place of ``draw`` and ``import_row``, a class such as :class:`countdown_rl.data.source.RowSource`.
         data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
         baselines: by the name that ``--model`` takes.
         reader: ``(facts) -> Reader or None`` for ``diagnose``: the reader of the language that a model was trained on,
@@ -258,7 +258,7 @@ class Task:
     draw: Callable[[random.Random], Mapping[str, Any]] | None = None
     import_row: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     probe: Callable[[random.Random], Mapping[str, Any]] | None = None
-    source: Hook = "countdown_rl.data.source:Source"
+    source: Hook = "countdown_rl.data.source:RowSource"
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     reader: Hook | None = None

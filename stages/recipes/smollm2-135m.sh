@@ -28,8 +28,8 @@ eval=(--max-new-tokens 48)
 if [ "$quick" ]; then
   data+=(--n 300 --test 30)
   sft=(--max-steps 2 --batch-size 4)
-  train=(--max-steps 2 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 64)
-  eval=(--limit 8 --max-new-tokens 64)
+  train=(--max-steps 2 --prompts 2 --num-generations 2 --micro-batch 4 --max-completion-length 24)
+  eval=(--limit 4 --max-new-tokens 24)
 fi
 mkdir -p "$2"
 [ "$gguf" -ef "$2/$model" ] || ln -sf "$gguf" "$2/$model" # no manifest contains a path outside

@@ -8,7 +8,7 @@ import pytest
 
 from countdown_rl.data import build, external, jsonl
 from countdown_rl.data.config import DataOptions
-from countdown_rl.data.source import Source
+from countdown_rl.data.source import RowSource
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.tasks.registry import task
 
@@ -18,7 +18,7 @@ PROBLEM = "Ann has 3 bags, each of {} pens. How many pens has she?"
 
 
 def drawn(seed=42, sizes=None):
-    rows = Source(DRAWN, DataOptions(seed=seed)).rows(sizes or {"train": 60, "valid": 8, "test": 8})
+    rows = RowSource(DRAWN, DataOptions(seed=seed)).rows(sizes or {"train": 60, "valid": 8, "test": 8})
     return {split: list(part) for split, part in rows.items()}
 
 
@@ -47,7 +47,7 @@ def test_a_generator_that_runs_out_is_one_sentence(monkeypatch):
 
 
 def test_rows_kept_out_are_not_drawn():
-    source = Source(replace(DRAWN, import_row=None), DataOptions())
+    source = RowSource(replace(DRAWN, import_row=None), DataOptions())
     for k in range(1, 401, 2):
         source.keep_out({"question": f"what is {k}  + 1", "gold": "7"})
     questions = [row["question"] for row in source.rows({"train": 40})["train"]]
@@ -70,7 +70,7 @@ def test_a_problem_of_a_published_test_split_is_in_no_other_split():
     published = [("test", variants(PROBLEM.format(k))[k % 4]) for k in range(40)]
     published += [("train", text) for k in range(60) for text in variants(PROBLEM.format(k))]
     rows = [(split, {"question": text, "answer": "#### 1"}) for split, text in published]
-    imported = external.import_rows(rows, 10_000, Source(task("gsm8k"), DataOptions()).candidate, {}).splits
+    imported = external.import_rows(rows, 10_000, RowSource(task("gsm8k"), DataOptions()).candidate, {}).splits
     assert len(imported["test"]) == 40
     assert len(imported["train"]) + len(imported["valid"]) == 20
 

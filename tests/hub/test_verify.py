@@ -17,7 +17,7 @@ from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
-from countdown_rl.errors import ArtifactError, InputError
+from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation import compare, evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
@@ -482,12 +482,11 @@ def test_imported_puzzles_have_to_be_given(root):
     assert any("new puzzles" in subject for subject in report.not_checked)
 
 
-def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, monkeypatch):
+def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, monkeypatch, command):
     for source in ("elsewhere", str(root / "merged")):
         with pytest.raises(ArtifactError, match=r"no directory|no release"):
             checked(source)
-    with pytest.raises(InputError):
-        checked(root / "release", fresh=10**8)
+    assert command("verify", str(root / "release"), "--fresh", str(10**8)).exit_code == 2
     monkeypatch.setattr(verify, "_verdicts", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         checked(root / "release")
