@@ -11,6 +11,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.options import option
+from countdown_rl.tasks import explain
 from countdown_rl.tasks.registry import task_of
 
 #: The number of reasons that the table shows.
@@ -65,6 +66,9 @@ def eval(
         )
     if result.note:
         console.note(result.note)
+    shares = [result.metrics[name] for name in ("format", "accuracy", "truncated")]
+    if hint := explain.no_format(*shares, "--max-new-tokens"):
+        console.warn(hint)
     console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from countdown_rl.runlog.log import GROUP, StepRow
+from countdown_rl.tasks import explain
 from countdown_rl.tasks.task import Task
 
 #: Steps over which a condition must hold.
@@ -25,8 +26,13 @@ MIN_BEST = 0.05
 LEARNED = 0.3
 #: Nats per token below which all completions of a puzzle are alike.
 NO_ENTROPY = 0.01
+#: First steps, after which a run that cannot learn is named.
+START = 3
 #: Prefix of the warnings that training has made the model worse.
 COLLAPSE = "collapse"
+
+
+_SHARES = ("format", "correct", "truncated")
 
 
 def warnings(
@@ -39,11 +45,29 @@ def warnings(
         reasons: counts of the reasons, in words, for which recent answers were graded wrong.
         examples: for each reason an answer, or the end of a completion, graded wrong for it.
     """
-    texts = {**_collapses(rows, task), **_not_learned(rows, task)}
+    texts = {**_collapses(rows, task), **_not_learned(rows, task), "start": _start(rows[:START])}
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
         texts |= {"entropy": _entropy(last), "length": _length(last), "zero": _zero(last, reasons, examples)}
     return {name: text for name, text in texts.items() if text}
+
+
+def _start(first: Sequence[StepRow]) -> str:
+    """A run whose *first* steps have no advantages, or no answers."""
+    if len(first) < START:
+        return ""
+    form, correct, truncated = (_mean([getattr(row, name) for row in first]) for name in _SHARES)
+    cause = explain.no_format(form, correct, truncated, "--max-completion-length")
+    if any(row.frac_reward_zero_std < 1 for row in first):
+        return cause
+    if not cause and correct < MIN_BEST:
+        cause = "hardly any answer is correct; begin with `countdown-rl sft`, or use easier data."
+    if not cause and correct > 1 - MIN_BEST:
+        cause = "nearly all answers are correct; use harder data."
+    return (
+        f"in the first {START} steps all completions of each prompt had equal rewards, which give no advantage: "
+        f"{cause or 'raise --temperature or --num-generations.'}"
+    )
 
 
 def _collapses(rows: Sequence[StepRow], task: Task) -> dict[str, str]:

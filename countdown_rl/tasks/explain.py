@@ -1,9 +1,28 @@
-"""Grades in words."""
+"""Grades in words, and what to do where next to none is good."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from countdown_rl.tasks.registry import parse_row, task_of
+
+#: Shares below this are near 0.
+NEAR_0 = 0.02
+
+
+def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
+    """The likely cause of a share *form* of completions in the format near 0, and what to do; "" where it is higher.
+
+    Args:
+        correct: share of correct completions; where there are some, the format does no harm.
+        truncated: share of truncated ones.
+        limit: the option that bounds their tokens.
+    """
+    if max(form, correct) >= NEAR_0:
+        return ""
+    text = f"{form:.0%} of the completions keep the format"
+    if truncated > 0.5:
+        return f"{text}, as {truncated:.0%} are truncated; raise {limit}, or begin with `countdown-rl sft`."
+    return f"{text}; begin with `countdown-rl sft`, or try another style (`countdown-rl gen-data --style own`)."
 
 
 def verdict(sample: Mapping[str, Any]) -> str:

@@ -447,6 +447,7 @@ def here(place, tmp_path, monkeypatch):
     return tmp_path
 
 
+sample = Completion.sample
 GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--max-new-tokens", "4")
 
 
@@ -525,6 +526,18 @@ def test_a_result_is_replaced_only_by_a_complete_one(here, monkeypatch, capsys):
     assert said.out.count("\n") == 1
     assert (told["out"], told["n"]) == ("out", 3)
     assert told == {"out": "out"} | json.loads(Path("out/details.json").read_text())
+
+
+def test_completions_without_the_format_are_followed_by_what_to_do(here, monkeypatch, capsys, saying):
+    saying("it is 5")
+    assert command(monkeypatch, *GOOD) == 0
+    assert "warning: 0% of the completions keep the format; begin with" in capsys.readouterr().err
+    monkeypatch.setattr(Completion, "sample", lambda self, grade: sample(self, grade) | {"truncated": True})
+    assert command(monkeypatch, *GOOD, "--out", "cut") == 0
+    assert "as 100% are truncated; raise --max-new-tokens" in capsys.readouterr().err
+    saying("</think><answer>0</answer>")
+    assert command(monkeypatch, *GOOD, "--out", "kept") == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_a_damaged_evaluation_is_refused(here, monkeypatch, capsys):

@@ -134,3 +134,29 @@ def test_the_warning_about_zero_rewards_names_the_reason():
 def test_steps_without_entropy_do_not_count():
     assert warnings(run(20, entropy=None)) == {}
     assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
+        ({"correct": 0.0, "format": 0.0}, ["equal rewards", "0% of the completions keep the format", "--style own"]),
+        ({"correct": 1.0}, ["equal rewards", "harder data"]),
+        ({"correct": 0.5}, ["equal rewards", "--temperature"]),
+        (
+            {"correct": 0.0, "format": 0.0, "truncated": 0.9, "frac_reward_zero_std": 0.9},
+            ["90% are truncated; raise --max-completion-length"],
+        ),
+    ],
+)
+def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(changes, words):
+    first = run(3, **{"frac_reward_zero_std": 1.0} | changes)
+    assert warnings(first[:2]) == {}
+    text = warnings(first)["start"]
+    assert all(word in text for word in words)
+    assert ("equal rewards" in text) == ("equal rewards" in words)
+
+
+def test_one_mixed_group_in_the_first_steps_is_a_start():
+    assert warnings([*run(2, frac_reward_zero_std=1.0), *run(20)]) == {}
+    assert warnings(run(3, format=0.0)) == {}  # answers are right without it
