@@ -132,43 +132,6 @@ def budgets() -> str:
     return table(("order of the ways", *counts, *(f"4 numbers: {k}" for k in counts)), lines)
 
 
-def faults() -> str:
-    """What each fault costs, before and after training."""
-    found = result("execution")
-    causes = {
-        name: {cause["cause"]: (str(cause["occurrences"]), f"{100 * cause['points']:.1f}") for cause in part["causes"]}
-        for name, part in ((name, found[name]) for name in ("start", "trained"))
-    }
-    names = list(dict.fromkeys([*causes["start"], *causes["trained"]]))
-    lines = [
-        (name, *causes["start"].get(name, ("0", "0.0")), *causes["trained"].get(name, ("0", "0.0"))) for name in names
-    ]
-    unexplained = [f"{100 * found[name]['unexplained']:.1f}" for name in ("start", "trained")]
-    lines.append(("no single repair is enough", "", unexplained[0], "", unexplained[1]))
-    return table(("fault", "start", "points", "trained", "points"), lines)
-
-
-def lines() -> str:
-    """Puzzles solved within so many lines of a search."""
-    found = result("execution")
-    start, trained = (curves(found[name]) for name in ("start", "trained"))
-    rows = {
-        "start": start["model"],
-        "teacher": start["teacher"],
-        "trained": trained["model"],
-        "the plan, way by way": start["plan in order"],
-    }
-    return table(("lines", *start["model"]), [(name, *map(percent, shares.values())) for name, shares in rows.items()])
-
-
-def curves(part: Any) -> dict[str, dict[str, float]]:
-    """The shares of all puzzles solved within so many lines, by search."""
-    if "solved_within" in part:
-        return part["solved_within"]["all"]
-    found = part["solved_by_line"]["all"]  # as diagnose wrote it before, in lists
-    return {name: {str(2**power): share for power, share in enumerate(shares)} for name, shares in found.items()}
-
-
 def minutes(log: Path) -> str:
     """The time of all steps in a training log."""
     with log.open() as stream:
@@ -211,10 +174,7 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-TABLES = {
-    function.__name__: function
-    for function in (summary, comparison, learning, sizes, variants, passes, budgets, faults, lines)
-}
+TABLES = {function.__name__: function for function in (summary, comparison, learning, sizes, variants, passes, budgets)}
 
 
 if __name__ == "__main__":

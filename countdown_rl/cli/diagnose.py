@@ -16,10 +16,8 @@ def diagnose(
 ) -> None:
     """Show what costs an evaluation its points.
 
-    For each fault in the completions: the points that would be won if it never happened. Wrong completions are executed
-    again with that fault repaired, within the same token budget. Equations, format, truncation and answers are checked.
-    In countdown-tiny, which was pretrained on search traces, each line is; the puzzles solved in the first lines of a
-    search are listed too, beside those of its teacher, which makes no mistake.
+    For each fault in the completions: the points that would be won if it never happened. A repaired equation passes its
+    right result on to those after it. Equations, format, truncation and answers are checked.
 
     Examples:
         countdown-rl diagnose artifacts/eval/adapter
@@ -31,7 +29,7 @@ def diagnose(
 
     values = {name: diagnosis.diagnose(read(path)) for name, path in by_name(results).items()}
     views = [part for name, value in values.items() for part in _view(name, value)]
-    console.result(values, as_json=as_json, view=Group(*views, _solved_within(values)))
+    console.result(values, as_json=as_json, view=Group(*views))
 
 
 def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
@@ -47,17 +45,3 @@ def _view(name: str, value: dict[str, Any]) -> list[RenderableType]:
     for row in value["shapes"]:
         shapes.add_row(row["shape"], f"{100 * row['points']:.1f}", percent(row["accuracy"]), f"{row['n']:,}")
     return [causes, "", shapes, ""] if value["shapes"] else [causes, ""]
-
-
-def _solved_within(values: dict[str, dict[str, Any]]) -> RenderableType:
-    groups: dict[str, dict[str, dict[str, float]]] = {}
-    for name, value in values.items():
-        for group, curves in value.get("solved_within", {}).items():
-            groups.setdefault(group, {}).update({name if key == "model" else key: curves[key] for key in curves})
-    if not groups:
-        return ""
-    table = console.table("operator needed", "solved within so many lines", *next(iter(groups["all"].values())))
-    for group, curves in groups.items():
-        for name, curve in curves.items():
-            table.add_row(group, name, *map(percent, curve.values()))
-    return table

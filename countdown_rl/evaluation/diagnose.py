@@ -1,36 +1,86 @@
 """Causes of lost points: faults in the completions of an evaluation, with the points that each of them costs."""
 
+import re
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from countdown_rl import artifacts
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation.results import Result, is_baseline
-from countdown_rl.tasks import reading
-from countdown_rl.tasks.reading import Reader
-from countdown_rl.tasks.registry import parse_row, task_of
-from countdown_rl.tasks.task import resolve
+from countdown_rl.puzzle import arithmetic, expression
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Row
+
+#: Faults of a completion as a whole; those of its equations are "wrong +" and so on, by operator.
+LIMIT, FORMAT, ANSWER = "token limit", "format", "answer other than its work"
+
+
+@dataclass(frozen=True)
+class Equation:
+    """An equation in a completion: its left side, the number on its right, its operators, and its verdict."""
+
+    left: str
+    claim: str
+    operators: set[str]
+    right: bool
+
+
+@dataclass
+class Reading:
+    """The equations of a completion, and the occurrences of its faults by name."""
+
+    row: Row
+    equations: list[Equation] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def repaired(self, fault: str) -> bool:
+        """Return True if an equation reaches the right answer where *fault* never happens.
+
+        The result of a repaired equation replaces the wrong one in those that follow, except where the prompt has that
+        number. Nothing is known of the text beyond the token limit: a completion that reached it counts as correct.
+        """
+        known: dict[str, str] = {}
+        prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in self.row.messages())))
+        for equation in self.equations:
+            if not equation.right and fault not in map(wrong, equation.operators):
+                continue
+            text = re.sub(r"\d+", lambda n: n[0] if n[0] in prompt else known.get(n[0], n[0]), equation.left)
+            if not self.row.judge(text)[1]:
+                return True
+            if len(text) < expression.MAX_LENGTH:
+                known[equation.claim] = f"({text})"
+        return fault == LIMIT
+
+
+def wrong(operator: str) -> str:
+    """The name of the fault of an equation with *operator* and a wrong result."""
+    return f"wrong {operator}"
+
+
+def read(sample: Mapping[str, Any], row: Row) -> Reading:
+    """Read the completion of the graded *sample*: its equations, format and answer."""
+    reading = Reading(row)
+    for piece in arithmetic.pieces(sample["completion"]):
+        if piece.kind not in ("right", "wrong"):
+            continue
+        left, claim = piece.text.rsplit("=", 1)
+        operators = expression.operators(expression.parse(left).tree)
+        reading.equations.append(Equation(left, claim.strip(), operators, piece.kind == "right"))
+        if piece.kind == "wrong":
+            reading.faults.update(map(wrong, operators))
+    if sample["truncated"]:
+        reading.faults[LIMIT] = 1
+    elif not sample["correct"]:
+        reading.faults[FORMAT if sample["value"] is None else ANSWER] = 1
+    return reading
 
 
 def diagnose(result: Result) -> dict[str, Any]:
-    """The :func:`causes` and :func:`shapes` of *result*, and ``solved_within`` where its task has a reader for it.
-
-    Raises:
-        InputError: it is of a baseline.
-    """
+    """The :func:`causes` and :func:`shapes` of *result*. Raises InputError if it is of a baseline."""
     if is_baseline(result.metrics):
         raise InputError(f"{result.metrics['model']['source']} is a baseline, which has no faults; give a model.")
-    reader = _reader(result)
-    samples = [(sample, parse_row(sample)) for sample in result.samples]
-    solved = {"solved_within": reader.solved_within(samples)} if reader else {}
-    return {**causes(result), "shapes": shapes(result), **solved}
-
-
-def _reader(result: Result) -> Reader | None:
-    """The reader of the language that the evaluated model was trained on, where its task has one."""
-    hook = task_of(result.samples[0]).reader
-    facts = [link.facts for link in artifacts.chain(result.manifest.inputs["model"])]
-    return resolve(hook)(facts) if hook else None
+    return {**causes(result), "shapes": shapes(result)}
 
 
 def causes(result: Result) -> dict[str, Any]:
@@ -38,26 +88,20 @@ def causes(result: Result) -> dict[str, Any]:
 
     Returns:
         ``lost``, the share of wrong completions; ``causes``, each with the completions that have the fault, its
-        occurrences, and the ``points``: the gain in accuracy if the fault never happened, found by executing each
-        wrong completion again with that fault repaired, within the same number of characters per token (an upper
-        bound where ``at_most``); ``unexplained``, the share of completions that no single repair makes correct;
-        ``steps``, by operator, written and wrong.
+        occurrences, and the ``points``: the share of completions that are wrong, and correct with that fault repaired
+        (an upper bound where ``at_most``); ``unexplained``, the share of completions that no single repair makes
+        correct; ``steps``, by operator, the equations that have it, and the wrong ones among them.
     """
-    budget, reader = result.metrics["decoding"]["max_new_tokens"], _reader(result)
-    occurrences, completions, won, steps = (Counter[str]() for _ in range(4))
-    unexplained, free_text = 0, False
+    occurrences, completions, won, written = (Counter[str]() for _ in range(4))
+    unexplained = 0
     for sample in result.samples:
-        row = parse_row(sample)
-        trace = reader.read(sample, row) if reader else None
-        text = trace or reading.read_text(sample, row)
-        free_text = free_text or trace is None
-        occurrences.update(text.faults)
-        steps.update(text.steps)
-        faults = [fault for fault, count in text.faults.items() if count]
-        completions.update(faults)
+        reading = read(sample, parse_row(sample))
+        occurrences.update(reading.faults)
+        completions.update(reading.faults.keys())
+        for equation in reading.equations:
+            written.update(equation.operators)
         if not sample["correct"]:
-            characters = budget * len(sample["completion"]) / max(1, sample["tokens"])
-            repairs = [fault for fault in faults if text.repaired(fault, characters)]
+            repairs = [fault for fault in reading.faults if reading.repaired(fault)]
             won.update(repairs)
             unexplained += not repairs
     n = len(result.samples)
@@ -67,17 +111,17 @@ def causes(result: Result) -> dict[str, Any]:
             "points": round(won[fault] / n, 6),
             "completions": completions[fault],
             "occurrences": occurrences[fault],
-            "at_most": free_text and fault == reading.LIMIT,
+            "at_most": fault == LIMIT,
         }
         for fault in completions
     ]
     return {
         "lost": round(1 - sum(sample["correct"] for sample in result.samples) / n, 6),
-        "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == reading.LIMIT, row["cause"])),
+        "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])),
         "unexplained": round(unexplained / n, 6),
         "steps": {
-            operator: {"written": count, "wrong": occurrences[reading.wrong_step(operator)]}
-            for operator, count in sorted(steps.items())
+            operator: {"written": count, "wrong": occurrences[wrong(operator)]}
+            for operator, count in sorted(written.items())
         },
     }
 

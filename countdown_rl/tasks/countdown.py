@@ -280,5 +280,4 @@ TASK = Task(
             policy="countdown_rl.tiny.teacher:Teacher",
         ),
     },
-    reader="countdown_rl.tiny.execution:reader",
 )

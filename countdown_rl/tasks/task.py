@@ -241,8 +241,6 @@ class Task:
         source: in place of ``draw`` and ``import_row``, a class such as :class:`countdown_rl.data.source.RowSource`.
         data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
         baselines: by the name that ``--model`` takes.
-        reader: ``(facts) -> Reader or None`` for ``diagnose``: the reader of the language that a model was trained on,
-            by the facts in the manifests of all that it was made from; see :mod:`countdown_rl.tasks.reading`.
         benchmark: the Hub data set that its test split is, if that is a registered benchmark.
     """
 
@@ -261,7 +259,6 @@ class Task:
     source: Hook = "countdown_rl.data.source:RowSource"
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    reader: Hook | None = None
     benchmark: str | None = None
 
     def reason(self, key: str) -> str:

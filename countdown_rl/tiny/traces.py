@@ -27,7 +27,6 @@ most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige, 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Any
 
@@ -303,45 +302,6 @@ def expected_accuracy(
         places = tokens + costs[~correct], following[~correct]
         np.add.at(probability, places, here[~correct, None] / choices)
     return [float(ended[: budget + 1].sum()) for budget in budgets]
-
-
-def reaching(row: Mapping[str, Any], plan: Plan) -> list[bool]:
-    """Return for each way of the plan whether it reaches the target of *row*."""
-    numbers, target = sorted(row["nums"], reverse=True), row["target"]
-    return [execute(numbers, way, target).value == target for way in plan[len(numbers)]]
-
-
-def solved_by_line(reaching: Sequence[Sequence[bool]], lines: int, *, in_order: bool = False) -> list[list[float]]:
-    """Return the probabilities that traces without a mistake reach the target in their first 1, 2, ..., *lines* lines.
-
-    Exact, by dynamic programming over the last way. Of each puzzle are given the ways that reach its target
-    (:func:`reaching`); *in_order* is as for :func:`expected_accuracy`.
-    """
-    import numpy as np
-
-    correct = np.array(reaching)  # (puzzles, ways)
-    transition = _transition(correct.shape[1], in_order)
-    probability = np.zeros((len(correct), len(transition)))  # (puzzles, last way) of searches that go on
-    probability[:, -1] = 1
-    solved = [np.zeros(len(correct))]
-    for _ in range(lines):
-        following = probability @ transition
-        solved.append(solved[-1] + (following * correct).sum(1))
-        probability[:, :-1], probability[:, -1] = following * ~correct, 0
-    return np.stack(solved[1:], axis=1).tolist()
-
-
-@lru_cache
-def _transition(count: int, in_order: bool) -> Any:
-    """Probabilities (count + 1, count) of the next way by the last one; the last row is for the first line."""
-    import numpy as np
-
-    transition = np.zeros((count + 1, count))
-    for index in range(count + 1):
-        way = index if index < count else None
-        following = [0 if way is None else (way + 1) % count] if in_order else next_ways(way, count)
-        transition[index, following] = 1 / len(following)
-    return transition
 
 
 def written(way: int, line: Line, *, reached: bool, skip: int = 0) -> str:
