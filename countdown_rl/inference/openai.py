@@ -9,11 +9,11 @@ import asyncio
 import hashlib
 import json
 import os
-import threading
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -113,10 +113,9 @@ class OpenAI:
 
     def stream(self, prompt: Any, on_text: Callable[[str], None]) -> Completion:
         """The completion of *prompt*; *on_text* gets its text so far, again and again, while it is generated."""
-        client = self._client(RETRIES)
         texts: SimpleQueue[str | None] = SimpleQueue()
-        with _event_loop(client) as loop:
-            future = asyncio.run_coroutine_threadsafe(self._ask(client, prompt, 0, texts.put), loop)
+        with self._requests() as ask:
+            future = ask(prompt, 0, texts.put)
             future.add_done_callback(lambda _: texts.put(None))
             for text in iter(texts.get, None):
                 on_text(text)
@@ -133,12 +132,11 @@ class OpenAI:
         waiting = enumerate(batches)
         in_flight: dict[Future[Completion], int] = {}
         failures: list[_FailedError] = []
-        client = self._client(RETRIES)
-        with _event_loop(client) as loop:
+        with self._requests() as ask:
             while True:
                 free = 0 if failures else self._concurrency - len(in_flight)
                 for position, (number, (prompt,)) in islice(waiting, free):
-                    in_flight[asyncio.run_coroutine_threadsafe(self._ask(client, prompt, number), loop)] = position
+                    in_flight[ask(prompt, number)] = position
                 if not in_flight:
                     break
                 for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
@@ -169,6 +167,18 @@ class OpenAI:
         from openai import AsyncOpenAI
 
         return AsyncOpenAI(base_url=self._url, api_key=self._key, max_retries=retries, timeout=self._timeout)
+
+    @contextmanager
+    def _requests(self) -> Iterator[Callable[..., Future[Completion]]]:
+        """A function that sends a request as :meth:`_ask` does, and returns a future of its completion.
+
+        It runs in another thread, because signals raise exceptions in the main one. After an exception the requests in
+        flight are cancelled.
+        """
+        from anyio.from_thread import start_blocking_portal
+
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._client(RETRIES)) as client:
+            yield partial(portal.start_task_soon, self._ask, client)
 
     async def _owner(self) -> str:
         """The ``owned_by`` of the model in the server's list of models; "" where there is no such list."""
@@ -287,21 +297,3 @@ async def _gathered(chunks: AsyncIterable[Any], on_message: Callable[[Mapping[st
             finish = choice.finish_reason or finish
             on_message(message)
     return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage and usage.model_dump()}
-
-
-@contextmanager
-def _event_loop(client: Any) -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop for *client* in its own thread, because signals raise exceptions in the main thread.
-
-    At the end the requests in flight are cancelled.
-    """
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        thread = threading.Thread(target=loop.run_forever, daemon=True)
-        thread.start()
-        try:
-            yield loop
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            runner.run(client.close())
