@@ -220,7 +220,10 @@ def conditions(values: Mapping[str, Any]) -> str:
 
 
 def _how(decoding: Mapping[str, Any]) -> str:
-    how = "greedy" if decoding["greedy"] else f"temperature {decoding['temperature']:g}, top-p {decoding['top_p']:g}"
+    how = "greedy"
+    if not decoding["greedy"]:
+        names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in decoding]
+        how = ", ".join(f"{name.replace('_', '-')} {decoding[name]:g}" for name in names)
     if decoding.get("samples", 1) > 1:
         how += f", {decoding['samples']} completions each"
     return f"{how}, at most {decoding['max_new_tokens']} tokens"

@@ -4,22 +4,19 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from countdown_rl.errors import UsageError
-from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, Timeout, check_server
-from countdown_rl.options import Device, Options, Precision, option
+from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
+from countdown_rl.options import Device, Precision, option
 
 DECODING, MACHINE = "Decoding", "Machine"
 
 
 @dataclass(frozen=True)
-class EvalOptions(Options):
+class EvalOptions(SamplingOptions):
     """Number of puzzles, decoding settings and engine of an evaluation."""
 
     limit: Annotated[int | None, option("Evaluate only the first N rows.", min=1, show_default="all")] = None
     max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", DECODING, min=1)] = 256
-    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=100)] = 0.0
-    top_p: Annotated[float, option("Nucleus sampling.", DECODING, min=0.01, max=1)] = 1.0
     samples: Annotated[int, option("Completions per puzzle; above 1 adds pass@k.", DECODING, min=1, max=4096)] = 1
-    seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
     batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
     engine: Annotated[
         Literal["auto", "transformers", "vllm", "llama-cpp", "openai"],

@@ -29,6 +29,9 @@ from countdown_rl.tasks.task import Baseline, Row, resolve
 #: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 
+#: Options that are recorded where they are given, so that an evaluation without them keeps its bytes.
+_OPTIONAL = ("top_k", "min_p")
+
 #: Called with the numbers of finished, of all and of correct completions.
 OnBatch = Callable[[int, int, int], None]
 
@@ -174,7 +177,9 @@ def _metrics(
     options: EvalOptions,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    decoding = {name: getattr(options, name) for name in ("temperature", "top_p", "samples", "seed", "max_new_tokens")}
+    settings = _settings(options)
+    names = ("temperature", "top_p", "top_k", "min_p", "samples", "seed", "max_new_tokens")
+    decoding = {name: settings[name] for name in names if name in settings}
     return measure(samples, rows) | {
         "decoding": {"greedy": options.temperature == 0, **decoding},
         "data": inputs["data"],
@@ -186,7 +191,8 @@ def _metrics(
 
 
 def _settings(options: EvalOptions) -> dict[str, Any]:
-    return {key: value for key, value in asdict(options).items() if key not in _SPEED}
+    left_out = {*_SPEED, *(name for name in _OPTIONAL if not getattr(options, name))}
+    return {key: value for key, value in asdict(options).items() if key not in left_out}
 
 
 def _identity(

@@ -42,6 +42,8 @@ class _Decoding(TypedDict, total=False):
     greedy: bool
     temperature: float
     top_p: float
+    top_k: int
+    min_p: float
     max_new_tokens: int
 
 

@@ -1,4 +1,4 @@
-"""Options of ``ask``."""
+"""Options of ``ask``, and those of sampling that ``eval`` has too."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -27,7 +27,20 @@ def check_server(options: Options, engine: str, base_url: str, *local: str) -> N
 
 
 @dataclass(frozen=True)
-class AskOptions(Options):
+class SamplingOptions(Options):
+    """Distribution that tokens are drawn from: temperature, then top-k, top-p and min-p, as in transformers."""
+
+    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=100)] = 0.0
+    top_p: Annotated[float, option("Nucleus sampling.", DECODING, min=0.01, max=1)] = 1.0
+    top_k: Annotated[int, option("Draw from the k most likely tokens; 0: from all.", DECODING, min=0)] = 0
+    min_p: Annotated[
+        float, option("Smallest probability of a token, relative to the most likely one.", DECODING, min=0, max=1)
+    ] = 0.0
+    seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
+
+
+@dataclass(frozen=True)
+class AskOptions(SamplingOptions):
     """Rule of one puzzle, and decoding settings of its completion."""
 
     rule: Annotated[RuleName, option("How often a number is used.", PUZZLE)] = "exactly-once"
@@ -37,9 +50,6 @@ class AskOptions(Options):
         option("Response format. begun: the prompt opens <think>, as in training; own: the model does.", PUZZLE),
     ] = "begun"
     max_new_tokens: Annotated[int, option("Maximum tokens of the completion.", DECODING, min=1)] = 512
-    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=100)] = 0.0
-    top_p: Annotated[float, option("Nucleus sampling.", DECODING, min=0.01, max=1)] = 1.0
-    seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"
     engine: Annotated[

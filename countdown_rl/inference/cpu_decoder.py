@@ -121,6 +121,8 @@ class Decoder:
         stop: Stop,
         temperature: float = 0.0,
         top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
         generator: torch.Generator | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> list[list[int]]:
@@ -140,7 +142,7 @@ class Decoder:
         for step in range(max_new_tokens):
             normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
             logits = F.linear(normed.to(self.head.dtype), self.head).float()  # (B, V)
-            tokens = _sample(logits, temperature, top_p, generator)  # (B,)
+            tokens = _sample(logits, temperature, generator, top_p=top_p, top_k=top_k, min_p=min_p)  # (B,)
             candidates = stop.may_end[tokens] & active
             for row, token in zip(rows[active].tolist(), tokens[active].tolist(), strict=True):
                 completions[row].append(token)
@@ -292,14 +294,28 @@ def _joined(dtype: torch.dtype, *linears: Any) -> _Linear:
     return _Linear(torch.cat(weights), bias, lora)
 
 
-def _sample(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None) -> Tensor:
+def _sample(
+    logits: Tensor,
+    temperature: float,
+    generator: torch.Generator | None,
+    *,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+) -> Tensor:
+    """Draw a token for each row of *logits* (B, V), from those that top-k, then top-p, then min-p keep."""
     if temperature == 0:
         return logits.argmax(-1)
+    if top_k:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, float("-inf"))
     probabilities = (logits / temperature).softmax(-1)
     if top_p < 1:
         ordered, order = probabilities.sort(-1, descending=True)
         ordered[ordered.cumsum(-1) - ordered >= top_p] = 0
         probabilities = torch.zeros_like(ordered).scatter_(-1, order, ordered)
+    if min_p:
+        probabilities[probabilities < min_p * probabilities.amax(-1, keepdim=True)] = 0
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     drawn = torch.rand(len(logits), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
     return torch.searchsorted(cumulative, drawn, right=True)[:, 0]

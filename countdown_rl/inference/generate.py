@@ -16,6 +16,9 @@ from countdown_rl.tasks.task import Grade
 if TYPE_CHECKING:
     from countdown_rl.inference.stop import Stop
 
+#: The sampling parameters that every engine applies, and no others, in the order of transformers.
+SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
+
 #: Most rows in a batch, and most bytes of main memory that a batch may take beside the weights.
 MAX_ROWS = 256
 MAX_BATCH_BYTES = 2 << 30
@@ -28,6 +31,8 @@ class Decoding:
     max_new_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
     seed: int = 0
 
     @classmethod
@@ -169,6 +174,8 @@ class Generator:
                 stop=self._stop,
                 temperature=decoding.temperature,
                 top_p=decoding.top_p,
+                top_k=decoding.top_k,
+                min_p=decoding.min_p,
                 generator=torch.Generator().manual_seed(seed),
                 on_token=on_token,
             )
@@ -179,7 +186,7 @@ class Generator:
                 "do_sample": decoding.temperature > 0,
             }
             if decoding.temperature > 0:
-                settings |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
+                settings |= {name: getattr(decoding, name) for name in SAMPLERS} | {"min_p": decoding.min_p or None}
             with torch.inference_mode():
                 completions = generate(
                     self._loaded.model, self._stop, prompts, self.device, on_token=on_token, **settings

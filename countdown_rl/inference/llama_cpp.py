@@ -71,9 +71,8 @@ class LlamaCpp:
                 "prompt": list(prompt),
                 "n_predict": self._decoding.max_new_tokens,
                 "stop": [generate.STOP],
-                "samplers": ["temperature", "top_p"],  # only these, in the order of transformers
-                "temperature": self._decoding.temperature,
-                "top_p": self._decoding.top_p,
+                "samplers": list(generate.SAMPLERS),
+                **{name: getattr(self._decoding, name) for name in generate.SAMPLERS},
                 "seed": seed,
                 "return_tokens": True,
                 "verbose": True,  # needed for the tokens

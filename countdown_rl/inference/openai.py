@@ -31,16 +31,14 @@ from countdown_rl.tasks.task import Row
 RETRIES = 10
 
 #: Servers that continue a begun assistant turn, by ``owned_by`` in their list of models, and what they need for that,
-#: for the text as the model wrote it, and for sampling by temperature and top-p alone.
+#: for the text as the model wrote it, and for sampling by the parameters of ``Decoding`` alone.
 CONTINUES: dict[str, dict[str, Any]] = {
-    "llamacpp": {"reasoning_format": "none", "samplers": ["temperature", "top_p"]},
+    "llamacpp": {"reasoning_format": "none", "samplers": list(generate.SAMPLERS)},
     "vllm": {
         "continue_final_message": True,
         "add_generation_prompt": False,
         "stop": [generate.STOP],
         "include_stop_str_in_output": True,
-        "top_k": 0,
-        "min_p": 0.0,
         "repetition_penalty": 1.0,
     },
 }
@@ -94,6 +92,8 @@ class OpenAI:
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
         self.server = asyncio.run(self._owner())
         self.continues = self.server in CONTINUES
+        if not self.continues and (decoding.top_k or decoding.min_p):
+            raise UsageError("--top-k and --min-p are for servers of vLLM and llama.cpp; leave them out.")
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is not of weights, but of names."""
@@ -215,7 +215,8 @@ class OpenAI:
             options["seed"] = generate.row_seed(decoding.seed, number, 0) % (2**32 - 1)
         if self.continues:
             arguments = {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
-            options["extra_body"] = CONTINUES[self.server] | arguments
+            samplers = {"top_k": decoding.top_k, "min_p": decoding.min_p}
+            options["extra_body"] = CONTINUES[self.server] | samplers | arguments
         try:
             async with asyncio.timeout(self._timeout):
                 if on_text:

@@ -91,6 +91,8 @@ class Vllm:
             SamplingParams(
                 temperature=decoding.temperature,
                 top_p=decoding.top_p,
+                top_k=decoding.top_k,
+                min_p=decoding.min_p,
                 max_tokens=decoding.max_new_tokens,
                 seed=generate.row_seed(decoding.seed, number, index) % 2**63,
                 stop=[generate.STOP],

@@ -63,7 +63,7 @@ class Rollouts:
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         trainer.model.eval()  # no LoRA dropout while sampling
         logps = None
-        # The CPU decoder implements temperature and top-p only.
+        # Of the sampling settings the CPU decoder gets temperature and top-p only.
         others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
         plain = not any(others) and config.repetition_penalty == 1.0
         if trainer.use_vllm:

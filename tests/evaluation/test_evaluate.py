@@ -237,12 +237,16 @@ def test_two_runs_give_the_same_bytes_and_no_other_files(place, unbroken, tmp_pa
 
 
 def test_sampling_repeats_with_its_seed(place, tmp_path):
-    hot = replace(SMALL, temperature=1.0, top_p=0.9)
+    hot = replace(SMALL, temperature=1.0, top_p=0.9, top_k=20)
     texts = []
     for name, options in (("a", hot), ("b", hot), ("c", replace(hot, seed=1))):
         texts.append([sample["completion"] for sample in run(place, tmp_path / name, options).samples])
     assert files(tmp_path / "a") == files(tmp_path / "b")
     assert texts[0] != texts[2]
+    (result, greedy) = (run(place, tmp_path / "d", replace(hot, top_k=1)), run(place, tmp_path / "e"))
+    assert [sample["completion"] for sample in result.samples] == [sample["completion"] for sample in greedy.samples]
+    assert result.metrics["decoding"]["top_k"] == 1
+    assert "top_k" not in {*greedy.metrics["decoding"], *artifacts.read(tmp_path / "e", "eval").options}
 
 
 def test_greedy_completions_do_not_depend_on_the_batch_size(place, unbroken, tmp_path):

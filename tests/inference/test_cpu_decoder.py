@@ -109,12 +109,37 @@ def test_a_completion_is_cut_at_the_stop_text_and_at_the_end_token(tokenizer):
     assert not stop([9, 9, 9])
 
 
-def test_top_p_keeps_the_nucleus_and_temperature_zero_is_greedy():
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(4000, 1)
-    generator = torch.Generator().manual_seed(0)
-    counts = torch.bincount(_sample(logits, 1.0, 0.7, generator), minlength=4) / 4000
-    torch.testing.assert_close(counts, torch.tensor([0.625, 0.375, 0.0, 0.0]), atol=0.03, rtol=0)
-    assert set(_sample(logits, 0.0, 1.0, None).tolist()) == {0}
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1.0, "top_p": 0.7},
+        {"temperature": 0.6, "top_p": 0.95, "top_k": 3},
+        {"temperature": 1.0, "min_p": 0.25},
+        {"temperature": 2.0, "top_k": 9, "top_p": 0.9, "min_p": 0.5},
+    ],
+)
+def test_tokens_are_drawn_from_the_distribution_of_transformers(settings):
+    from transformers import generation
+
+    warpers = {
+        "temperature": generation.TemperatureLogitsWarper,
+        "top_k": generation.TopKLogitsWarper,
+        "top_p": generation.TopPLogitsWarper,
+        "min_p": generation.MinPLogitsWarper,
+    }
+    logits = torch.log(torch.tensor([[0.4, 0.3, 0.15, 0.08, 0.05, 0.02]]))
+    expected = logits
+    for name, warper in warpers.items():
+        if name in settings:
+            expected = warper(min(settings[name], 6))(None, expected)
+    drawn = _sample(logits.repeat(4000, 1), generator=torch.Generator().manual_seed(0), **settings)
+    counts = torch.bincount(drawn, minlength=6) / 4000
+    torch.testing.assert_close(counts, expected.softmax(-1)[0], atol=0.03, rtol=0)
+    assert ((counts == 0) == (expected[0] == float("-inf"))).all()
+
+
+def test_temperature_zero_is_greedy():
+    assert set(_sample(torch.tensor([[0.5, 0.3], [0.7, 0.2]]), 0.0, None).tolist()) == {0}
 
 
 def test_another_architecture_is_not_supported():

@@ -67,8 +67,8 @@ def vllm(monkeypatch, model):
     module.loaded, module.adapters, module.end = [], [], None
 
     class SamplingParams(SimpleNamespace):
-        def __init__(self, *, temperature, top_p, max_tokens, seed, stop, include_stop_str_in_output):
-            super().__init__(temperature=temperature, max_tokens=max_tokens, seed=seed, stop=stop)
+        def __init__(self, *, temperature, top_p, top_k, min_p, max_tokens, seed, stop, include_stop_str_in_output):
+            super().__init__(temperature=temperature, top_k=top_k, max_tokens=max_tokens, seed=seed, stop=stop)
             assert include_stop_str_in_output
 
     class ValidationError(ValueError):
@@ -104,6 +104,8 @@ def vllm(monkeypatch, model):
                 draw = torch.Generator().manual_seed(sampling.seed)
                 while len(ids) < start + sampling.max_tokens and module.end not in ids[start:]:
                     scores = logits(policy, ids)
+                    if sampling.top_k:
+                        scores[scores < scores.topk(sampling.top_k).values[-1]] = -1e9
                     if sampling.temperature:
                         scores = scores + torch.rand(scores.shape, generator=draw) * 50
                     ids.append(int(scores.argmax()))
@@ -176,7 +178,9 @@ def test_llama_cpp_seeds_each_completion(folder, tmp_path, gguf):
     # Rounding depends on the rows decoded together, which depends on the time, and may turn a token.
     assert equal(first[::2], first[1::2]) < 0.75 < equal(texts("b"), first)
     assert equal(texts("c", seed=8), first) < 0.75
-    assert texts("d", top_p=0.01)[::2] == texts("e", top_p=0.01)[1::2] == texts("f", temperature=0.0, samples=1)
+    greedy = texts("d", temperature=0.0, samples=1)
+    for name, settings in (("e", {"top_p": 0.01}), ("f", {"top_k": 1}), ("g", {"min_p": 1.0})):
+        assert texts(name, **settings) == [text for text in greedy for _ in range(2)]
 
 
 def test_llama_cpp_ends_completions_at_the_answer(gguf):
@@ -213,7 +217,8 @@ def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm)
     expected = run(folder, tmp_path / "plain", replace(options, engine="transformers")).samples
     result = run(folder, tmp_path / "eval", options)
     assert result.samples == expected
-    assert vllm.loaded == [(str(folder / "model"), {"dtype": "float32", "tensor_parallel_size": 1})]
+    assert run(folder, tmp_path / "first", replace(options, temperature=1.0, top_k=1)).samples == expected
+    assert vllm.loaded[:1] == [(str(folder / "model"), {"dtype": "float32", "tensor_parallel_size": 1})]
     agreed = artifacts.read(tmp_path / "eval", "eval").facts["agreement"]
     assert (agreed["puzzles"], agreed["same_text"], agreed["same_verdict"]) == (3, 3, 3)
     hot = replace(options, temperature=1.0, samples=3, agreement=0)

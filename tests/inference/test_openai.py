@@ -123,13 +123,14 @@ def written(path: Path) -> dict[str, bytes]:
 
 
 def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_path):
-    result = run(stub, tmp_path, temperature=0.7, top_p=0.9)
+    result = run(stub, tmp_path, temperature=0.7, top_p=0.9, top_k=20)
     body = stub.requests[0]
     assert [turn["role"] for turn in body["messages"]] == ["system", "user", "assistant"]
     assert body["messages"][-1]["content"].endswith("<think>")
     assert body["continue_final_message"]
     assert body["chat_template_kwargs"]["bare"]
     assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == ("m", 64, 0.7, 0.9)
+    assert (body["top_k"], body["min_p"]) == (20, 0)
     assert len({request["seed"] for request in stub.requests}) == len(ROWS)
     assert result.metrics["correct"] == 4
     assert result.metrics["endpoint"] == {
@@ -179,6 +180,8 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
     assert samples[0]["style"] == "own"
     assert samples[1]["completion"] == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
     assert samples[3]["completion"] == "<think>2 * 3"
+    with pytest.raises(UsageError, match="--top-k and --min-p"):
+        run(stub, tmp_path, temperature=1.0, min_p=0.1)
 
 
 def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monkeypatch, capsys):
