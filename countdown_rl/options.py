@@ -6,15 +6,17 @@ makes a flag of it (``cli.parameters``); constructing the dataclass checks it, i
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from countdown_rl.errors import UsageError
+from countdown_rl.errors import UsageError, first_line
 from countdown_rl.formatting import flag
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "nf4", "bf16", "fp32"]
+PROMPT = "Prompt"
 RuleName = Literal["exactly-once", "at-most-once", "television"]
 
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
@@ -36,6 +38,26 @@ class Options:
 def option(help: str, panel: str | None = None, *, name: str | None = None, **settings: Any) -> Any:
     """Return the ``typer.Option`` of a field, listed in a panel of the help; *name* replaces the flag of the field."""
     return typer.Option(*([name] if name else []), help=help, rich_help_panel=panel, **settings)
+
+
+def _read_prompt(file: str) -> str:
+    try:
+        return Path(file).read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {first_line(error)}") from error
+
+
+#: The text of a prompt template; its flag takes the file.
+Prompt = Annotated[
+    str | None,
+    option(
+        "Jinja file of your own prompt, see docs/models.md.",
+        PROMPT,
+        name="--prompt",
+        metavar="FILE",
+        parser=_read_prompt,
+    ),
+]
 
 
 def field_hints(options: type) -> dict[str, Any]:

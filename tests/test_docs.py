@@ -102,7 +102,13 @@ def check(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_each_command_parses(name):
+def test_each_command_parses(name, tmp_path):
+    (tmp_path / "prompt.jinja").touch()  # read when it is parsed
+    with chdir(tmp_path):
+        parse(name)
+
+
+def parse(name: str) -> None:
     for block in blocks(PAGES[name]):
         for line in block.lines():
             for command in words(line):

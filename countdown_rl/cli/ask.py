@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from countdown_rl import artifacts
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models.chat_template import OPEN_THINK
 from countdown_rl.options import option
-from countdown_rl.tasks import explain
+from countdown_rl.tasks import explain, probe
 
 if TYPE_CHECKING:
     from countdown_rl.inference.ask import Reply
@@ -43,19 +44,20 @@ def ask(
     from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import load, reference
 
+    ref = None if options.engine == "openai" else reference.resolve(model, revision=revision)
     try:
-        row = asking.puzzle_row(options, numbers, target)
+        layout = probe.layout(artifacts.chain(ref.as_input())) if ref else {}
+        row = asking.puzzle_row(options, numbers, target, layout)
     except InputError as error:
         raise UsageError(str(error)) from None
     loaded: load.Loaded | OpenAI
     with console.status(f"loading {model}"):
-        if options.engine == "openai":
+        if ref is None:
             if revision is not None:
                 raise UsageError("--engine openai takes no --revision; leave it out.")
             loaded, source, kind = asking.connect(model, options), model, "endpoint"
             row = loaded.row(row)
         else:
-            ref = reference.resolve(model, revision=revision)
             source, kind = ref.source, ref.kind
             load.silence_libraries()
             loaded = load.load_model(

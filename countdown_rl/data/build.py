@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import count
@@ -17,8 +17,8 @@ from countdown_rl.data.source import RowSource
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.formatting import flag
 from countdown_rl.options import field_hints
-from countdown_rl.tasks import registry
-from countdown_rl.tasks.task import Task, resolve
+from countdown_rl.tasks import prompt, registry
+from countdown_rl.tasks.task import Row, Task, resolve
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
 UNRECORDED = ("workers", "from_", "test_from", "exclude")
@@ -76,7 +76,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             draft.facts |= {"read": sum(item.read for item in imports), "dropped": dict(sorted(dropped.items()))}
         done = count(1)
         draft.facts["splits"] = {
-            split: _write(draft.path / f"{split}.jsonl", rows, options.style, lambda: on_row(next(done), options.n))
+            split: _write(draft.path / f"{split}.jsonl", rows, _layout(options), lambda: on_row(next(done), options.n))
             for split, rows in splits.items()
         }
     reasons = {key: item.examples[key] for item in imports for key, _ in item.dropped.most_common()}
@@ -87,9 +87,14 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
     """The rows of one *split* that :func:`make` generates for *options*; none where there is no such split."""
     task, sizes = _task(options), split_sizes(options)
     source: RowSource = resolve(task.source)(task, options)
-    style = {"style": options.style} if options.style else {}
     for rows in source.rows({name: sizes[name] for name in sizes if name == split}).values():
-        yield from (row | style for row in rows)
+        yield from (row | _layout(options) for row in rows)
+
+
+def _layout(options: DataOptions) -> dict[str, str]:
+    """The fields of every row that decide on its prompt."""
+    fields = {"style": options.style, "template": options.template}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _task(options: DataOptions) -> Task:
@@ -134,8 +139,14 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
     return {"train": train, "valid": valid, "test": test}
 
 
-def _write(path: Path, rows: Iterable[dict[str, Any]], style: str | None, on_row: Callable[[], None]) -> dict[str, Any]:
-    """Write the *rows* of a split, in a *style* if one is given, and count them, also by group."""
+def _write(
+    path: Path, rows: Iterable[dict[str, Any]], layout: Mapping[str, str], on_row: Callable[[], None]
+) -> dict[str, Any]:
+    """Write the *rows* of a split with the fields of *layout*, and count them, also by group.
+
+    Raises:
+        UsageError: the prompt of the user's own does not show all of a row.
+    """
     groups: dict[str, Counter[str]] = {}
     total = 0
 
@@ -144,11 +155,23 @@ def _write(path: Path, rows: Iterable[dict[str, Any]], style: str | None, on_row
         for row in rows:
             total += 1
             on_row()
-            if style is not None:
-                row |= {"style": style}
-            for group, value in registry.parse_row(row).groups.items():
+            row |= layout
+            parsed = registry.parse_row(row)
+            if parsed.template is not None:
+                _check_prompt(parsed)
+            for group, value in parsed.groups.items():
                 groups.setdefault(group, Counter())[value] += 1
             yield row
 
     jsonl.write_rows(path, counted())
     return {"rows": total, "groups": {group: dict(sorted(groups[group].items())) for group in sorted(groups)}}
+
+
+def _check_prompt(row: Row) -> None:
+    """Raise UsageError if the prompt of *row*, from a template, cannot be made or leaves out a part of the question."""
+    try:
+        (user,) = [turn["content"] for turn in row.messages() if turn["role"] == "user"]
+    except InputError as error:
+        raise UsageError(f"--prompt: {error}.") from error
+    if absent := prompt.missing(user, row.asked):
+        raise UsageError(f"--prompt: the user turn for {row.headline} does not show {' and '.join(absent)}.")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.options import Options, RuleName, option
+from countdown_rl.options import PROMPT, Options, Prompt, RuleName, option
 from countdown_rl.tasks.registry import DEFAULT
 
 PUZZLES, SPLITS, IMPORT, RUN = "Puzzles", "Splits", "Import", "Run"
@@ -39,9 +39,14 @@ class DataOptions(Options):
         option("Property whose values come equally often; repeatable.", PUZZLES),
     ] = ()
     style: Annotated[
-        Literal["begun", "own", "lines"] | None,
-        option("Response format. begun: the prompt opens <think>; own: the model does; lines: GSM8K only.", SPLITS),
+        Literal["begun", "own", "lines", "direct"] | None,
+        option(
+            "Response format. begun: the prompt opens <think>; own: the model does; direct: the answer alone; "
+            "lines: GSM8K only.",
+            PROMPT,
+        ),
     ] = None
+    template: Prompt = None
     task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = DEFAULT
     from_: Annotated[
         str | None,

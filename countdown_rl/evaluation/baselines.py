@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from countdown_rl.errors import InputError
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import registry
-from countdown_rl.tasks.response_format import ANSWER_CLOSE, ANSWER_OPEN
 from countdown_rl.tasks.task import Baseline, Row, resolve
 
 
@@ -31,6 +30,4 @@ def find(name: str, rows: Sequence[Row]) -> Baseline | None:
 def complete(baseline: Baseline, row: Row, seed: str) -> Completion:
     """The completion of *row* by a *baseline* that gives answers alone: empty thinking, and its answer."""
     answer = resolve(baseline.answer or "")(row, random.Random(seed))
-    line = "\n" if row.style.lines else ""
-    text = f"{row.style.opening}\n</{row.style.tag}>\n{ANSWER_OPEN}{line}{answer}{line}{ANSWER_CLOSE}"
-    return Completion(text, 0, True)
+    return Completion(row.style.answer(answer), 0, True)

@@ -18,6 +18,7 @@ from countdown_rl.hub import licenses
 from countdown_rl.hub.formats import Weights
 from countdown_rl.hub.licenses import License
 from countdown_rl.models.chat_template import MARK
+from countdown_rl.tasks.probe import layout
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
 
@@ -192,7 +193,7 @@ def _prompt(release: Release) -> dict[str, Any]:
 
     Of a release whose chat template adds the rest (``completed``) only the user turn.
     """
-    row = release.task.row({"task": release.task.name, **release.task.example})
+    row = release.task.row({"task": release.task.name, **release.task.example, **layout(release.chain)})
     messages = [dict(message) for message in row.messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     file = release.weights[0].path / "chat_template.jinja"

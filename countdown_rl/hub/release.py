@@ -226,7 +226,7 @@ def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry
     stem = Path(origin.name).name.removesuffix(".gguf")
     suffix = {"full": "", "adapter": "lora"}.get(weights.format.name, weights.format.name)
     trained = any(link.by_grpo for link in chain)
-    task = trained_on(weights.entry).name
+    task = trained_on(chain).name
     parts = [stem, "" if task in stem else task, "grpo" if trained else "", suffix]
     return "-".join(part for part in parts if part)
 

@@ -1,6 +1,6 @@
 """Asking a model one puzzle: its text while it is generated, its grade, and the solver's solution."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,14 +31,27 @@ class Reply:
         return dict(self.row) | self.completion.sample(self.grade)
 
 
-def puzzle_row(options: AskOptions, numbers: list[int], target: int) -> CountdownRow:
-    """The row of a puzzle that the solver takes; settings that are the default are left out, as in data."""
+def puzzle_row(
+    options: AskOptions, numbers: list[int], target: int, layout: Mapping[str, str] | None = None
+) -> CountdownRow:
+    """The row of a puzzle that the solver takes; settings that are the default are left out, as in data.
+
+    Args:
+        layout: ``style`` and ``template`` that the model was trained with, for those that the options leave open.
+
+    Raises:
+        InputError: the solver does not take it, or its prompt cannot be made.
+    """
     operators = rules.operators(options.operators)
     solver.check_puzzle(Puzzle(tuple(numbers), target, rules.rule(options.rule), operators))
-    defaults = {"rule": rules.DEFAULT_RULE, "operators": rules.OPERATORS, "style": "begun"}
-    settings = {"rule": options.rule, "operators": operators, "style": options.style}
-    changed = {key: value for key, value in settings.items() if value != defaults[key]}
-    return CountdownRow({"nums": numbers, "target": target} | changed)
+    defaults = {"rule": rules.DEFAULT_RULE, "operators": rules.OPERATORS, "style": CountdownRow.styles[0]}
+    own = {"style": options.style, "template": options.template}
+    layout = {**(layout or {}), **{key: value for key, value in own.items() if value is not None}}
+    settings = {"rule": options.rule, "operators": operators, **layout}
+    changed = {key: value for key, value in settings.items() if value != defaults.get(key)}
+    row = CountdownRow({"nums": numbers, "target": target} | changed)
+    row.messages()
+    return row
 
 
 def connect(model: str, options: AskOptions) -> OpenAI:

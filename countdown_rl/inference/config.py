@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from countdown_rl.errors import UsageError
 from countdown_rl.formatting import flag
-from countdown_rl.options import Device, Options, Precision, RuleName, option
+from countdown_rl.options import PROMPT, Device, Options, Precision, Prompt, RuleName, option
 
 PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for --engine openai"
 
@@ -46,9 +46,14 @@ class AskOptions(SamplingOptions):
     rule: Annotated[RuleName, option("How often a number is used.", PUZZLE)] = "exactly-once"
     operators: Annotated[str, option("Allowed operators.", PUZZLE)] = "+-*/"
     style: Annotated[
-        Literal["begun", "own"],
-        option("Response format. begun: the prompt opens <think>, as in training; own: the model does.", PUZZLE),
-    ] = "begun"
+        Literal["begun", "own", "direct"] | None,
+        option(
+            "Response format. begun: the prompt opens <think>; own: the model does; direct: the answer alone.",
+            PROMPT,
+            show_default="as in training",
+        ),
+    ] = None
+    template: Prompt = None
     max_new_tokens: Annotated[int, option("Maximum tokens of the completion.", DECODING, min=1)] = 512
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"

@@ -15,6 +15,7 @@ from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown import TASK, CountdownRow
+from countdown_rl.tasks.probe import layout
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import REASONS
 
@@ -74,12 +75,13 @@ def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     options = data[-1].options if data else {}
     if task_of(options) is not TASK:
         raise UsageError(f"{file} was trained on {options['task']}, and the demo is about Countdown puzzles.")
-    row = {"numbers": _NUMBERS, "target": _TARGET, "style": options.get("style")}
-    prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(file))), CountdownRow(row).messages())
+    row = CountdownRow({"numbers": _NUMBERS, "target": _TARGET, **layout(chain)})
+    prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(file))), row.messages())
     try:
         head, rest = prompt.split(" ".join(map(str, _NUMBERS)))
         between, tail = rest.split(str(_TARGET))
     except ValueError:
         raise ModelError(f"the chat template of {file} does not show numbers and target once each.") from None
     groups = data[-1].facts.get("splits", {}).get("train", {}).get("groups", {}) if data else {}
-    return {"prompt": [head, between, tail], "sizes": sorted(map(int, groups.get("numbers", {}))) or [3, 4]}
+    sizes = sorted(map(int, groups.get("numbers", {}))) or [3, 4]
+    return {"prompt": [head, between, tail], "sizes": sizes, "direct": row.style.direct}

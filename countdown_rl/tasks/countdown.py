@@ -17,6 +17,8 @@ SYSTEM = (
     "You are a careful solver of number puzzles. First reason inside <think> and </think>, "
     "then give the final answer inside <answer> and </answer>."
 )
+#: The system turn of the style ``direct``.
+DIRECT = "You are a careful solver of number puzzles. Give the final answer alone."
 #: The assistant turn that a prompt of the style ``begun`` ends in.
 BEGUN = "Let me work through this step by step.\n<think>"
 
@@ -48,6 +50,7 @@ class CountdownRow(Row):
     """A puzzle: ``nums``, ``target``, and where they are not the default ``rule``, ``operators`` and ``style``."""
 
     task = "countdown"
+    styles = ("begun", "own", "direct")
     kept_fields = ("nums", "target", "needs", "operators", "rule")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -69,14 +72,15 @@ class CountdownRow(Row):
         self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
         self._sorted = sorted(nums)
 
-    def messages(self) -> list[dict[str, str]]:
+    def turns(self) -> list[dict[str, str]]:
         puzzle = self.puzzle
         user = (
             f"Numbers: {' '.join(map(str, puzzle.numbers))}\nTarget: {puzzle.target}\n"
             f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
             f"{_USE[puzzle.rule.name]}. If there is no way, answer impossible."
         )
-        turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
+        system = DIRECT if self.style.direct else SYSTEM
+        turns = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         return turns if self.style.own else [*turns, {"role": "assistant", "content": BEGUN}]
 
     def judge(self, answer: str) -> tuple[str | None, str]:
@@ -113,6 +117,10 @@ class CountdownRow(Row):
     @property
     def identity(self) -> str:
         return " ".join(map(str, self._sorted))
+
+    @property
+    def asked(self) -> list[str]:
+        return [str(number) for number in (*self.puzzle.numbers, self.puzzle.target)]
 
     @property
     def id(self) -> str:
@@ -259,6 +267,7 @@ TASK = Task(
         "rule": "how numbers may be used, where it is not `exactly-once`",
         "operators": "the operators allowed, where they are not all four",
         "style": "the response format, where it is not the default",
+        "template": "the prompt, a Jinja template, where it is not the default",
     },
     example={"nums": [19, 36, 55, 7], "target": 65},
     noun="puzzle",

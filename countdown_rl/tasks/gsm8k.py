@@ -56,7 +56,11 @@ class Gsm8kRow(Row):
         # The same problem in other white space, case or punctuation is the same problem.
         return " ".join(re.findall(r"\w+", self["question"].casefold()))
 
-    def messages(self) -> list[dict[str, str]]:
+    @property
+    def asked(self) -> list[str]:
+        return [self["question"].strip()]
+
+    def turns(self) -> list[dict[str, str]]:
         tag = self.style.tag
         turns = [
             {"role": "system", "content": _SYSTEM.format(tag=tag) + (_LINES if self.style.lines else "")},
@@ -114,6 +118,7 @@ TASK = Task(
         "gold": "the right number, exact",
         "solution": "the published solution",
         "style": "the response format, where it is not the default",
+        "template": "the prompt, a Jinja template, where it is not the default",
     },
     example={"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
     import_row=import_row,

@@ -2,7 +2,7 @@
 
 The answer is the last complete answer block after the thinking. Thinking ends at the first closing tag, whether
 the prompt or the model opened it. A completion that opens it and does not close it has no answer; one without
-thinking is read from its start, and its format is wrong.
+thinking is read from its start, and its format is wrong. In the style ``direct`` the whole completion is the answer.
 """
 
 import re
@@ -29,11 +29,13 @@ class Style:
         tag: the thinking tag, ``think`` or ``thinking``.
         own: the model writes the opening tag; otherwise the prompt ends in it, and the model may repeat it.
         lines: a line break after each tag; otherwise only one between the blocks.
+        direct: no tags; the completion is the answer, and its format is right where it is one line.
     """
 
     tag: str = "think"
     own: bool = False
     lines: bool = False
+    direct: bool = False
     _strict: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,7 +49,14 @@ class Style:
     @property
     def opening(self) -> str:
         """What a completion begins with: the opening tag, or nothing where the prompt ends in it."""
-        return f"<{self.tag}>" if self.own else ""
+        return f"<{self.tag}>" if self.own and not self.direct else ""
+
+    def answer(self, answer: str) -> str:
+        """The completion that gives *answer* without any thinking."""
+        if self.direct:
+            return answer
+        line = "\n" if self.lines else ""
+        return f"{self.opening}\n</{self.tag}>\n{ANSWER_OPEN}{line}{answer}{line}{ANSWER_CLOSE}"
 
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
         """The completion as one text, of *content* and of *reasoning* that an endpoint keeps apart.
@@ -55,7 +64,7 @@ class Style:
         Args:
             closed: the reasoning has ended.
         """
-        if not reasoning:
+        if not reasoning or self.direct:
             return content
         end = "\n" if self.lines else ""
         begun = f"<{self.tag}>{end}{reasoning}"
@@ -63,6 +72,10 @@ class Style:
 
     def read(self, completion: str) -> Blocks:
         """The blocks of *completion*, in time linear in its length."""
+        if self.direct:
+            answer = completion.strip() or None
+            single_line = answer is not None and "\n" not in answer
+            return Blocks(single_line, single_line, answer, False)
         match = self._strict.fullmatch(completion)
         if match:
             return Blocks(True, True, match[1].strip(), False)
@@ -92,4 +105,5 @@ STYLES = {
     "begun": Style(),
     "own": Style(own=True),
     "lines": Style(tag="thinking", own=True, lines=True),
+    "direct": Style(own=True, direct=True),
 }

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle.rules import PARTS, SPLITS
+from countdown_rl.tasks import prompt
 from countdown_rl.tasks.response_format import STYLES, Style
 
 
@@ -68,6 +69,7 @@ class Row(Mapping[str, Any]):
         styles: the response formats that the task knows, the default first.
         kept_fields: fields that are kept beside a completion: enough to read it, and to grade it again.
         style: the response format of this row.
+        template: the prompt of the user's own, see :mod:`countdown_rl.tasks.prompt`; None where the task's is used.
 
     Raises:
         InputError: a field is missing or wrong; the text says which, without a place.
@@ -83,6 +85,9 @@ class Row(Mapping[str, Any]):
             raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self._fields = dict(fields)
         self.style: Style = STYLES[style]
+        self.template: str | None = fields.get("template")
+        if not isinstance(self.template, str | None):
+            raise InputError("`template` should be text")
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
@@ -100,9 +105,18 @@ class Row(Mapping[str, Any]):
         """This row, in a style whose prompt ends in the user turn: most endpoints do not continue an assistant turn."""
         return self if self.style.own else type(self)({**self, "style": "own"})
 
-    @abstractmethod
     def messages(self) -> list[dict[str, str]]:
         """The prompt as a conversation. Where the style has it so, it ends in an assistant turn already begun."""
+        if self.template is None:
+            return self.turns()
+        turns = [
+            turn for turn in prompt.messages(self.template, self) if turn["role"] != "assistant" or not self.style.own
+        ]
+        return turns if self.style.own or turns[-1]["role"] == "assistant" else [*turns, self.turns()[-1]]
+
+    @abstractmethod
+    def turns(self) -> list[dict[str, str]]:
+        """The task's own prompt: system and user turn, and in the style ``begun`` the beginning of the assistant's."""
 
     @abstractmethod
     def judge(self, answer: str) -> tuple[str | None, str]:
@@ -127,6 +141,11 @@ class Row(Mapping[str, Any]):
     @abstractmethod
     def identity(self) -> str:
         """The part of a row that must not be in two splits."""
+
+    @property
+    def asked(self) -> list[str]:
+        """The texts that a prompt of the user's own must contain in its user turn."""
+        return []
 
     @property
     def id(self) -> str:
@@ -160,7 +179,7 @@ class Row(Mapping[str, Any]):
     @property
     def kept(self) -> dict[str, Any]:
         """The fields that are kept beside a completion."""
-        return {key: self[key] for key in ("id", "task", *self.kept_fields, "style") if key in self}
+        return {key: self[key] for key in ("id", "task", *self.kept_fields, "style", "template") if key in self}
 
     def vote_key(self, answer: str, value: str | None) -> str:
         """The canonical form of an *answer* with its *value*, for majority voting."""

@@ -169,6 +169,8 @@ def unsupported(row: Row) -> str:
         return "are for Countdown puzzles only"
     if len(row["nums"]) < 2:
         return "combine at least two numbers"
+    if row.style.direct:
+        return "have reasoning, which the style direct has not"
     return "use all operators" if row.puzzle.operators != OPERATORS else ""
 
 

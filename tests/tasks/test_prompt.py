@@ -1,0 +1,154 @@
+"""Prompts of the user's own, and answers without tags, from the data to every stage that asks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import artifacts
+from countdown_rl.data import build, jsonl
+from countdown_rl.data.config import DataOptions
+from countdown_rl.errors import InputError, UsageError
+from countdown_rl.inference import ask
+from countdown_rl.inference.config import AskOptions
+from countdown_rl.models import chat_template
+from countdown_rl.tasks import probe, prompt
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tiny import traces
+from tests.support import tiny_llama
+from tests.support.command import status
+
+TEMPLATE = """{% block system %}Solve.{% endblock %}
+{% block user %}
+Numbers: {{ nums | join(" ") }}
+Target: {{ target }}
+{% endblock %}
+"""
+ROW = {"nums": [3, 7, 50], "target": 46}
+USER = {"role": "user", "content": "Numbers: 3 7 50\nTarget: 46"}
+SYSTEM = {"role": "system", "content": "Solve."}
+
+
+@pytest.mark.parametrize("style", ["own", "direct"])
+def test_a_template_is_the_prompt_where_the_model_begins_its_turn(style):
+    assert parse_row({**ROW, "style": style, "template": TEMPLATE}).messages() == [SYSTEM, USER]
+
+
+def test_the_begun_turn_is_the_templates_or_else_the_tasks():
+    begun = parse_row(ROW).messages()[-1]
+    row = parse_row({**ROW, "template": TEMPLATE})
+    assert row.messages() == [SYSTEM, USER, begun]
+    assert row.without_begun_turn().messages() == [SYSTEM, USER]
+    row = parse_row({**ROW, "template": TEMPLATE + "{% block assistant %}Well, <think>{% endblock %}"})
+    assert row.messages() == [SYSTEM, USER, {"role": "assistant", "content": "Well, <think>"}]
+    assert row.without_begun_turn().messages() == [SYSTEM, USER]
+
+
+def test_a_template_without_blocks_is_the_user_turn():
+    assert prompt.messages("{{ nums }} -> {{ target }}", ROW) == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{{ nums }", "cannot be rendered"),
+        ("{{ numbers }}", "'numbers' is undefined"),
+        ("{{ nums / 0 }}", "cannot be rendered"),
+        ("{{ nums.__class__ }}", "unsafe"),
+        ("{% block user %}{% endblock %}{% block systm %}{% endblock %}", "systm"),
+        ("{% block system %}{% endblock %}", "blocks system"),
+        ("{% block system %}{{ target }}{% endblock %}{% block user %}{% endblock %}", "'target' is undefined"),
+    ],
+)
+def test_a_wrong_template_is_one_sentence(template, fault):
+    with pytest.raises(InputError, match=fault):
+        prompt.messages(template, ROW)
+
+
+@pytest.mark.parametrize(
+    ("text", "absent"),
+    [
+        ("3 7 50 46", []),
+        ("3, 7 and 50 -> 46.", []),
+        ("37 50 46", ["3", "7"]),
+        ("3 7 50", ["46"]),
+        ("3 7 46 450", ["50"]),
+    ],
+)
+def test_a_prompt_that_leaves_out_a_number_or_the_target_is_found(text, absent):
+    assert prompt.missing(text, parse_row(ROW).asked) == absent
+
+
+def test_equal_numbers_are_all_shown():
+    asked = parse_row({"nums": [5, 5], "target": 5}).asked
+    assert prompt.missing("5 and 5", asked) == ["5"]
+
+
+@pytest.mark.parametrize(
+    ("completion", "correct", "format"),
+    [("50 - 7 + 3", True, True), (" 50 - 7 + 3\n", True, True), ("", False, False), ("a\n50 - 7 + 3", False, False)],
+)
+def test_a_direct_completion_is_the_answer(completion, correct, format):
+    grade = parse_row({**ROW, "style": "direct"}).grade(completion)
+    assert (grade.correct, grade.format, grade.strict_format) == (correct, format, format)
+    assert grade.reason != "" or correct
+
+
+def test_reasoning_that_a_server_keeps_apart_is_no_part_of_a_direct_answer():
+    assert parse_row({**ROW, "style": "direct"}).style.completion("50 - 7 + 3", "Let me see") == "50 - 7 + 3"
+
+
+def test_the_teacher_writes_no_direct_answers():
+    assert "direct" in traces.unsupported(parse_row({**ROW, "style": "direct"}))
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("prompt.jinja").write_text(TEMPLATE)
+    words = "--n 12 --size 3 --style direct --prompt prompt.jinja --out data"
+    assert status(monkeypatch, "gen-data", *words.split()) == 0
+    return tmp_path / "data"
+
+
+def test_gen_data_writes_the_template_into_every_row_and_into_the_manifest(data):
+    rows = [row for split in ("train", "valid", "test") for row in jsonl.read_rows(data / f"{split}.jsonl")]
+    assert all(row.messages() == [SYSTEM, {**USER, "content": row.messages()[1]["content"]}] for row in rows)
+    manifest = artifacts.read(data, "data")
+    assert manifest.options["template"] == TEMPLATE
+    again = DataOptions(**manifest.options | {"size": ("3",)})
+    assert [*build.generate(again, "test")] == [dict(row) for row in jsonl.read_rows(data / "test.jsonl")]
+
+
+def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
+    inputs = {"data": artifacts.read(data, "data").as_input()}
+    adapter = {"digest": "a", "manifest": {"kind": "adapter", "inputs": inputs}}
+    links = artifacts.chain(adapter)
+    assert probe.layout(links) == {"style": "direct", "template": TEMPLATE}
+    assert [turn["role"] for turn in probe.conversations(adapter, 1)[0]] == ["system", "user"]
+    row = ask.puzzle_row(AskOptions(), [3, 7, 50], 46, probe.layout(links))
+    assert row.messages() == [SYSTEM, USER]
+    other = AskOptions(style="own", template="{{ nums }} {{ target }}")
+    row = ask.puzzle_row(other, [3, 7, 50], 46, probe.layout(links))
+    assert (row.style.direct, len(row.messages())) == (False, 1)
+    tokenizer = tiny_llama.tokenizer()
+    chat_template.complete_user_turn(tokenizer, row.messages())
+    shown = chat_template.render(tokenizer, [USER], chat_template.CHAT_ARGUMENTS)
+    assert shown == chat_template.render(tokenizer, [USER])
+
+
+@pytest.mark.parametrize("template", ["Make {{ target }} of {{ nums[0] }}", "{{ nums }} {{ goal }}"])
+def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(template):
+    with pytest.raises(UsageError, match="--prompt"):
+        build.make(DataOptions(n=12, template=template), Path("unused"))
+    assert not Path("unused").exists()
+
+
+def test_a_prompt_file_that_is_not_there_is_named(monkeypatch, capsys):
+    assert status(monkeypatch, "gen-data", "--prompt", "nowhere.jinja") == 2
+    assert "nowhere.jinja" in capsys.readouterr().err
+
+
+def test_a_template_that_is_no_text_is_refused():
+    with pytest.raises(InputError, match="template"):
+        parse_row(json.loads('{"nums": [1, 2], "target": 3, "template": 5}'))
