@@ -32,6 +32,7 @@ QUICK = {
     ("gen-data", ""): "--n 300 --workers 1",
     ("train", ""): "--max-steps 1 --prompts 2 --num-generations 2 --micro-batch 0 --max-completion-length 32 "
     "--eval-size 2 --threads 1",
+    ("train", "--probe"): "--probe 2",
     ("eval", ""): "--limit 4 --max-new-tokens 32 --threads 1",
     ("eval", "--samples"): "--samples 2",
     ("sft", ""): "--max-steps 1 --batch-size 2 --threads 1",

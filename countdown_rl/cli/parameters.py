@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from countdown_rl import processes
+from countdown_rl.errors import UsageError
 from countdown_rl.options import Options, choices, field_hints, option
 from countdown_rl.processes import LAUNCHES
 
@@ -47,9 +48,25 @@ class RunOptions(Options):
     ] = None
     check: Annotated[bool, option("Only check the options, data, model and memory.", RUN, name="--check")] = False
 
-    def start_processes(self) -> None:
-        """Run this command in several processes where that was asked for, and end with their status."""
-        if not self.check and not processes.launched() and (self.processes > 1 or self.launch is not None):
+    def start_processes(self, *, alone: bool = False) -> None:
+        """Run this command in several processes where that was asked for, and end with their status.
+
+        Args:
+            alone: one process is enough, as for ``--check``.
+
+        Raises:
+            UsageError: a launcher has started another number of processes.
+        """
+        if processes.launched():
+            if self.processes not in (1, processes.world_size()):
+                raise UsageError(
+                    f"--processes {self.processes}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
+                    f"{processes.world_size()}; leave --processes out, or unset these variables."
+                )
+            return
+        if self.launch is not None:
+            processes.launch_configuration(self.launch)
+        if not (alone or self.check) and (self.processes > 1 or self.launch is not None):
             arguments, configuration = sys.argv[1:], self.launch or "ddp"
             raise typer.Exit(processes.launch(arguments, processes=self.processes, configuration=configuration))
 

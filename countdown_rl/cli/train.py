@@ -1,11 +1,12 @@
 """``countdown-rl train``: GRPO on a LoRA adapter or all weights."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from countdown_rl import artifacts, processes
 from countdown_rl.cli import console, parameters
-from countdown_rl.errors import UsageError
+from countdown_rl.formatting import interval
 from countdown_rl.options import option
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.training.config import TrainOptions
@@ -41,6 +42,15 @@ def train(
     log: parameters.Log = None,
     checkpoints: parameters.Checkpoints = None,
     processing: parameters.RunOptions,
+    probe: Annotated[
+        int | None,
+        option(
+            "Only sample N groups (64 or more) before training, and tell whether GRPO can learn from them.",
+            parameters.RUN,
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
 ) -> None:
     """Train a LoRA adapter, or all weights, with GRPO.
 
@@ -52,6 +62,7 @@ def train(
         countdown-rl train --model countdown-tiny --data artifacts/data
         countdown-rl train --reward correct=1 --reward format=0.1 --num-generations 32
         countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --check
+        countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --probe 64
         countdown-rl train --model Qwen/Qwen3-8B --processes 8 --launch zero2
     """
     log = log or (Path(f"{out}-run") if out else Path("artifacts/train")) / "log.csv"
@@ -59,14 +70,7 @@ def train(
     out = out or Path("artifacts", options.kind)
     if not processes.launched():
         options.micro_batches(processing.processes)
-        if processing.launch is not None:
-            processes.launch_configuration(processing.launch)
-    elif processing.processes not in (1, processes.world_size()):
-        raise UsageError(
-            f"--processes {processing.processes}: by WORLD_SIZE, RANK and LOCAL_RANK a launcher has started "
-            f"{processes.world_size()}; leave --processes out, or unset these variables."
-        )
-    processing.start_processes()
+    processing.start_processes(alone=probe is not None)
     from countdown_rl.runlog.checkpoints import Checkpoints
     from countdown_rl.training import prepare
     from countdown_rl.training import train as training
@@ -83,6 +87,9 @@ def train(
     )
     if processing.check:
         _show_memory(prepare.prepare(run, options), as_json=as_json)
+        return
+    if probe is not None:
+        _show_probe(prepare.prepare(run, options), probe, as_json=as_json)
         return
     written = [out, checkpoints] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("step") as update:
@@ -133,6 +140,21 @@ def _show_memory(prepared: "PreparedTraining", *, as_json: bool) -> None:
         needs = f"about {_size(prepared.estimates[0].peak)} of {_size(prepared.device_memory or 0)}"
         table.caption = f"fits this machine: {'yes' if prepared.fits else 'no'} ({needs})"
     console.result(prepared.as_dict(), as_json=as_json, view=table)
+
+
+def _show_probe(prepared: "PreparedTraining", count: int, *, as_json: bool) -> None:
+    """Sample groups from the start, and print what they are like."""
+    from countdown_rl.training.probe import probe
+
+    with console.progress("completions") as update:
+        result = probe(prepared, count, update)
+    heads = ("mixed", "95% interval", "groups", "solved", "format", "truncated")
+    table = console.table("", *heads, title=f"verdict: {result.total.verdict}")
+    for name, shares in {"all": result.total, **result.kinds}.items():
+        cells = (f"{share:.1%}" for share in (shares.solved, shares.format, shares.truncated))
+        table.add_row(name, f"{shares.mixed:.1%}", interval(shares.interval), f"{shares.groups:,}", *cells)
+    table.caption = result.advice
+    console.result({"verdict": result.total.verdict, **asdict(result)}, as_json=as_json, view=table)
 
 
 def _size(count: int) -> str:

@@ -343,7 +343,7 @@ def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypa
         run(place, tmp_path, options, on_step=killing(13), on_warning=said.append)
     result = run(place, tmp_path, options, on_warning=again.append)
     assert (result.resumed, again) == (11, [])
-    assert sorted(result.warnings) == ["length", "zero"]
+    assert sorted(result.warnings) == ["length", "start", "zero"]
     assert sorted(result.warnings.values()) == sorted(said)
     assert "(100%): a legal expression whose value is not the target, as in '1 + 1'" in result.warnings["zero"]
 
@@ -714,7 +714,7 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
     # Which is true: a random model succeeds at nothing, and finds no end.
     warned = [line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")]
     assert sorted(json.loads(out)["warnings"].values()) == sorted(warned)
-    assert sorted(json.loads(out)["warnings"]) == ["length", "zero"]
+    assert sorted(json.loads(out)["warnings"]) == ["length", "start", "zero"]
     rest = "\n".join(line for line in err.splitlines() if not line.startswith("warning: "))
     said = re.sub(r"\d+(\.\d+)?", "#", rest.replace(str(tmp_path), "")).split()
     assert " ".join(said) == (
