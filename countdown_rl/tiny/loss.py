@@ -1,7 +1,7 @@
-"""Cross entropy against the teacher: hard labels, and the teacher's distribution where a trace chooses a way.
+"""Targets of pretraining: the next token, and the teacher's distribution where a trace chooses a way.
 
-The distribution is known (:func:`traces.next_ways`), so the model learns to choose as the teacher does without the
-noise of the choices that were drawn (distillation of a known policy), and without learning where a trace begins.
+The distribution is known (:func:`traces.next_ways`). So the model learns the teacher's choices without the noise of
+those that were drawn (distillation of a known policy), and without learning where a trace begins.
 """
 
 from typing import Any
@@ -10,14 +10,11 @@ import torch
 
 from countdown_rl.tiny import traces
 
-#: Rows of logits computed at a time.
-CHUNK = 512
-
 #: Kinds of tokens: the number of a line, and the end of one that does not reach the target.
 _NUMBER, _SKIP = 1, 2
 
 
-class TeacherLabels:
+class TeacherTargets:
     """The teacher's distribution over the first way of a trace, and over the ways to skip after each line.
 
     Attributes:
@@ -33,14 +30,15 @@ class TeacherLabels:
         self._kind[tokens[len(numbers) :]] = _SKIP
         self.tokens = torch.cat([tokens[: len(traces.SKIPS)], tokens[len(numbers) :]])
 
-    def __call__(self, labels: torch.Tensor, ways: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the choices (C,), as indices of the labels that are not -100, and their distributions (C, 2 W).
+    def __call__(self, labels: torch.Tensor, ways: torch.Tensor) -> torch.Tensor:
+        """Return the target distributions (N, V) of the N labels that are not -100.
 
         Args:
             labels: (B, T), -100 where nothing is trained.
             ways: (B,) the number of ways in the plan of each row.
         """
-        kind = torch.where(labels >= 0, self._kind[labels.clamp(min=0)], 0)  # (B, T)
+        trained = labels >= 0
+        kind = torch.where(trained, self._kind[labels.clamp(min=0)], 0)  # (B, T)
         number = kind == _NUMBER
         first = number & (number.cumsum(1) == 1)
         choice = first | (kind == _SKIP)
@@ -48,64 +46,9 @@ class TeacherLabels:
         width = torch.tensor([traces.window(count) for count in ways.tolist()], device=labels.device)[rows, None]
         window = torch.arange(len(traces.SKIPS), device=labels.device) < width
         of_first = first[choice][:, None]
-        distributions = torch.cat([window & of_first, window & ~of_first], 1) / width
-        return choice[labels >= 0].nonzero()[:, 0], distributions
-
-
-def cross_entropy(
-    hidden: torch.Tensor,
-    head: torch.Tensor,
-    labels: torch.Tensor,
-    columns: torch.Tensor,
-    soft: tuple[torch.Tensor, torch.Tensor],
-) -> torch.Tensor:
-    """Return the summed cross entropy of *labels* (N,) under the logits *hidden* (N, H) @ *head* (V, H) transposed.
-
-    Logits and their gradient are computed :data:`CHUNK` rows at a time in bf16 products and never held in full.
-
-    Args:
-        columns: (K,) tokens of the distributions.
-        soft: rows (C,) whose label is a distribution, and these distributions (C, K) over *columns*.
-    """
-    return _Chunked.apply(hidden, head, labels, columns, *soft)
-
-
-class _Chunked(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        context: Any,
-        hidden: torch.Tensor,
-        head: torch.Tensor,
-        labels: torch.Tensor,
-        columns: torch.Tensor,
-        rows: torch.Tensor,
-        distributions: torch.Tensor,
-    ) -> torch.Tensor:
-        half = head.bfloat16()
-        total = hidden.new_zeros((), dtype=torch.float32)
-        d_hidden, d_head = torch.empty_like(hidden, dtype=torch.bfloat16), torch.zeros_like(head)
-        for start in range(0, len(hidden), CHUNK):
-            chunk, correct = hidden[start : start + CHUNK].bfloat16(), labels[start : start + CHUNK, None]
-            count = len(chunk)
-            chunk = torch.nn.functional.pad(chunk, (0, 0, 0, CHUNK - count))  # one shape
-            target = torch.zeros(CHUNK, len(half), device=hidden.device)
-            target[:count].scatter_(1, correct, 1.0)
-            inside = (rows >= start) & (rows < start + count)
-            chosen = rows[inside] - start
-            target[chosen] = 0
-            target[chosen[:, None], columns] = distributions[inside]
-            log_probs = (chunk @ half.T).float().log_softmax(1)
-            total -= (target * log_probs).sum()
-            gradient = log_probs.exp_().sub_(target)
-            gradient[count:] = 0
-            gradient = gradient.bfloat16()
-            d_hidden[start : start + count] = (gradient @ half)[:count]
-            d_head += gradient.T @ chunk
-        context.save_for_backward(d_hidden, d_head)
-        context.dtype = hidden.dtype
-        return total
-
-    @staticmethod
-    def backward(context: Any, *upstream: torch.Tensor) -> Any:
-        d_hidden, d_head = context.saved_tensors
-        return (d_hidden * upstream[0]).to(context.dtype), d_head * upstream[0], None, None, None, None
+        chances = torch.cat([window & of_first, window & ~of_first], 1) / width  # (choices, 2 W)
+        targets = torch.nn.functional.one_hot(labels[trained], len(self._kind)).float()
+        chosen = choice[trained].nonzero()  # (choices, 1)
+        targets[chosen[:, 0]] = 0
+        targets[chosen, self.tokens] = chances
+        return targets

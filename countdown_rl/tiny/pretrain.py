@@ -133,16 +133,16 @@ def _fit(
 ) -> tuple[list[float], dict[str, int]]:
     """Train; return the loss of every :data:`_LOG_STEPS` steps, and the numbers of traces and tokens."""
     import torch
+    from torch.nn import functional
 
-    from countdown_rl.tiny.loss import TeacherLabels, cross_entropy
-    from countdown_rl.tiny.muon import Muon
+    from countdown_rl.tiny.loss import TeacherTargets
 
     device = next(model.parameters()).device
     if device.type == "cpu":
-        _use_bf16_attention(model)
-    optimizer = Muon(model, lr=options.learning_rate, weight_decay=options.weight_decay)
+        model.set_attn_implementation("eager")  # its bf16 products are faster there than torch's kernel
+    optimizers = _optimizers(model, options)
     head = model.get_output_embeddings().weight
-    labels_of = TeacherLabels(tokens, len(head), device)
+    targets_of = TeacherTargets(tokens, len(head), device)
     losses: list[float] = []
     recent: list[float] = []
     seen = {"traces": 0, "tokens": 0}
@@ -151,21 +151,21 @@ def _fit(
         trained = sum(int((labels[:, 1:] >= 0).sum()) for _, labels, _ in batch)
         total = 0.0
         for ids, labels, ways in batch:
+            labels = labels[:, 1:]
             with torch.autocast(device.type, dtype=torch.bfloat16):
                 hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T, H)
-            labels = labels[:, 1:]
-            mask = labels >= 0
-            soft = labels_of(labels, ways)
-            loss = cross_entropy(hidden[mask], head, labels[mask], labels_of.tokens, soft) / trained
+                logits = functional.linear(hidden[labels >= 0], head)  # (N, V)
+            loss = functional.cross_entropy(logits.float(), targets_of(labels, ways), reduction="sum") / trained
             loss.backward()
             total += float(loss.detach())
             seen["traces"] += len(ids)
             seen["tokens"] += int((ids > 0).sum())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * _schedule(step, options)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = options.learning_rate * _schedule(step, options)
+            optimizer.step()
+            optimizer.zero_grad()
         recent.append(total)
         if step % _LOG_STEPS == 0 or step == options.max_steps:
             losses.append(sum(recent) / len(recent))
@@ -175,32 +175,26 @@ def _fit(
     return losses, seen
 
 
+def _optimizers(model: Any, options: PretrainOptions) -> list[Any]:
+    """Muon for the weight matrices of the layers, AdamW for embeddings and norms.
+
+    Muon orthogonalises each momentum matrix (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon). Its step
+    is scaled to AdamW's (Moonshot AI, arXiv:2502.16982), so one learning rate serves both.
+    """
+    import torch
+
+    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+    others = [parameter for parameter in model.parameters() if all(parameter is not matrix for matrix in matrices)]
+    rate, decay = options.learning_rate, options.weight_decay
+    return [
+        torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
 def _schedule(step: int, options: PretrainOptions) -> float:
     """The share of the peak learning rate at *step*: warm-up, stable, linear decay to 2% (WSD)."""
     warmup = min(100, options.max_steps // 10)
     decay_steps = max(1, round(options.decay * options.max_steps))
     left = (options.max_steps - step) / decay_steps
     return min(1.0, step / max(1, warmup), 0.02 + 0.98 * left)
-
-
-def _use_bf16_attention(model: Any) -> None:
-    """Compute the attention of a Llama on rows padded on the right as bf16 products, a third faster to train on a CPU
-    than torch's kernel at these lengths."""
-    import torch
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    from transformers.models.llama.modeling_llama import repeat_kv
-
-    def attention(
-        module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any
-    ) -> tuple[Any, None]:
-        rows, heads, length, width = query.shape  # (B, heads, T, D)
-        causal = torch.full((length, length), -torch.inf, dtype=query.dtype).triu(1)
-        key, value = (repeat_kv(part, module.num_key_value_groups) for part in (key, value))
-        query, key, value = (part.reshape(rows * heads, length, width) for part in (query * scaling, key, value))
-        scores = torch.baddbmm(causal.expand(rows * heads, -1, -1), query, key.transpose(1, 2))
-        with torch.autocast("cpu", enabled=False):
-            attended = torch.bmm(scores.softmax(-1), value)
-        return attended.view(rows, heads, length, width).transpose(1, 2).contiguous(), None
-
-    ALL_ATTENTION_FUNCTIONS["causal_bf16"] = attention
-    model.config._attn_implementation = "causal_bf16"

@@ -89,44 +89,22 @@ def test_batches_hold_about_as_many_tokens_as_asked_and_every_example_once():
     assert taken < len(examples)
 
 
-def test_the_chunked_loss_is_torchs(monkeypatch):
-    monkeypatch.setattr(loss, "CHUNK", 4)
-    torch.manual_seed(0)
-    hidden, head = torch.randn(11, 16, requires_grad=True), torch.randn(30, 16, requires_grad=True)
-    labels, rows, columns = torch.randint(0, 30, (11,)), torch.tensor([2, 3, 10]), torch.tensor([4, 9, 7])
-    chances = torch.rand(3, 3).softmax(1)
-    target = torch.nn.functional.one_hot(labels, 30).float()
-    target[rows] = 0
-    target[rows[:, None], columns] = chances
-    expected = torch.nn.functional.cross_entropy(hidden @ head.T, target, reduction="sum")
-    gradients = torch.autograd.grad(expected, (hidden, head))
-    value = loss.cross_entropy(hidden, head, labels, columns, (rows, chances))
-    torch.testing.assert_close(value, expected, rtol=0.02, atol=0.2)
-    for found, right in zip(torch.autograd.grad(value, (hidden, head)), gradients, strict=True):
-        assert torch.nn.functional.cosine_similarity(found.flatten(), right.flatten(), dim=0) > 0.999
-
-
-def test_the_label_of_a_choice_is_the_distribution_of_the_teacher():
+def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
     text = "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
     ids = tokens(text, add_special_tokens=False)["input_ids"]
-    choices = loss.TeacherLabels(tokens, len(tokens), "cpu")
     labels = torch.tensor([[-100, *ids], [-100, *ids]])
-    rows, chances = choices(labels, torch.tensor([99, 12]))
-    assert [tokens.decode([ids[row]]) for row in rows[:3]] == ["3. ", " no, skip two\n", " no\n"]
-    assert rows[3:].tolist() == [row + len(ids) for row in rows[:3]]
+    targets = loss.TeacherTargets(tokens, len(tokens), "cpu")(labels, torch.tensor([99, 12]))
     first, skip = [[f"{number}. " for number in (1, 2, 3, 4)], [f" {skip}\n" for skip in traces.SKIPS]]
-    for row, texts in enumerate([first, skip, skip, first[:1], skip[:1], skip[:1]]):
-        places = chances[row].nonzero()[:, 0]
-        assert [tokens.decode([token]) for token in choices.tokens[places]] == texts
-        assert chances[row, places].tolist() == [1 / len(texts)] * len(texts)
-
-
-def test_labels_without_a_choice_have_no_distribution():
-    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows, distributions = loss.TeacherLabels(tokens, len(tokens), "cpu")(torch.tensor([[-100, 7]]), torch.tensor([12]))
-    assert rows.tolist() == []
-    assert distributions.shape == (0, 8)
+    chances = dict(zip(("3. ", " no, skip two\n", " no\n"), (first, skip, skip), strict=True))
+    for target, token in zip(targets[: len(ids)], ids, strict=True):
+        names = chances.get(tokens.decode([token]), [tokens.decode([token])])
+        assert {tokens.decode([int(place)]) for place in target.nonzero()[:, 0]} == set(names)
+        assert target[target > 0].tolist() == [1 / len(names)] * len(names)
+    for target, token in zip(targets[len(ids) :], ids, strict=True):  # a short plan has one next way
+        place = target.nonzero()[:, 0].tolist()
+        expected = {"3. ": "1. ", " no, skip two\n": " no\n"}.get(tokens.decode([token]), tokens.decode([token]))
+        assert ([tokens.decode(place)], target.sum()) == ([expected], 1)
 
 
 def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
@@ -140,17 +118,6 @@ def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
         return sum(high % low == 0 for high, low in pairs) / len(pairs)
 
     assert sum(exact(made["nums"]) for made in drills) / 300 > 0.2
-
-
-def test_attention_in_bf16_is_that_of_transformers_with_shared_key_value_heads_too():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 50}
-    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **shape))
-    ids = torch.randint(0, 50, (3, 20))
-    expected = model(input_ids=ids).logits
-    pretrain._use_bf16_attention(model)
-    torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=0.02, atol=0.02)
 
 
 def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path, capsys):
