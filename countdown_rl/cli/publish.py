@@ -21,13 +21,13 @@ def publish(
 ) -> None:
     """Build the release folder of a model, and upload it with --push.
 
-    The folder holds weights, tokenizer, licence, a model card with results, training curves and checksums, and the
+    The folder holds weights, tokenizer, a model card with results, training curves and checksums, and the
     chain of manifests from the data to the weights. With --also it holds the same model in other formats, each in
     its own subfolder; with --with-demo also index.html, a page that runs the GGUF weights in a browser, as a static
     Space shows it. The same artifacts give the same bytes.
 
-    With --push the folder goes to the Hub as one commit, private unless --public. A release that is up to date is
-    uploaded as it was built, and only changed files are sent. The token is that of `hf auth login`, or HF_TOKEN.
+    With --push the folder goes to the Hub as one commit, private unless --public, and other files in the repository are
+    removed. The token is that of `hf auth login`, or HF_TOKEN.
 
     Examples:
         countdown-rl publish --eval artifacts/eval/quantized
@@ -38,14 +38,11 @@ def publish(
     if unmeasured and not upload.push:
         raise UsageError("--unmeasured goes with --push; add it.")
     from countdown_rl.cli.upload import finish
-    from countdown_rl.hub import licenses, release
+    from countdown_rl.hub import release
 
-    current = release.up_to_date(out, "release", options) if upload.push else None
-    manifest = current or release.build(options, out)
+    manifest = release.build(options, out)
     if upload.push:
         release.check_uploadable(manifest, unmeasured=unmeasured)
-    elif (sentence := licenses.missing(manifest)) is not None:
-        console.warn(sentence)
     facts = manifest.facts
     if "accuracy" in facts:
         low, high = facts["interval"]
@@ -53,4 +50,4 @@ def publish(
     else:
         summary = "not evaluated"
         console.warn("these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them.")
-    finish(out, manifest, upload, built=current is None, summary=summary, as_json=as_json)
+    finish(out, manifest, upload, summary=summary, as_json=as_json)

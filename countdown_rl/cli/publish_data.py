@@ -24,9 +24,7 @@ def publish_data(
         countdown-rl publish-data --license cc0-1.0 --push --repo-id me/puzzles
     """
     from countdown_rl.cli.upload import finish
-    from countdown_rl.hub import dataset_card, release
+    from countdown_rl.hub import dataset_card
 
-    current = release.up_to_date(out, "data-release", options) if upload.push else None
-    manifest = current or dataset_card.build(options, out)
-    summary = f"{sum(manifest.facts['rows'].values()):,} rows"
-    finish(out, manifest, upload, built=current is None, summary=summary, as_json=as_json)
+    manifest = dataset_card.build(options, out)
+    finish(out, manifest, upload, summary=f"{sum(manifest.facts['rows'].values()):,} rows", as_json=as_json)

@@ -11,23 +11,17 @@ if TYPE_CHECKING:
     from countdown_rl.artifacts import Manifest
 
 
-def finish(
-    out: Path, manifest: "Manifest", options: UploadOptions, *, built: bool, summary: str, as_json: bool
-) -> None:
-    """Upload the release at *out*, whose files were just checked, if *options* say so, and print the result."""
+def finish(out: Path, manifest: "Manifest", options: UploadOptions, *, summary: str, as_json: bool) -> None:
+    """Upload the release at *out*, which was just built, if *options* say so, and print the result."""
     size = sum(entry["size"] for entry in manifest.files.values())
-    values: dict[str, Any] = {"out": str(out), "built": built, "digest": manifest.digest, **manifest.facts}
+    values: dict[str, Any] = {"out": str(out), "digest": manifest.digest, **manifest.facts}
     values |= {"files": len(manifest.files) + 1, "bytes": size}
     view = f"{out}: {len(manifest.files) + 1} files, {size / 1e6:,.1f} MB, {summary}"
     if options.repo_id is not None:
         from countdown_rl.hub import upload
 
-        if not built:
-            console.note(f"{out} is up to date and is uploaded as it is")
-        result = upload.push(out, manifest, options, log=console.note)
+        result = upload.push(out, manifest, options)
         values["upload"] = asdict(result)
-        sent = f"{console.plural(len(result.uploaded), 'file')} sent" if result.uploaded else "nothing to send"
-        removed = f", {len(result.removed)} removed" if result.removed else ""
-        where = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
-        view = f"{where}: {sent}, {result.unchanged} unchanged{removed}"
+        removed = f", {console.plural(len(result.removed), 'file')} removed" if result.removed else ""
+        view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag}){removed}"
     console.result(values, as_json=as_json, view=view)

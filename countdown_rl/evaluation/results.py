@@ -53,13 +53,19 @@ class _Model(TypedDict, total=False):
     digest: str
 
 
-class _Details(TypedDict, total=False):
+class MainFigures(TypedDict, total=False):
+    """Figures of an evaluation of any version."""
+
     n: Required[int]
     accuracy: Required[float]
     interval: Required[list[float]]
-    model: Required[_Model]
     data: Required[dict[str, Any]]
     decoding: Required[_Decoding]
+    precision: str
+
+
+class _Details(MainFigures, total=False):
+    model: Required[_Model]
     reasons: Required[dict[str, int]]
     groups: Required[dict[str, dict[str, _Figures]]]
     format: float
@@ -67,12 +73,16 @@ class _Details(TypedDict, total=False):
     mean_tokens: float
     rules: list[str]
     task: Required[str]
-    precision: str
 
 
-class _Sample(TypedDict, total=False):
+class Verdict(TypedDict, total=False):
+    """Fields of a sample of any version."""
+
     completion: Required[str]
     correct: Required[bool]
+
+
+class _Sample(Verdict, total=False):
     reason: Required[str]
     answer: Required[str | None]
     value: Required[str | None]

@@ -1,10 +1,10 @@
 """Options of ``publish`` and ``publish-data``: what a release is made from, and its upload."""
 
-import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from countdown_rl.errors import UsageError
+from countdown_rl.models.reference import HUB_ID
 from countdown_rl.options import Options, option
 
 CARD = "Model card"
@@ -13,7 +13,7 @@ HUB = "Upload"
 
 def check_hub_id(flag: str, repo_id: str | None) -> None:
     """Check that the value of *flag*, if there is one, is an id on the Hub."""
-    if repo_id is not None and not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo_id, re.ASCII):
+    if repo_id is not None and not HUB_ID.fullmatch(repo_id):
         raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL, NAME being you or a team.")
 
 
@@ -37,20 +37,13 @@ class PublishOptions(Options):
     base_model: Annotated[
         str | None, option("Base model on the Hub, if no manifest names it.", CARD, metavar="NAME/MODEL")
     ] = None
-    base_relation: Annotated[
-        Literal["adapter", "finetune", "quantized", "merge"] | None,
-        option("Relation to --base-model; quantized if that names the merged weights.", CARD),
-    ] = None
     license: Annotated[
         str | None, option("Licence id of the Hub, e.g. apache-2.0.", CARD, show_default="the base's")
     ] = None
-    license_file: Annotated[
-        str | None, option("Licence text; that of apache-2.0 is included.", CARD, metavar="FILE")
-    ] = None
+    license_file: Annotated[str | None, option("Licence text, for LICENSE.", CARD, metavar="FILE")] = None
     trained_on: Annotated[
         tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
     ] = ()
-    measured_on: Annotated[str | None, option("Hub data set of the evaluation.", CARD, metavar="NAME")] = None
     with_demo: Annotated[
         bool, option("Add index.html, which runs the GGUF weights in a browser.", name="--with-demo")
     ] = False
@@ -58,7 +51,6 @@ class PublishOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_hub_id("--base-model", self.base_model)
-        check_hub_id("--measured-on", self.measured_on)
 
 
 @dataclass(frozen=True)
@@ -77,13 +69,11 @@ class UploadOptions(Options):
     push: Annotated[bool, option("Upload the release.", HUB, name="--push")] = False
     repo_id: Annotated[str | None, option("Repository.", HUB, metavar="NAME/MODEL")] = None
     public: Annotated[bool, option("Visibility of the repository.", HUB, name="--public/--private")] = False
-    tag: Annotated[str | None, option("Tag of this version.", HUB, show_default="next of v1, v2, ...")] = None
-    force: Annotated[bool, option("Replace a repository that countdown-rl did not make.", HUB, name="--force")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_hub_id("--repo-id", self.repo_id)
         if self.push and self.repo_id is None:
             raise UsageError("--push needs a repository; give --repo-id NAME/MODEL.")
-        if not self.push and (self.repo_id or self.public or self.tag or self.force):
-            raise UsageError("--repo-id, --public, --tag and --force go with --push; add it.")
+        if not self.push and (self.repo_id or self.public):
+            raise UsageError("--repo-id and --public go with --push; add it.")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,11 @@ from countdown_rl.errors import ArtifactError
 from countdown_rl.formatting import cell, flags
 from countdown_rl.hub import secret_scan
 from countdown_rl.hub.config import PublishDataOptions
-from countdown_rl.hub.release import recorded
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
 
 #: The Hub's name of each split.
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
-#: The Hub's categories of numbers of rows, by their upper bounds.
-_SIZES = ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M"), (1e7, "1M<n<10M"))
 
 
 def build(options: PublishDataOptions, out: Path) -> Manifest:
@@ -32,7 +30,7 @@ def build(options: PublishDataOptions, out: Path) -> Manifest:
     if not rows:
         raise ArtifactError(f"{data} holds no rows; make it again with `{MADE_BY['data']}`.")
     with artifacts.writing(
-        out, "data-release", options=recorded(options), inputs=inputs, libraries=("huggingface_hub",)
+        out, "data-release", options=asdict(options), inputs=inputs, libraries=("huggingface_hub",)
     ) as draft:
         for name, entry in manifest.files.items():
             draft.copy(data / name, name, entry)
@@ -64,7 +62,6 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: Task, fields: list
         pretty_name=facts["name"],
         tags=["countdown-rl", "reasoning", "reinforcement-learning", task.name],
         task_categories=["text-generation"],
-        size_categories=[next(name for bound, name in _SIZES if sum(facts["rows"].values()) < bound)],
         source_datasets=[f"extended|{name}"] if name else ["original"],
         configs=[
             {
@@ -86,7 +83,6 @@ def _card(manifest: Manifest, facts: Mapping[str, Any], task: Task, fields: list
         own_test="test" in manifest.inputs,
         revision=source.get("revision"),
         split_names=_SPLITS,
-        files=manifest.files,
         cell=cell,
     )
     return f"{str(card).strip()}\n"

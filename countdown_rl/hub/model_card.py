@@ -1,7 +1,6 @@
 """Model card of a release: metadata, and the values of ``model_card.md.jinja``.
 
-Everything on it is read from manifests and evaluations. ``model-index`` in the metadata takes any data set; the
-newer ``.eval_results/`` (https://huggingface.co/docs/hub/eval-results) is for registered benchmarks alone.
+Everything on it is read from manifests and evaluations.
 """
 
 import json
@@ -11,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from countdown_rl.artifacts import MADE_BY, Draft, ProvenanceEntry, origin
+from countdown_rl.artifacts import ProvenanceEntry, origin
 from countdown_rl.evaluation.results import Result, breakdowns
-from countdown_rl.formatting import cell, flag, flags, interval, percent, short, value
-from countdown_rl.hub import licenses
+from countdown_rl.formatting import cell, flag, interval, percent, short, value
 from countdown_rl.hub.formats import Weights
-from countdown_rl.hub.licenses import License
 from countdown_rl.models.chat_template import MARK
 from countdown_rl.tasks.probe import layout
 from countdown_rl.tasks.registry import task_of
@@ -25,7 +22,7 @@ from countdown_rl.tasks.task import Task
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-CARD, CURVES = "README.md", "curves.svg"
+CARD, CURVES, LICENSE = "README.md", "curves.svg", "LICENSE"
 
 
 @dataclass(frozen=True)
@@ -43,9 +40,8 @@ class Release:
     log: Path | None
     base_model: str | None
     base_relation: str
-    license: License
+    license: dict[str, str]
     datasets: Sequence[str]
-    measured_on: str | None
 
     @property
     def evaluation(self) -> Result | None:
@@ -73,17 +69,8 @@ class Release:
         return next((link for link in self.chain if link.kind == kind), None)
 
 
-def write(draft: Draft, release: Release) -> None:
-    """Write the card of *release*, whose other files are in *draft*, and the file of scores if it has one."""
-    for name, text in scores(release).items():
-        (draft.path / name).parent.mkdir()
-        (draft.path / name).write_text(text, "utf-8")
-    # The checksums are computed once: draft keeps those of the copied files for the manifest.
-    (draft.path / CARD).write_text(render(release, draft.files()), "utf-8")
-
-
-def render(release: Release, files: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the card of *release*, which lists *files* with their checksums."""
+def render(release: Release, *, with_demo: bool) -> str:
+    """Return the card of *release*, which names the page of :mod:`countdown_rl.report.demo` if it is *with_demo*."""
     from huggingface_hub import ModelCard
 
     merged = release.link("merged")
@@ -96,13 +83,10 @@ def render(release: Release, files: Mapping[str, Mapping[str, Any]]) -> str:
         origin=origin(release.chain),
         curves=CURVES if release.log else None,
         agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
-        reproduction=_reproduction(release),
-        requirements=licenses.requirements(release.license.id),
-        files=files,
-        made_by=MADE_BY,
+        with_demo=with_demo,
         **_prompt(release),
         max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
-        cell=cell, flag=flag, flags=flags, literal=_literal,
+        cell=cell, flag=flag, literal=_literal,
         interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
     )  # fmt: skip
     return f"{str(card).strip()}\n"
@@ -124,8 +108,8 @@ def _metadata(release: Release) -> Any:
         model_name=release.name,
         pipeline_tag="text-generation",
         tags=[*tags, *(tag for weights in release.weights for tag in weights.format.tags)],
-        eval_results=_eval_results(release.evaluation, release.measured_on) if release.evaluation else None,
-        **release.license.metadata,  # type: ignore[arg-type]
+        eval_results=_eval_results(release.evaluation) if release.evaluation else None,
+        **release.license,  # type: ignore[arg-type]
     )
 
 
@@ -133,7 +117,7 @@ def _groups(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(kind, figures) for _, kind, figures in breakdowns(metrics)]
 
 
-def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]:
+def _eval_results(evaluation: Result) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
     task, decoding = task_of(evaluation.metrics), evaluation.metrics["decoding"]
@@ -141,7 +125,7 @@ def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]
         EvalResult(
             task_type="text-generation",
             task_name="Text generation",
-            dataset_type=dataset or task.name,
+            dataset_type=task.name,
             dataset_name=f"{task.title}, held-out{f', {title}' if title else ''}",
             dataset_config=title,
             dataset_split="test",
@@ -156,38 +140,6 @@ def _eval_results(evaluation: Result, dataset: str | None) -> list["EvalResult"]
     ]  # fmt: skip
 
 
-def scores(release: Release) -> dict[str, str]:
-    """Return name and content of the file in .eval_results/, if the evaluation is of a registered benchmark."""
-    from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
-    from huggingface_hub.utils import yaml_dump
-
-    if not release.evaluation or not release.measured_on or release.task.benchmark != release.measured_on:
-        return {}
-    metrics = release.evaluation.metrics
-    decoding, interval = metrics["decoding"], [f"{100 * end:.1f}" for end in metrics["interval"]]
-    sampling = "greedy" if decoding.get("greedy") else f"temperature {decoding.get('temperature'):g}"
-    entry = EvalResultEntry(
-        dataset_id=release.measured_on,
-        task_id=metrics["task"],
-        value=round(100 * metrics["accuracy"], 2),
-        notes=f"% solved at the first try, {sampling}, at most {decoding['max_new_tokens']} tokens, n {metrics['n']}, "
-        f"95% interval {' to '.join(interval)}",
-    )
-    name = f"{constants.EVAL_RESULTS_FOLDER}/{entry.task_id}.yaml"
-    return {name: yaml_dump(eval_result_entries_to_yaml([entry]))}
-
-
-def _reproduction(release: Release) -> dict[str, Any] | None:
-    """Return the options of gen-data, the split and the options of eval, where the chain has the puzzles' data."""
-    evaluation = release.evaluation
-    for link in release.chain:
-        for name, file in link.files.items():
-            if evaluation and link.kind == "data" and file["sha256"] == evaluation.metrics["data"]["digest"]:
-                settings = {"limit": evaluation.metrics["n"]} | evaluation.metrics["decoding"]
-                return {"data": link.options, "split": name, "eval": settings | {"greedy": None}}
-    return None
-
-
 def _prompt(release: Release) -> dict[str, Any]:
     """Return the messages of an example prompt, and the begun answer.
 
@@ -199,11 +151,10 @@ def _prompt(release: Release) -> dict[str, Any]:
     file = release.weights[0].path / "chat_template.jinja"
     template = file.read_text("utf-8") if file.is_file() else ""
     completed = MARK in template
-    added = begun if begun and _literal(begun) in template else None
     if completed:
         messages, begun = [message for message in messages if message["role"] == "user"], ""
     texts = {message["role"]: message["content"] for message in messages}
-    return {"messages": messages, "begun": begun, "texts": texts, "completed": completed, "added": added}
+    return {"messages": messages, "begun": begun, "texts": texts, "completed": completed}
 
 
 def _literal(text: str) -> str:

@@ -7,7 +7,6 @@ It is built from artifacts alone, so the same artifacts and options give the sam
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Draft, Manifest, ProvenanceEntry
@@ -15,16 +14,13 @@ from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation.results import Result, read
 from countdown_rl.formatting import as_section
 from countdown_rl.hub import formats, licenses, model_card, secret_scan
-from countdown_rl.hub.config import PublishDataOptions, PublishOptions
+from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.formats import Weights, evaluation_key, measures, training_data
-from countdown_rl.hub.model_card import CURVES, Release
+from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, Release
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.report import charts, demo
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.tasks.probe import trained_on
-
-#: Fields of the options that name inputs; the manifest records these with their digests.
-_INPUTS = ("model", "also", "evaluations", "comparison", "log", "license_file", "data")
 
 
 def build(options: PublishOptions, out: Path) -> Manifest:
@@ -37,7 +33,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     release = resolve(options)
     _check(release)
     with artifacts.writing(
-        out, "release", options=recorded(options), inputs=release.inputs, libraries=("huggingface_hub",)
+        out, "release", options=asdict(options), inputs=release.inputs, libraries=("huggingface_hub",)
     ) as draft:
         for weights in release.weights:
             _copy(weights, draft, release.base_model)
@@ -46,23 +42,22 @@ def build(options: PublishOptions, out: Path) -> Manifest:
                 for name, entry in evaluation.manifest.files.items():
                     draft.copy(evaluation.path / name, f"{folder}/{name}", entry)
                 (draft.path / folder / MANIFEST).write_bytes(evaluation.manifest.to_bytes())
-        licenses.write(release.license, draft.path)
+        if options.license_file:
+            (draft.path / LICENSE).write_bytes(Path(options.license_file).read_bytes())
         if release.log:
             (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
         if options.with_demo:
             (draft.path / demo.INDEX).write_text(_demo(release), "utf-8")
-        model_card.write(draft, release)
+        (draft.path / CARD).write_text(model_card.render(release, with_demo=options.with_demo), "utf-8")
         secret_scan.check_no_token(draft.path, manifest=json.dumps(release.inputs))
         draft.facts.update(
             name=release.name,
             base_model=release.base_model,
             base_relation=release.base_relation,
             datasets=list(release.datasets),
-            measured_on=release.measured_on,
-            license=release.license.id,
-            license_link=release.license.link,
             formats={weights.location: weights.format.name for weights in release.weights},
         )
+        draft.facts |= release.license
         if release.evaluation:
             draft.facts |= {key: release.evaluation.metrics[key] for key in ("accuracy", "n", "interval")}
     return artifacts.read(out, "release", verify=False)
@@ -81,9 +76,8 @@ def resolve(options: PublishOptions) -> Release:
     if comparison:
         table = as_section((comparison / "comparison.md").read_text("utf-8"))
         inputs["comparison"] = artifacts.read(comparison, "comparison").as_input()
-    for key, path in (("log", log), ("license_file", options.license_file)):
-        if path and Path(path).is_file():
-            inputs[key] = artifacts.file_input(Path(path))
+    if log:
+        inputs["log"] = artifacts.file_input(log)
     origin = artifacts.origin(chain)
     base_model, revision = options.base_model, None
     if base_model is None and origin.kind == "hub":
@@ -91,7 +85,6 @@ def resolve(options: PublishOptions) -> Release:
     license = options.license
     if license is None and (origin.name in SHIPPED or (origin.kind == "model" and base_model is None)):
         license = "apache-2.0"  # that of this package, which made the base
-    relation = "adapter" if weights[0].format is formats.ADAPTER else "finetune"
     return Release(
         name=options.name or _name(origin, weights[0], chain),
         weights=weights,
@@ -100,41 +93,14 @@ def resolve(options: PublishOptions) -> Release:
         comparison=table,
         log=log,
         base_model=base_model,
-        base_relation=options.base_relation or relation,
-        license=licenses.resolve(license, options.license_file, base_model, revision),
+        base_relation="adapter" if weights[0].format is formats.ADAPTER else "finetune",
+        license=licenses.resolve(license, base_model, revision),
         datasets=options.trained_on,
-        measured_on=options.measured_on,
     )
 
 
-def up_to_date(out: Path, kind: str, options: PublishOptions | PublishDataOptions) -> Manifest | None:
-    """Return the manifest of the release at *out* if it is what *options* ask for, so that it need not be built.
-
-    Options that are not given count as when it was built. An input that is not there any more counts as unchanged.
-    """
-    if artifacts.peek(out) != kind:
-        return None
-    manifest = artifacts.read(out, kind)
-    entries = list(manifest.inputs.values())
-    known = {entry["digest"] for entry in entries}, {entry.get("source") for entry in entries}
-    for value in (getattr(options, key, None) or () for key in _INPUTS):
-        for source in (value,) if isinstance(value, str) else value:
-            digest = artifacts.digest(formats.path_of(source))
-            if digest not in known[0] and (digest is not None or artifacts.portable(source) not in known[1]):
-                return None
-    asked = artifacts.portable(recorded(options))
-    return manifest if asked.items() <= manifest.options.items() else None
-
-
-def recorded(options: PublishOptions | PublishDataOptions) -> dict[str, Any]:
-    """Return those of *options* that were given, without the inputs."""
-    return {key: value for key, value in asdict(options).items() if value and key not in _INPUTS}
-
-
 def check_uploadable(manifest: Manifest, *, unmeasured: bool) -> None:
-    """Check that the release meets its licence, and unless *unmeasured* that all of its weights were evaluated."""
-    if (sentence := licenses.missing(manifest)) is not None:
-        raise HubError(sentence)
+    """Check that all weights of the release were evaluated, unless *unmeasured*."""
     for location in manifest.facts["formats"]:
         if evaluation_key(location) not in manifest.inputs and not unmeasured:
             raise HubError(

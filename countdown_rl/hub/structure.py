@@ -9,14 +9,15 @@ from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
 from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES
 from countdown_rl.hub.formats import FORMATS, GGUF, evaluation_key
-from countdown_rl.hub.licenses import LICENSE, NOTICE
-from countdown_rl.hub.model_card import CARD, CURVES
+from countdown_rl.hub.model_card import CARD, CURVES, LICENSE
 from countdown_rl.models import chat_template
 from countdown_rl.report.demo import INDEX
 from countdown_rl.tasks.task import Row
 
 #: What Git, the Hub, DVC and a download put beside the files of a release.
 _BESIDE = (".cache", ".git", ".gitattributes", ".gitignore", MANIFEST)
+#: Files of a release of version 0.1.
+_OLDER = re.compile(r"NOTICE|\.eval_results/\w+\.yaml")
 _MODELFILE = re.compile(
     r'FROM \./(?P<gguf>[^\n]+)\nTEMPLATE """.*{{ else }}(?P<head>.*){{ end }}'
     r'{{ \.Prompt }}(?P<tail>.*){{ \.Response }}"""'
@@ -84,7 +85,7 @@ def _location(name: str) -> str:
 def _is_known(name: str, formats: dict[str, str]) -> bool:
     """Return True if a release with weights in these *formats*, by location, may have a file of that *name*."""
     folder, _, base = name.rpartition("/")
-    if name in (CARD, CURVES, INDEX, LICENSE, NOTICE) or re.fullmatch(r"\.eval_results/\w+\.yaml", name):
+    if name in (CARD, CURVES, INDEX, LICENSE) or _OLDER.fullmatch(name):
         return True
     if folder in map(evaluation_key, formats):
         return base in (DETAILS, METRICS, SAMPLES, MANIFEST)

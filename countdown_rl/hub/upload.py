@@ -10,14 +10,13 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
-from countdown_rl.errors import ArtifactError, HubError
+from countdown_rl.errors import HubError
 from countdown_rl.hub import secret_scan
 from countdown_rl.hub.config import UploadOptions
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 #: Type of the repository for each kind of artifact that can be uploaded.
 REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
 
-_AGAIN = "run the same command again, only what is missing is uploaded."
+_AGAIN = "run the same command again; only what is missing is uploaded."
 #: Message by HTTP status.
 _REFUSALS = {
     401: "the Hub does not accept the token (expired or revoked); run `hf auth login`, or set HF_TOKEN.",
@@ -39,24 +38,18 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Upload:
-    """Result of an upload. ``uploaded`` and ``removed`` are names of files."""
+    """Result of an upload. ``removed`` are names of files."""
 
     repo_id: str
     url: str
     commit: str
     tag: str
     private: bool
-    uploaded: list[str]
     removed: list[str]
-    unchanged: int
 
 
-def push(
-    folder: Path, manifest: Manifest, options: UploadOptions, *, log: Callable[[str], None] = lambda text: None
-) -> Upload:
+def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
     """Make the repository of *options* hold exactly the release at *folder*, whose manifest is *manifest*.
-
-    Files that an earlier release put there and this one lacks are removed. Files that a person added stay.
 
     Raises:
         HubError: no token, no right to write, no network, or a repository that this tool did not make.
@@ -77,14 +70,14 @@ def push(
     api = HfApi(token=token, library_name="countdown-rl", library_version=__version__)
     try:
         with warnings.catch_warnings(action="ignore"):
-            return _update(api, folder, manifest, options, log)
+            return _update(api, folder, manifest, options)
     except (RuntimeError, OSError, ValueError, HTTPError) as error:
         if (sentence := _sentence(error, str(options.repo_id))) is None:
             raise
         raise HubError(sentence) from error
 
 
-def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions, log: Callable) -> Upload:
+def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     repo_id, repo_type = str(options.repo_id), REPO_TYPES[manifest.kind]
@@ -93,47 +86,33 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     if not info.private and not options.public:
         raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
     present = {sibling.rfilename for sibling in info.siblings or ()} - {".gitattributes"}  # the Hub's own file
-    previous = _published(api, info, repo_type) if MANIFEST in present else None
-    if present and previous is None and not options.force:
-        raise HubError(
-            f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id, or give --force to "
-            "replace its contents."
-        )
-    files = manifest.files | {MANIFEST: artifacts.entry(folder / MANIFEST)}
-    published = {name: entry for name, entry in (previous or {}).items() if name in present}
-    changed = [name for name, entry in files.items() if published.get(name) != entry]
-    surplus = sorted((present if previous is None else published.keys()) - files.keys())
-    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}
-    if options.tag in tags and (changed or surplus or tags[options.tag] != info.sha):
-        raise HubError(f"{repo_id} has a tag {options.tag} already, on other files; give --tag another name.")
-    if changed:
-        size = sum(files[name]["size"] for name in changed) / 1e6
-        names = f": {', '.join(changed)}" if len(changed) < len(files) else ""
-        log(f"uploading {len(changed)} of {len(files)} files ({size:,.1f} MB){names}")
-    operations: list[Any] = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in files]
-    operations += [CommitOperationDelete(path_in_repo=name, is_folder=False) for name in surplus]
-    message = f"Release {manifest.digest[:12]}"
+    if present:
+        previous = None
+        if MANIFEST in present:
+            file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
+            previous = artifacts.peek(Path(file).parent)
+        if previous != manifest.kind:
+            raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
+    names = [*manifest.files, MANIFEST]
+    surplus = sorted(present - set(names))
     commit = api.create_commit(
-        repo_id, operations, commit_message=message, parent_commit=info.sha, repo_type=repo_type
+        repo_id,
+        [CommitOperationAdd(name, folder / name) for name in names]
+        + [CommitOperationDelete(name, is_folder=False) for name in surplus],
+        commit_message=f"Release {manifest.digest[:12]}",
+        parent_commit=info.sha,
+        repo_type=repo_type,
     ).oid
+    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}
     newest = max((int(match[1]) for name in tags if (match := re.fullmatch(r"v(\d+)", name))), default=0)
-    tag = options.tag or (f"v{newest}" if tags.get(f"v{newest}") == commit else f"v{newest + 1}")
-    if tag not in tags:
+    tag = f"v{newest}"
+    if tags.get(tag) != commit:
+        tag = f"v{newest + 1}"
         api.create_tag(repo_id, tag=tag, revision=commit, repo_type=repo_type)
     if options.public and info.private:
         api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
     url = f"{api.endpoint}/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
-    return Upload(repo_id, url, commit, tag, not options.public, changed, surplus, len(files) - len(changed))
-
-
-def _published(api: "HfApi", info: Any, repo_type: str) -> dict[str, dict[str, Any]] | None:
-    """Return the files of the release in a repository as its manifest lists them, None if it holds no release."""
-    path = Path(api.hf_hub_download(info.id, MANIFEST, revision=info.sha, repo_type=repo_type))
-    try:
-        manifest = Manifest.parse(path.read_bytes(), path)
-    except ArtifactError:
-        return None
-    return manifest.files | {MANIFEST: artifacts.entry(path)} if REPO_TYPES.get(manifest.kind) == repo_type else None
+    return Upload(repo_id, url, commit, tag, not options.public, surplus)
 
 
 def _sentence(error: BaseException, repo_id: str) -> str | None:

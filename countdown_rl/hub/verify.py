@@ -18,9 +18,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Required
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import MANIFEST, Manifest, ProvenanceEntry
@@ -30,7 +28,7 @@ from countdown_rl.errors import ArtifactError, UsageError, first_line
 from countdown_rl.evaluation import results, statistics
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
-from countdown_rl.evaluation.results import DETAILS, METRICS, Result
+from countdown_rl.evaluation.results import DETAILS, METRICS, MainFigures, Result, Verdict
 from countdown_rl.formatting import percent, short
 from countdown_rl.hub import structure
 from countdown_rl.hub.formats import ADAPTER, GGUF, evaluation_key, training_data
@@ -50,6 +48,8 @@ CONFIRMED, REFUTED, TOO_FEW = "confirmed", "refuted", "too few to tell"
 LEVEL = 0.01
 #: Puzzles of the claim, and of each measurement, without which nothing is confirmed.
 MIN_PUZZLES = 100
+#: Recorded puzzles that are made again; more have to be given.
+MAX_ROWS = 1_000_000
 
 RECORDED, NEW = "recorded", "new"
 
@@ -59,24 +59,6 @@ _FIGURES = {
     *("format", "groups", "impossible", "interval", "intervals", "majority", "mean_tokens", "model", "n", "pass_at"),
     *("path", "precision", "reasons", "rules", "strict_format", "task", "tokens", "truncated", "wrong_refusals"),
 }
-
-
-class _Facts(TypedDict, total=False):
-    formats: Required[dict[str, str]]
-
-
-class _ReleaseDetails(TypedDict, total=False):
-    n: Required[int]
-    accuracy: Required[float]
-    interval: Required[list[float]]
-    data: Required[dict[str, Any]]
-    decoding: Required[dict[str, Any]]
-    precision: str
-
-
-class _ReleaseSample(TypedDict, total=False):
-    completion: Required[str]
-    correct: Required[bool]
 
 
 @dataclass(frozen=True)
@@ -144,14 +126,14 @@ def verify(
     if artifacts.peek(folder) != "release":
         raise ArtifactError(f"{source} is no release of countdown-rl; give a directory that publish made, or its copy.")
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
-    typed_json.check_type(manifest.facts, _Facts, folder / MANIFEST)
+    typed_json.check_type(manifest.facts.get("formats"), dict[str, str], f"`formats` in {folder / MANIFEST}")
     report = Verification(source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed)
     report.reasons += structure.faults(folder, manifest, links=revision is not None)
     if report.reasons:
         return report
     keys = {location: evaluation_key(location) for location in manifest.facts["formats"]}
     evaluations = {
-        where: results.read(folder / key, _ReleaseDetails, _ReleaseSample)
+        where: results.read(folder / key, MainFigures, Verdict)
         for where, key in keys.items()
         if f"{key}/{DETAILS}" in manifest.files
     }
@@ -236,13 +218,17 @@ def _puzzles(
     for path in map(jsonl.test_file, given):
         if artifacts.file_sha256(path) == sha256:
             sets[RECORDED] = jsonl.read_rows(path)
-    data = {file["sha256"]: (link, name) for link in links if link.kind == "data" for name, file in link.files.items()}
-    source, name = data.get(sha256, (None, ""))
+    data = ((link, name) for link in links if link.kind == "data" for name in link.files)
+    source, name = next((pair for pair in data if pair[0].files[pair[1]]["sha256"] == sha256), (None, ""))
     options = _generator(source) if source else None
     if RECORDED not in sets:
-        if options is None or source is None or source.inputs:
-            raise ArtifactError(f"the manifests do not make the puzzles with sha256 {short(sha256)}; give --data.")
-        rows, text = list(build.generate(options, name.removesuffix(".jsonl"))), io.StringIO()
+        split = name.removesuffix(".jsonl")
+        if options is None or source is None or source.inputs or build.split_sizes(options).get(split, 0) > MAX_ROWS:
+            raise ArtifactError(
+                f"the puzzles with sha256 {short(sha256)} cannot be made again: the manifests do not say how, or they "
+                f"are more than {MAX_ROWS:,}; give --data."
+            )
+        rows, text = list(build.generate(options, split)), io.StringIO()
         jsonl.writer(text).write_all(rows)
         if hashlib.sha256(text.getvalue().encode()).hexdigest() != sha256:
             report.reasons.append("the recorded options do not make the recorded puzzles")
@@ -318,7 +304,7 @@ def _measure(
         prompts = _prompts(engine.tokenizer, those, location, report)
         if not report.reasons and those:
             verdicts = _verdicts(engine, prompts, those, options, on_batch)
-            claim.measured.append(_test(puzzles, claim, verdicts, before))
+            claim.measured.append(_test(puzzles, claim, verdicts, options.samples, before))
     engine.close()
     for part in claim.measured:
         if part.p < LEVEL:
@@ -359,35 +345,32 @@ def _prompts(tokenizer: Any, rows: Sequence[Row], location: str, report: Verific
 
 def _verdicts(
     engine: Engine, prompts: Sequence[str], rows: Sequence[Row], options: EvalOptions, on_batch: OnBatch | None
-) -> list[list[bool]]:
-    """For each of *rows*, whether its completions are correct."""
-    ids: list[list[int]] = engine.tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
-    engine.prepare(max(map(len, ids)) + options.max_new_tokens)
-    verdicts: list[list[bool]] = [[] for _ in rows]
-    places = [place for place in range(len(rows)) for _ in range(options.samples)]
-    batches = generate.batches(
-        [len(ids[place]) for place in places], lambda length: engine.max_rows(length, options.max_new_tokens)
-    )
-    done = 0
+) -> list[bool]:
+    """The verdict on each completion; those of one row follow each other."""
+    rows = [row for row in rows for _ in range(options.samples)]
+    texts = [text for text in prompts for _ in range(options.samples)]
+    ids: list[list[int]] = engine.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    lengths = list(map(len, ids))
+    engine.prepare(max(lengths) + options.max_new_tokens)
+    batches = generate.batches(lengths, lambda length: engine.max_rows(length, options.max_new_tokens))
+    verdicts: dict[int, bool] = {}
     for number, batch in enumerate(batches):
-        completions = engines.complete(engine, [ids[places[index]] for index in batch], number)
+        completions = engines.complete(engine, [ids[index] for index in batch], number)
         for index, completion in zip(batch, completions, strict=True):
-            verdicts[places[index]].append(rows[places[index]].grade(completion.text).correct)
-        done += len(batch)
+            verdicts[index] = rows[index].grade(completion.text).correct
         if on_batch:
-            on_batch(done, len(places), sum(map(sum, verdicts)))
-    return verdicts
+            on_batch(len(verdicts), len(rows), sum(verdicts.values()))
+    return [verdicts[index] for index in range(len(rows))]
 
 
-def _test(puzzles: str, claim: Claim, verdicts: Sequence[Sequence[bool]], before: Sequence[bool]) -> Measurement:
-    """Test *claim* on *verdicts*; *before* are the recorded ones of the recorded puzzles."""
+def _test(puzzles: str, claim: Claim, verdicts: Sequence[bool], per_row: int, before: Sequence[bool]) -> Measurement:
+    """Test *claim* on *verdicts*, *per_row* of each puzzle; *before* are the recorded ones of the recorded puzzles."""
     from scipy.stats import fisher_exact
 
-    n, per_row = len(verdicts), len(verdicts[0])
-    shares = [sum(row) / per_row for row in verdicts]
-    accuracy = sum(shares) / n
+    shares = [sum(verdicts[start : start + per_row]) / per_row for start in range(0, len(verdicts), per_row)]
+    n, accuracy = len(shares), sum(shares) / len(shares)
     if puzzles == RECORDED:
-        pairs = list(zip(before, (verdict for row in verdicts for verdict in row), strict=False))
+        pairs = list(zip(before, verdicts, strict=False))
         p = statistics.mcnemar(pairs.count((True, False)), pairs.count((False, True)))
     else:
         counts = [(round(share * total), total) for share, total in ((claim.accuracy, claim.n), (accuracy, n))]

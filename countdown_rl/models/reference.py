@@ -27,6 +27,7 @@ LOADABLE = ("model", "adapter", "merged", "quantized", "release")
 #: Files of a Hub snapshot that are downloaded; not pickled weights or copies in other formats.
 _ALLOWED = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
 _IGNORED = ["*/*", "consolidated*"]
+_WEIGHTS = [*_IGNORED, "*.safetensors"]
 
 #: An id on the Hub: NAME/MODEL.
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -48,17 +49,13 @@ class ModelRef:
     manifest: Manifest | None = None
 
     @property
-    def location(self) -> str:
-        """The source relative to the working directory: never an absolute path."""
-        if self.kind == "shipped" or self.revision or not os.path.isabs(os.path.expanduser(self.source)):
-            return self.source
-        return Path(os.path.relpath(os.path.expanduser(self.source))).as_posix()
-
-    @property
     def portable_source(self) -> str:
-        """The source for manifests and cards; of a path that leaves the working directory only its last name."""
-        location = Path(self.location)
-        return location.resolve().name if ".." in location.parts else self.location
+        """The source for manifests: a path relative to the working directory, or only the last name of one outside."""
+        path = Path(self.source).expanduser()
+        if self.kind == "shipped" or self.revision or not (path.is_absolute() or ".." in path.parts):
+            return self.source
+        relative = Path(os.path.relpath(path))
+        return path.resolve().name if ".." in relative.parts else relative.as_posix()
 
     @property
     def trained_precision(self) -> str | None:
@@ -139,7 +136,7 @@ def local_path(ref: ModelRef) -> Path:
 def without_weights(ref: ModelRef) -> ModelRef:
     """*ref* with all files but the weights downloaded: enough for its configuration and tokenizer."""
     base = without_weights(ref.base) if ref.base is not None else None
-    path = ref.path or download(ref.source, ref.revision, ignored=[*_IGNORED, "*.safetensors"])
+    path = ref.path or download(ref.source, ref.revision, ignored=_WEIGHTS)
     return replace(ref, path=path, base=base)
 
 
@@ -188,65 +185,37 @@ def _base(source: str, path: Path, trained_over: dict[str, Any]) -> ModelRef:
 
 
 def _hub(source: str, revision: str | None) -> ModelRef:
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError
-
-    if constants.HF_HUB_OFFLINE:
-        return _cached(source, revision)
-    try:
-        info = HfApi().model_info(source, revision=revision, timeout=20)
-    except HfHubHTTPError as error:
-        raise ModelError(_http_error(source, revision, error)) from error
-    except (OSError, HTTPError):  # the Hub cannot be reached: use the cache
-        return _cached(source, revision)
-    names = {sibling.rfilename for sibling in info.siblings or ()}
-    if "adapter_config.json" in names and "config.json" not in names:
-        path = download(source, info.sha)
-        return ModelRef(source, "adapter", path, revision=info.sha, base=_base(source, path, {}))
-    if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
-        raise ModelError(f"{source} has no safetensors checkpoint on the Hub; choose a repository that has one.")
-    return ModelRef(source, "hub", None, revision=info.sha)
-
-
-def _cached(source: str, revision: str | None) -> ModelRef:
-    """The model in the local cache of the Hub."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        path = Path(snapshot_download(source, revision=revision, local_files_only=True))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{source} is not a local file or directory, the Hub cannot be reached, and it is not in the local "
-            "cache; check the name or the network."
-        ) from error
-    if (path / "adapter_config.json").is_file():
-        return ModelRef(source, "adapter", path, revision=path.name, base=_base(source, path, {}))
-    return ModelRef(source, "hub", path, revision=path.name)
+    """The model on the Hub, or in its local cache where the Hub cannot be reached."""
+    path = download(source, revision, ignored=_WEIGHTS)
+    if (path / "config.json").is_file():
+        return ModelRef(source, "hub", None, revision=path.name)
+    if not (path / "adapter_config.json").is_file():
+        raise ModelError(f"{source} has no config.json on the Hub, so it is no model that can be loaded here.")
+    path = download(source, path.name)
+    return ModelRef(source, "adapter", path, revision=path.name, base=_base(source, path, {}))
 
 
 def download(
     source: str, revision: str | None, *, allowed: list[str] | None = _ALLOWED, ignored: list[str] | None = _IGNORED
 ) -> Path:
-    """Download the files of a Hub model that match *allowed* and not *ignored*, to a directory named by the commit."""
+    """Download the files of a Hub model that match *allowed* and not *ignored*, to a directory named by the commit.
+
+    Where the Hub cannot be reached they are taken from its local cache.
+    """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+    from huggingface_hub.errors import GatedRepoError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=allowed, ignore_patterns=ignored))
-    except HfHubHTTPError as error:
-        raise ModelError(_http_error(source, revision, error)) from error
     except (OSError, ValueError, HTTPError) as error:
-        raise ModelError(f"{source} could not be downloaded from the Hub; check the network and try again.") from error
-
-
-def _http_error(source: str, revision: str | None, error: Exception) -> str:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
-    if isinstance(error, GatedRepoError):
-        return f"{source} is gated: accept its terms on its Hub page, then log in with `hf auth login`."
-    if isinstance(error, RevisionNotFoundError):
-        return f"{source} has no revision {revision} on the Hub."
-    if isinstance(error, RepositoryNotFoundError):
-        return f"{source} is neither here nor on the Hub; check the name, or log in if it is private."
-    status = getattr(getattr(error, "response", None), "status_code", "an error")
-    return f"the Hub answered {status} for {source}; try again later."
+        if isinstance(error, GatedRepoError):
+            reason = "is gated: accept its terms on its Hub page, then log in with `hf auth login`"
+        elif isinstance(error, RevisionNotFoundError):
+            reason = f"has no revision {revision} on the Hub"
+        elif isinstance(error, RepositoryNotFoundError):
+            reason = "is neither here nor on the Hub; check the name, or log in if it is private"
+        else:
+            reason = (
+                "is neither here nor in the cache of the Hub, which cannot be reached; check the name or the network"
+            )
+        raise ModelError(f"{source} {reason}.") from error

@@ -123,5 +123,4 @@ TASK = Task(
     example={"question": "A shelf holds 3 rows of 12 books. 5 are lent out. How many are left?", "gold": "31"},
     import_row=import_row,
     probe=_probe,
-    benchmark="openai/gsm8k",
 )

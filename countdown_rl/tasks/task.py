@@ -260,7 +260,6 @@ class Task:
         source: in place of ``draw`` and ``import_row``, a class such as :class:`countdown_rl.data.source.RowSource`.
         data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
         baselines: by the name that ``--model`` takes.
-        benchmark: the Hub data set that its test split is, if that is a registered benchmark.
     """
 
     name: str
@@ -278,7 +277,6 @@ class Task:
     source: Hook = "countdown_rl.data.source:RowSource"
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    benchmark: str | None = None
 
     def reason(self, key: str) -> str:
         """The reason of a grade, in words."""

@@ -34,7 +34,7 @@ if [ "$quick" ]; then
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub Jiayi-Pan/Countdown-Tasks-3to4); fi
-# The licence of Llama 3.1 requires its text beside the weights; without it the release is built but not uploaded.
+# The licence of Llama 3.1 requires its text beside the weights.
 publish=(--trained-on Jiayi-Pan/Countdown-Tasks-3to4)
 if [ "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE"); publish+=(--license-file "$text"); fi
 enter "$1"
@@ -51,4 +51,4 @@ countdown-rl publish --model adapter --eval eval/adapter --comparison eval/compa
   --name Llama-3.1-8B-countdown --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
   "${publish[@]}"
 
-echo "Done: \`countdown-rl publish --push\` uploads $1/release." >&2
+echo "Done: \`hf upload --private NAME/MODEL $1/release\` uploads it." >&2

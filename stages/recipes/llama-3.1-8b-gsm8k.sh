@@ -42,7 +42,7 @@ if [ "$quick" ]; then
   eval+=(--limit 4 --max-new-tokens 16)
 fi
 if [ "${FROM-}" ]; then from=$(realpath "$FROM"); data+=(--from "$from"); else data+=(--from-hub openai/gsm8k); fi
-# The licence of Llama 3.1 requires its text beside the weights; without it the release is built but not uploaded.
+# The licence of Llama 3.1 requires its text beside the weights.
 publish=(--trained-on openai/gsm8k)
 if [ "${LICENSE_FILE-}" ]; then text=$(realpath "$LICENSE_FILE"); publish+=(--license-file "$text"); fi
 enter "$1"
@@ -62,6 +62,6 @@ countdown-rl samples eval/quantized --n 10
 countdown-rl compare eval/base eval/adapter eval/merged eval/quantized --out eval/comparison
 countdown-rl publish --model quantized --eval eval/quantized --comparison eval/comparison --out release \
   --name Llama-3.1-8B-gsm8k-nf4 --base-model meta-llama/Llama-3.1-8B-Instruct --license llama3.1 \
-  --measured-on openai/gsm8k "${publish[@]}" ${PUSH:+--push --repo-id "$PUSH"}
+  "${publish[@]}" ${PUSH:+--push --repo-id "$PUSH"}
 
-echo "Done: \`countdown-rl publish --push\` uploads $1/release." >&2
+echo "Done: \`hf upload --private NAME/MODEL $1/release\` uploads it." >&2

@@ -46,4 +46,4 @@ countdown-rl publish --model adapter --eval eval/adapter --comparison eval/compa
   --name qwen3-0.6b-countdown --base-model Qwen/Qwen3-0.6B --license apache-2.0 \
   --trained-on Jiayi-Pan/Countdown-Tasks-3to4 ${PUSH:+--push --repo-id "$PUSH"}
 
-echo "Done: \`countdown-rl publish --push\` uploads $1/release." >&2
+echo "Done: \`hf upload --private NAME/MODEL $1/release\` uploads it." >&2

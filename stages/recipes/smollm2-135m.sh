@@ -52,4 +52,4 @@ countdown-rl compare eval/base eval/adapter eval/merged eval/quantized --out eva
 countdown-rl publish --model quantized --eval eval/quantized --comparison eval/comparison --out release \
   --name smollm2-135m-countdown-nf4 --base-model HuggingFaceTB/SmolLM2-135M-Instruct --license apache-2.0
 
-echo "Done: \`countdown-rl publish --push\` uploads $2/release." >&2
+echo "Done: \`hf upload --private NAME/MODEL $2/release\` uploads it." >&2

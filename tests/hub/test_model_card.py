@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
+from huggingface_hub import ModelCard
 
 from countdown_rl import artifacts
 from countdown_rl.formatting import cell
@@ -40,18 +39,14 @@ def test_a_name_that_is_a_value_in_yaml_reads_back(root):
     assert card(name="no", license="other").data.model_name == "no"
 
 
-def test_the_card_shows_results_options_checksums_and_the_comparison(root):
+def test_the_card_shows_results_options_and_the_comparison(root):
     page = card().text
     manifest = artifacts.read(OUT, "release")
     assert "| all puzzles | 62.0% | 52.0% to 72.0% | 100 |" in page
     assert "| base | 50.0% |" in page
     assert "| learning-rate | 0.0002 |" in page
-    for name, entry in manifest.files.items():
-        assert name == "README.md" or entry["sha256"] in page
     for link in artifacts.chain(manifest.inputs["model"]):
         assert link.digest[:12] in page
-    assert re.search(r"countdown-rl gen-data --out \.\./data .*--n 10 .*--seed 42", page)
-    assert "countdown-rl eval --model . --data ../data/test.jsonl --out ../eval --limit 100 --temperature 0.0" in page
     assert str(root) not in page
 
 
@@ -92,23 +87,6 @@ def test_a_gguf_alone_has_paths_from_the_root(root):
     assert "llama-cli -m model-q8_0.gguf" in gguf.text
 
 
-def test_scores_on_a_registered_benchmark_are_written_where_the_hub_reads_them(root):
-    release_chain.evaluate(root, "merged", accuracy=0.62, task="gsm8k")
-    data = card(measured_on="openai/gsm8k").data
-    entries = parse_eval_result_entries(yaml.safe_load(Path("release/.eval_results/gsm8k.yaml").read_text()))
-    notes = "% solved at the first try, greedy, at most 256 tokens, n 100, 95% interval 52.0 to 72.0"
-    assert entries == [EvalResultEntry(dataset_id="openai/gsm8k", task_id="gsm8k", value=62.0, notes=notes)]
-    assert data.eval_results[0].dataset_type == "openai/gsm8k"
-    assert ".eval_results/gsm8k.yaml" in artifacts.read(OUT, "release").files
-
-
-@pytest.mark.parametrize("dataset", ["me/puzzles", "openai/gsm8k"])
-def test_scores_on_anything_else_are_in_the_metadata_alone(root, dataset):
-    data = card(measured_on=dataset).data  # the evaluation is of Countdown
-    assert (data.eval_results[0].dataset_type, data.eval_results[0].metric_value) == (dataset, 0.62)
-    assert not Path("release/.eval_results").exists()
-
-
 def test_the_example_runs_and_its_prompt_is_that_of_training(root, monkeypatch):
     code = re.search(r"```python\n(.*?)```", card().text, re.DOTALL)[1].replace("=256", "=4")
     monkeypatch.chdir(OUT)
@@ -132,7 +110,6 @@ def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, mon
         tokenizer.save_pretrained(draft.path)
     page = card(license="mit").text
     assert "A user turn is enough" in page
-    assert "`Let me work through this step by step.\\n<think>`" in page.replace('"', "")
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1].replace("=256", "=4")
     assert '"system"' not in code
     monkeypatch.chdir(OUT)

@@ -32,10 +32,10 @@ WRITE, READ, EXPIRED, STRANGER = (
 LFS = re.compile(r".*\.(safetensors|bin|gguf|pt|parquet|png|zip)$")
 
 
-def push(folder: Path, repo_id: str, *, log: Callable[[str], None] = lambda text: None, **options: Any) -> Any:
+def push(folder: Path, repo_id: str, **options: Any) -> Any:
     """Upload the release at *folder* after a check of its files, as the command does."""
     manifest = artifacts.read(folder, upload.REPO_TYPES)
-    return upload.push(folder, manifest, UploadOptions(push=True, repo_id=repo_id, **options), log=log)
+    return upload.push(folder, manifest, UploadOptions(push=True, repo_id=repo_id, **options))
 
 
 @dataclass(frozen=True)
