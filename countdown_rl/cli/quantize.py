@@ -5,7 +5,7 @@ from typing import Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, Revision, with_options
-from countdown_rl.export.config import CHECK, QuantizeOptions
+from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.options import option
 
 
@@ -15,7 +15,6 @@ def quantize(
     model: Annotated[str, option("Directory of merge, or another safetensors checkpoint.")] = "artifacts/merged",
     revision: Revision = None,
     out: Out = Path("artifacts/quantized"),
-    data: Annotated[Path | None, option("Puzzles on which the result and its source are evaluated.", CHECK)] = None,
     options: QuantizeOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -26,19 +25,17 @@ def quantize(
     would round the adapter away.
 
     - gguf: one file with tokenizer and chat template for llama.cpp, LM Studio and Ollama (ollama create NAME -f
-    Modelfile). Merge with --base dequantized. With the llama-cpp extra, llama.cpp reads the file back and evaluates
-    --data.
+    Modelfile). Merge with --base dequantized. With the llama-cpp extra, llama.cpp reads the file back.
 
     - w4a16: linear layers as 4-bit integers with a bf16 scale per group, rounded to nearest by compressed-tensors
     (the w4a16 extra), for vLLM and transformers. Merge with --base dequantized.
 
-    Weights are written a tensor at a time, so the model may be larger than memory, unless --data is evaluated.
+    Weights are read a tensor at a time: only the result has to fit in memory, and of gguf not even that.
 
     Examples:
         countdown-rl quantize --model artifacts/merged --out artifacts/quantized
         countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4
-        countdown-rl quantize --format gguf --gguf-type q4_k_m \\
-          --data artifacts/data/test.jsonl --max-drop 2
+        countdown-rl quantize --format gguf --gguf-type q4_k_m
     """
     from countdown_rl.export import quantize as quantization
     from countdown_rl.models import load, reference
@@ -47,7 +44,7 @@ def quantize(
     ref = reference.resolve(model, revision=revision)
     if (warning := quantization.warning(ref, options.format)) is not None:
         console.warn(warning)
-    facts = quantization.quantize_model(ref, out, options, data).facts
+    facts = quantization.quantize_model(ref, out, options).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 
@@ -61,12 +58,4 @@ def _view(out: Path, facts: dict) -> str:
         view += f"\n  read back by llama.cpp, which tokenizes {check['prompts']} prompts the same way"
         if check["chat"] is False:
             view += "; its chat template differs from the tokenizer's, so give prompts as text"
-    if "against_source" in facts:
-        change = facts["against_source"]
-        low, high = change["interval"]
-        view += (
-            f"\n  solves {change['after']['accuracy']:.1%} of {change['after']['n']:,} rows in {change['runtime']}, "
-            f"its source {change['before']['accuracy']:.1%}: {100 * change['difference']:+.1f} points "
-            f"({100 * low:+.1f} to {100 * high:+.1f})"
-        )
     return view

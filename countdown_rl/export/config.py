@@ -23,10 +23,7 @@ class MergeOptions(Options):
 
 @dataclass(frozen=True)
 class QuantizeOptions(Options):
-    """Format of the quantized weights, and how the result is evaluated.
-
-    ``limit`` and ``max_new_tokens`` apply where puzzles are given; ``max_drop`` is in percentage points.
-    """
+    """Format of the quantized weights."""
 
     format: Annotated[
         Literal["nf4", "gguf", "w4a16"], option("nf4: transformers; gguf: llama.cpp, Ollama; w4a16: vLLM; see above.")
@@ -34,8 +31,3 @@ class QuantizeOptions(Options):
     gguf_type: Annotated[
         Literal["f16", "q8_0", "q4_0", "q4_k_m"], option("Type of the GGUF weights; q4_k_m needs the llama-cpp extra.")
     ] = "q8_0"
-    max_drop: Annotated[
-        float | None, option("Refuse a result whose accuracy drops by more percentage points.", CHECK, min=0)
-    ] = None
-    limit: Annotated[int | None, option("Evaluate only the first N rows.", CHECK, min=1, show_default="all")] = None
-    max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", CHECK, min=1)] = 256

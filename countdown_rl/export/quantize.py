@@ -1,20 +1,17 @@
 """Quantizing full-precision weights: NF4 for bitsandbytes, W4A16 for vLLM, or GGUF for llama.cpp.
 
-Weights are written one tensor at a time, so that the model may be larger than memory. NF4 and W4A16 are safetensors
-checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandbytes, or compressed-tensors, is
-installed. Given puzzles, the result is loaded back and scored on them beside its source.
+Weights are read one tensor at a time, so only the result has to fit in memory, and of GGUF not even that. NF4 and W4A16
+are safetensors checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandbytes, or
+compressed-tensors, is installed.
 """
 
 import shutil
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.errors import ModelError, UsageError
-from countdown_rl.evaluation import compare, evaluate
-from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.errors import ModelError
 from countdown_rl.export import four_bit, gguf
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.inference import engines
@@ -32,14 +29,12 @@ LIBRARIES = {
 }
 
 
-def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions, data: Path | None = None) -> artifacts.Manifest:
-    """Write the quantized artifact of *ref* at *out*; given puzzles at *data*, compare its accuracy.
+def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifacts.Manifest:
+    """Write the quantized artifact of *ref* at *out*.
 
     Raises:
-        ModelError: *ref* cannot be quantized, or the result lost more accuracy than allowed.
+        ModelError: *ref* cannot be quantized.
     """
-    if options.max_drop is not None and data is None:
-        raise UsageError("--max-drop needs puzzles to measure on; give --data, such as artifacts/data/test.jsonl.")
     _check_source(ref, options.format)
     if options.format == "w4a16":
         w4a16.check_installed()
@@ -48,27 +43,23 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions, data: Pat
     if shape.quantization_config(directory) is not None:
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
     source = Checkpoint(directory)
-    inputs = {"model": ref.as_input()} | ({"data": artifacts.file_input(data)} if data is not None else {})
     libraries = LIBRARIES[options.format]
     if options.format == "gguf" and engines.installed("llama-cpp"):
-        libraries += ("xllamacpp",)  # verifies and scores the file, rather than the library that wrote it
-    with artifacts.writing(out, "quantized", options=asdict(options), inputs=inputs, libraries=libraries) as draft:
-        model = draft.path
+        libraries += ("xllamacpp",)  # it reads the file back
+    with artifacts.writing(
+        out, "quantized", options=asdict(options), inputs={"model": ref.as_input()}, libraries=libraries
+    ) as draft:
         if options.format == "gguf":
             facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name)
-            model = draft.path / facts["file"]
         else:
-            pack = four_bit.nf4_packing if options.format == "nf4" else four_bit.w4a16_packing
-            packing, facts = pack(source, directory)
-            facts |= four_bit.write(source, directory, draft.path, packing)
+            packing = four_bit.packing(options.format, source, directory)
+            facts = four_bit.write(source, directory, draft.path, packing)
         draft.facts.update(
             facts,
             format=options.format,
             bytes_before=sum(spec.nbytes for spec in source.specs.values()),
             bits_per_parameter=round(8 * facts["bytes"] / facts["parameters"], 3),
         )
-        if data is not None:
-            draft.facts["against_source"] = _score(ref, model, data, options)
     return artifacts.read(out, "quantized", verify=False)
 
 
@@ -122,25 +113,3 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
 
         facts["llama_cpp"] = gguf_check.check_round_trip(file, tokenizer, conversations)
     return facts
-
-
-def _score(ref: ModelRef, model: Path, data: Path, options: QuantizeOptions) -> dict[str, Any]:
-    """The accuracies of *model* and of its source *ref* on the same puzzles, and the paired difference."""
-    settings = EvalOptions(limit=options.limit, max_new_tokens=options.max_new_tokens)
-    with tempfile.TemporaryDirectory() as name:
-        before = evaluate.evaluate(
-            settings, model=ref.source, revision=ref.revision, data=data, out=Path(name, "before")
-        )
-        after = evaluate.evaluate(settings, model=str(model), data=data, out=Path(name, "after"))
-    change = compare.difference(before, after)
-    if options.max_drop is not None and -100 * change["difference"] > options.max_drop:
-        raise ModelError(
-            f"{ref.source} lost {-100 * change['difference']:.1f} points of accuracy in this format, more than "
-            f"--max-drop {options.max_drop:g}, so nothing was written; give a finer format or a higher limit."
-        )
-    keys = ("accuracy", "n", "correct", "interval")
-    return change | {
-        "runtime": after.metrics["engine"],
-        "before": {key: before.metrics[key] for key in keys},
-        "after": {key: after.metrics[key] for key in keys},
-    }

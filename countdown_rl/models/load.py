@@ -7,6 +7,7 @@ of memory.
 
 import logging
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ def silence_libraries() -> None:
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # TRL imports vLLM where it is installed
     os.environ.setdefault("DATASETS_VERBOSITY", "error")  # datasets, which TRL imports, reads both when it is imported
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # transformers' reader of GGUF files has no setting of its own
     import transformers
 
     warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
@@ -225,7 +228,7 @@ def _read_weights(
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
 
-    from countdown_rl.models import transformers_internals, w4a16
+    from countdown_rl.models import nf4, w4a16
 
     path: Path = local_path(ref)
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
@@ -236,26 +239,20 @@ def _read_weights(
         w4a16.check_installed()
         options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
     elif native and stored == "plain":
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
-        )
+        options["quantization_config"] = BitsAndBytesConfig.from_dict(nf4.CONFIG)
     if device.type == "cuda" and stored != "gguf":
         options["device_map"] = {"": device}  # straight to the GPU, so that main memory never holds the whole model
     elif stored == "bitsandbytes-4bit":
         options["device_map"] = {"": "cpu"}
-    with transformers_internals.gguf_progress_bar_heeds_settings():
-        model, info = model_files.from_pretrained(
-            AutoModelForCausalLM,
-            path,
-            trust_remote_code=trust_remote_code,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
-            **options,
-        )
+    model, info = model_files.from_pretrained(
+        AutoModelForCausalLM,
+        path,
+        trust_remote_code=trust_remote_code,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused below, by name
+        **options,
+    )
     missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if missing:
         raise ModelError(

@@ -6,21 +6,25 @@ No ``Linear4bit`` runs on a CPU: with AVX512-BF16, in bitsandbytes 0.50, its fir
 place, after which gradients and ``dequantize`` are wrong.
 """
 
-from math import ceil, prod
 from typing import Any
 
 import torch
 
-from countdown_rl.models.checkpoint import TensorSpec
 from countdown_rl.models.transformers_internals import modules_left_in_16_bits
 
 BLOCK = 64
 #: Values quantized at once on a CPU, where bitsandbytes takes about twelve bytes for each; whole blocks.
 _CHUNK = 1 << 20
-#: The tensor in which bitsandbytes stores, as JSON, how a weight was packed. It is padded with spaces, which JSON
-#: allows, to a length that is known before the values are.
-STATE = "quant_state.bitsandbytes__nf4"
-STATE_BYTES = 256
+#: The ``quantization_config`` of a checkpoint. Weights are rounded from bf16, so that is the type to compute in.
+CONFIG = {
+    "quant_method": "bitsandbytes",
+    "load_in_4bit": True,
+    "load_in_8bit": False,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+    "bnb_4bit_compute_dtype": "bfloat16",
+    "bnb_4bit_quant_storage": "uint8",
+}
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -48,25 +52,9 @@ def fake_quantize(weight: torch.Tensor) -> torch.Tensor:
 
 
 def pack(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors that bitsandbytes stores for the *weight* called *name*, with the specs of :func:`layout`."""
+    """The tensors that bitsandbytes stores for the *weight* called *name*."""
     values, state = quantize(weight)
-    tensors = {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
-    description = bytes(tensors[f"{name}.{STATE}"].tolist()).ljust(STATE_BYTES)
-    return tensors | {f"{name}.{STATE}": torch.tensor(list(description), dtype=torch.uint8)}
-
-
-def layout(name: str, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
-    """Specs of the tensors that :func:`pack` returns for a weight of *shape*."""
-    count = prod(shape)
-    blocks = ceil(count / BLOCK)
-    return {
-        name: TensorSpec(torch.uint8, (ceil(count / 2), 1)),
-        f"{name}.absmax": TensorSpec(torch.uint8, (blocks,)),
-        f"{name}.quant_map": TensorSpec(torch.float32, (16,)),
-        f"{name}.nested_absmax": TensorSpec(torch.float32, (ceil(blocks / 256),)),
-        f"{name}.nested_quant_map": TensorSpec(torch.float32, (256,)),
-        f"{name}.{STATE}": TensorSpec(torch.uint8, (STATE_BYTES,)),
-    }
+    return {name: values} | {f"{name}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
 
 
 def is_transposed(module: torch.nn.Module) -> bool:

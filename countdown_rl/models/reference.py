@@ -49,13 +49,18 @@ class ModelRef:
     manifest: Manifest | None = None
 
     @property
-    def portable_source(self) -> str:
-        """The source for manifests: a path relative to the working directory, or only the last name of one outside."""
+    def location(self) -> str:
+        """The source relative to the working directory: never an absolute path."""
         path = Path(self.source).expanduser()
-        if self.kind == "shipped" or self.revision or not (path.is_absolute() or ".." in path.parts):
+        if self.kind == "shipped" or self.revision or not path.is_absolute():
             return self.source
-        relative = Path(os.path.relpath(path))
-        return path.resolve().name if ".." in relative.parts else relative.as_posix()
+        return Path(os.path.relpath(path)).as_posix()
+
+    @property
+    def portable_source(self) -> str:
+        """The source for manifests and cards; of a path that leaves the working directory only its last name."""
+        location = Path(self.location)
+        return location.resolve().name if ".." in location.parts else self.location
 
     @property
     def trained_precision(self) -> str | None:

@@ -1,7 +1,5 @@
 """Private names of transformers that loading and quantizing rely on."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 PRIVATE = ("transformers.PreTrainedModel._keep_in_fp32_modules",)
@@ -16,19 +14,3 @@ def modules_left_in_16_bits(model: Any) -> list[str]:
     from transformers.quantizers.base import HfQuantizer
 
     return list(HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules))
-
-
-@contextmanager
-def gguf_progress_bar_heeds_settings() -> Iterator[None]:
-    """Give transformers' GGUF reader, whose progress bar cannot be turned off, the one that can be.
-
-    ``TQDM_DISABLE`` would also turn off the progress of a download.
-    """
-    import transformers
-    from transformers import modeling_gguf_pytorch_utils as reader
-
-    original, reader.tqdm = reader.tqdm, transformers.utils.logging.tqdm
-    try:
-        yield
-    finally:
-        reader.tqdm = original

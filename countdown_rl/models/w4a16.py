@@ -6,13 +6,11 @@ rounds to nearest and packs; quantization is symmetric, without zero points.
 
 from collections.abc import Collection
 from importlib.util import find_spec
-from math import ceil
 from typing import Any
 
 import torch
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models.checkpoint import TensorSpec
 
 #: Group sizes that vLLM's kernels support, in order of preference.
 GROUP_SIZES = (128, 64, 32)
@@ -35,7 +33,7 @@ def check_installed() -> None:
 
 
 def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]:
-    """The tensors that compressed-tensors stores for the *weight* called *name*, with the specs of :func:`layout`."""
+    """The tensors that compressed-tensors stores for the *weight* called *name*."""
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization.utils import calculate_qparams
 
@@ -51,17 +49,6 @@ def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]
         f"{stem}.weight_packed": stored["weight_packed"],
         f"{stem}.weight_scale": scale,
         f"{stem}.weight_shape": stored["weight_shape"],
-    }
-
-
-def layout(name: str, shape: tuple[int, ...], group: int) -> dict[str, TensorSpec]:
-    """Specs of the tensors that :func:`pack` returns for a weight of *shape*."""
-    rows, width = shape
-    stem = name.removesuffix(".weight")
-    return {
-        f"{stem}.weight_packed": TensorSpec(torch.int32, (rows, ceil(width / 8))),
-        f"{stem}.weight_scale": TensorSpec(torch.bfloat16, (rows, width // group)),
-        f"{stem}.weight_shape": TensorSpec(torch.int64, (2,)),
     }
 
 

@@ -4,13 +4,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.errors import ModelError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load
 from countdown_rl.models.reference import resolve
 from countdown_rl.tasks import probe
-from countdown_rl.tasks.registry import task
 from tests.support import tiny_llama
 
 #: Puzzles that the shipped model solves.
@@ -153,62 +152,9 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     assert all(turn["content"] in modelfile for turn in rows[0].messages() if turn["role"] != "user")
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_the_result_is_scored_by_llama_cpp_if_installed(monkeypatch, there):
-    from countdown_rl.data import jsonl
-    from countdown_rl.inference import engines
-
-    if there:
-        pytest.importorskip("xllamacpp")
-    else:
-        monkeypatch.setattr(engines, "installed", lambda name: False)
-    jsonl.write_rows(
-        Path("data.jsonl"), [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 12))]
-    )
-    options = QuantizeOptions(format="gguf", gguf_type="f16", max_drop=20)
-    manifest = quantize_model(resolve("countdown-tiny"), Path("quantized"), options, Path("data.jsonl"))
-    score = manifest.facts["against_source"]
-    assert score["runtime"] == ("llama-cpp" if there else "transformers")
-    assert score["after"]["n"] == score["before"]["n"] == 12
-    assert ("xllamacpp" in manifest.versions) == ("llama_cpp" in manifest.facts) == there
-
-
 def test_an_unsupported_architecture_is_refused_by_name():
     tiny_llama.checkpoint(Path("full"))
     config = json.loads(Path("full/config.json").read_text())
     Path("full/config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     with pytest.raises(ModelError, match="gpt2"):
         quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf"))
-
-
-def test_a_limit_to_the_loss_needs_puzzles():
-    tiny_llama.checkpoint(Path("full"))
-    with pytest.raises(UsageError, match="--data"):
-        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(max_drop=1.0))
-
-
-def test_a_result_that_lost_too_much_accuracy_is_not_written(monkeypatch):
-    from countdown_rl.evaluation import evaluate
-    from countdown_rl.evaluation.results import Result
-
-    metrics = {"accuracy": 0.5, "n": 2, "correct": 1, "interval": [0, 1], "data": {}}
-    metrics["engine"] = "transformers"
-    answers = iter([[True, True], [True, False]] * 2)
-    monkeypatch.setattr(
-        evaluate,
-        "evaluate",
-        lambda *_, **__: Result(
-            metrics, [{"id": str(n), "correct": correct} for n, correct in enumerate(next(answers))]
-        ),
-    )
-    tiny_llama.checkpoint(Path("full"))
-    Path("data.jsonl").write_text("{}\n")
-    for limit, stands in ((49.0, False), (50.0, True)):
-        options = QuantizeOptions(max_drop=limit)
-        if stands:
-            facts = quantize_model(resolve("full"), Path("quantized"), options, Path("data.jsonl")).facts
-            assert facts["against_source"]["difference"] == -0.5
-        else:
-            with pytest.raises(ModelError, match=r"lost 50\.0 points"):
-                quantize_model(resolve("full"), Path("quantized"), options, Path("data.jsonl"))
-            assert not Path("quantized").exists()

@@ -83,11 +83,8 @@ def test_the_files_equal_those_that_transformers_saves():
     ours, theirs = load_file("quantized/model.safetensors"), load_file("theirs/model.safetensors")
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
-        if name.endswith(nf4.STATE):
-            assert json.loads(bytes(ours[name].tolist())) == json.loads(bytes(value.tolist()))
-        else:
-            assert torch.equal(ours[name], value), name
-            assert ours[name].dtype == value.dtype
+        assert torch.equal(ours[name], value), name
+        assert ours[name].dtype == value.dtype
     config, other = (json.loads(Path(p, "config.json").read_text()) for p in ("quantized", "theirs"))
     assert (
         config["quantization_config"].items() <= (other["quantization_config"] | config["quantization_config"]).items()
@@ -161,8 +158,7 @@ def test_a_sharded_source_and_a_sharded_output(monkeypatch):
     from countdown_rl.models import checkpoint
 
     tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
-    write = checkpoint.write
-    monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, max_shard_size=50_000))
+    monkeypatch.setattr(checkpoint, "MAX_SHARD_SIZE", 50_000)
     quantize_model(resolve("full"), Path("quantized"), QuantizeOptions())
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
     ids = torch.arange(5, 25).view(1, 20)

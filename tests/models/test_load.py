@@ -112,6 +112,7 @@ def test_a_path_outside_the_working_directory_is_recorded_by_its_last_name(base,
     shutil.copytree(base, tmp_path / "base")
     for source in (str(tmp_path / "base"), "../base"):
         assert resolve(source).as_input()["source"] == "base"
+        assert resolve(source).location == "../base"
 
 
 def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
