@@ -37,8 +37,6 @@ def main() -> None:
         evaluate.evaluate(options, model=model, data=args.data, out=out)
         scored[model] = results.read(out)
     figures = compare.figures(scored)
-    for row in figures["results"]:
-        row["pass_at"] = {k: share for k, share in row["pass_at"].items() if int(k).bit_count() == 1}
     bench.save("passes", {key: figures[key] for key in ("decoding", "data", "results")})
 
 

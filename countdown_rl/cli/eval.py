@@ -43,7 +43,7 @@ def eval(
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
-        countdown-rl eval --temperature 0.8 --samples 16 --out artifacts/eval/sampled
+        countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/eval/sampled
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
         countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
@@ -94,9 +94,10 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
         cells = (f"{share.get('share', share.get('accuracy')):.1%}", f"{low:.1%} to {high:.1%}")
         table.add_row(name, *cells, f"{share.get('n', metrics['n']):,}", style=style)
 
-    add("all", metrics, "bold")
-    for k, share in metrics.get("pass_at", {}).items():
-        if int(k).bit_count() == 1:
+    passes = metrics.get("pass_at", {})
+    add("pass@1" if passes else "all", metrics, "bold")
+    for k, share in passes.items():
+        if k != "1":
             add(f"pass@{k}", share)
     if "majority" in metrics:
         add("majority vote", metrics["majority"])
@@ -124,9 +125,6 @@ def _caption(metrics: dict[str, Any]) -> list[str]:
         lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written")
         lines[-1] += f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
         lines += [f"refused by the server: {endpoint['refused']:,}"] if endpoint["refused"] else []
-    if "draws" in metrics:
-        draws = metrics["draws"]
-        lines.append(f"accuracy of single samples {draws['lowest']:.1%} to {draws['highest']:.1%}")
     if metrics["reasons"]:
         reasons = list(metrics["reasons"].items())[:REASONS]
         lines += ["wrong:", *(f"{count:7,}  {task.reason(reason)}" for reason, count in reasons)]

@@ -9,7 +9,7 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation.metrics import pass_at
+from countdown_rl.evaluation.metrics import pass_at_k
 from countdown_rl.evaluation.results import Result, is_baseline, read
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.formatting import interval, percent
@@ -98,7 +98,7 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     """The accuracy of *second* less that of *first*, paired by puzzle, with 95% interval and p-value.
 
     With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several: the normal interval
-    and test of the mean difference, also of pass@k under ``pass_at`` (k: powers of two).
+    and test of the mean difference, also of pass@k under ``pass_at`` for each k above 1 that both have.
     """
     per_puzzle = len(first.by_puzzle[0])
     counts = [[sum(sample["correct"] for sample in samples) for samples in side.by_puzzle] for side in (first, second)]
@@ -109,10 +109,10 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
         value, (low, high) = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
         p = mcnemar(lost, won)
     else:
-        value, (low, high), p = paired_mean(*([pass_at(1, c, per_puzzle) for c in side] for side in counts))
-        for k in (2**power for power in range(1, per_puzzle.bit_length())):
-            change, limits, _ = paired_mean(*([pass_at(k, c, per_puzzle) for c in side] for side in counts))
-            passes[str(k)] = {"difference": round(change, 6), "interval": [round(limit, 6) for limit in limits]}
+        value, (low, high), p = paired_mean(*([pass_at_k(1, c, per_puzzle) for c in side] for side in counts))
+        for k in [k for k in first.metrics["pass_at"] if k != "1" and k in second.metrics["pass_at"]]:
+            change, limits, _ = paired_mean(*([pass_at_k(int(k), c, per_puzzle) for c in side] for side in counts))
+            passes[k] = {"difference": round(change, 6), "interval": [round(limit, 6) for limit in limits]}
     return {
         "difference": round(value, 6),
         "interval": [round(low, 6), round(high, 6)],
@@ -197,9 +197,8 @@ def table(values: Mapping[str, Any]) -> str:
 
 
 def largest_k(values: Mapping[str, Any]) -> str | None:
-    """The largest power of two, k, of which a result has pass@k; None where none has several completions."""
-    samples = max(len(row.get("pass_at", ())) for row in values["results"])
-    return str(1 << samples.bit_length() - 1) if samples else None
+    """The largest k of which a result has pass@k; None where none has several completions."""
+    return max((k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None)
 
 
 def conditions(values: Mapping[str, Any]) -> str:

@@ -16,7 +16,14 @@ class EvalOptions(SamplingOptions):
 
     limit: Annotated[int | None, option("Evaluate only the first N rows.", min=1, show_default="all")] = None
     max_new_tokens: Annotated[int, option("Maximum tokens of a completion.", DECODING, min=1)] = 256
-    samples: Annotated[int, option("Completions per puzzle; above 1 adds pass@k.", DECODING, min=1, max=4096)] = 1
+    samples: Annotated[
+        int,
+        option("Completions per puzzle.", DECODING, min=1, max=4096, show_default="largest k of --pass-at, else 1"),
+    ] = 1
+    pass_at: Annotated[
+        str | None,
+        option("Values k of pass@k, e.g. 1,4,16.", DECODING, metavar="K,K,...", show_default="powers of two"),
+    ] = None
     batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
     engine: Annotated[
         Literal["auto", "transformers", "vllm", "llama-cpp", "openai"],
@@ -34,9 +41,22 @@ class EvalOptions(SamplingOptions):
     timeout: Timeout = 600.0
 
     def __post_init__(self) -> None:
+        largest = max(self.pass_at_values, default=1)
+        if self.samples == 1:
+            object.__setattr__(self, "samples", largest)
         super().__post_init__()
+        if self.samples < largest:
+            raise UsageError(f"--pass-at {self.pass_at} needs --samples {largest} or more; leave --samples out.")
         if self.samples > 1 and self.temperature == 0:
-            raise UsageError("--samples above 1 needs a --temperature above 0; greedy samples are all the same.")
+            raise UsageError("several completions per puzzle need a --temperature above 0; greedy ones are the same.")
         check_server(
             self, self.engine, self.base_url, "batch_size", "tensor_parallel", "precision", "device", "threads"
         )
+
+    @property
+    def pass_at_values(self) -> list[int]:
+        """The values of ``pass_at`` as numbers, smallest first."""
+        values = [] if self.pass_at is None else self.pass_at.split(",")
+        if not all(value.isdecimal() and int(value) for value in values):
+            raise UsageError(f"--pass-at {self.pass_at} is no list of positive numbers such as 1,4,16.")
+        return sorted({int(value) for value in values})

@@ -30,7 +30,7 @@ from countdown_rl.tasks.task import Baseline, Row, resolve
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 
 #: Options that are recorded where they are given, so that an evaluation without them keeps its bytes.
-_OPTIONAL = ("top_k", "min_p")
+_OPTIONAL = ("top_k", "min_p", "pass_at")
 
 #: Called with the numbers of finished, of all and of correct completions.
 OnBatch = Callable[[int, int, int], None]
@@ -140,7 +140,7 @@ def _evaluate_baseline(
         for turn in range(options.samples)
     ]
     expected = [policy.expected_accuracy(row) for row in rows] if policy else None
-    metrics = measure(samples, rows, expected) | {"decoding": decoding, **inputs}
+    metrics = measure(samples, rows, expected, options.pass_at_values) | {"decoding": decoding, **inputs}
     _write(out, options, inputs, metrics, samples)
     return Result(metrics, samples)
 
@@ -180,7 +180,7 @@ def _metrics(
     settings = _settings(options)
     names = ("temperature", "top_p", "top_k", "min_p", "samples", "seed", "max_new_tokens")
     decoding = {name: settings[name] for name in names if name in settings}
-    return measure(samples, rows) | {
+    return measure(samples, rows, pass_at=options.pass_at_values) | {
         "decoding": {"greedy": options.temperature == 0, **decoding},
         "data": inputs["data"],
         "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
@@ -220,7 +220,7 @@ def _write(
 ) -> None:
     with artifacts.writing(out, "eval", options=_settings(options), inputs=inputs, libraries=libraries) as draft:
         draft.facts.update(facts or {})
-        results.write(draft.path, metrics, samples)
+        results.write(draft.path, metrics, samples, options.pass_at_values)
 
 
 def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[list[int]]:

@@ -4,21 +4,26 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from math import comb
-from statistics import median, pstdev
+from statistics import median
 from typing import Any
 
-from countdown_rl.evaluation.statistics import bootstrap, mean_interval
+from countdown_rl.evaluation.statistics import mean_interval
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 
 Sample = dict[str, Any]
 
 
-def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[float] | None = None) -> dict[str, Any]:
+def measure(
+    samples: Sequence[Sample],
+    rows: Sequence[Row],
+    expected: Sequence[float] | None = None,
+    pass_at: Sequence[int] = (),
+) -> dict[str, Any]:
     """The figures of *samples*: as many completions for every one of *rows*, those of a row side by side.
 
-    With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, ``draws`` describes
-    its variation over draws of one completion per puzzle, ``pass_at`` holds pass@k, and ``majority`` the accuracy of
+    With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, which is pass@1,
+    ``pass_at`` holds pass@k for each k of *pass_at* (by default the powers of two), and ``majority`` the accuracy of
     majority voting. The shares of *expected*, one for each of *rows*, take the place of those that the samples have in
     every accuracy.
     """
@@ -37,7 +42,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
     }
     return {
         **_share(correct, per_row),
-        **(_several(groups, counts, per_row) if per_row > 1 else {}),
+        **(_several(groups, counts, per_row, pass_at) if per_row > 1 else {}),
         "groups": {
             group: {value: _share(values[value], per_row) for value in sorted(values, key=_by_number)}
             for group, values in members.items()
@@ -52,7 +57,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], expected: Sequence[f
     }
 
 
-def pass_at(k: int, correct: int, n: int) -> float:
+def pass_at_k(k: int, correct: int, n: int) -> float:
     """pass@k: the probability that *k* of *n* completions include one of the *correct* ones.
 
     The unbiased estimator of Chen et al. 2021, "Evaluating Large Language Models Trained on Code".
@@ -75,14 +80,15 @@ def vote(samples: Sequence[Sample]) -> bool:
     return bool(samples[keys.index(counts.most_common(1)[0][0])]["correct"])
 
 
-def _several(groups: Sequence[Sequence[Sample]], correct: Sequence[int], per_row: int) -> dict[str, Any]:
-    draws = [sum(group[draw]["correct"] for group in groups) / len(groups) for draw in range(per_row)]
+def _several(
+    groups: Sequence[Sequence[Sample]], correct: Sequence[int], per_row: int, pass_at: Sequence[int]
+) -> dict[str, Any]:
     passes = {}
-    for k in range(1, per_row + 1):
-        values = [pass_at(k, count, per_row) for count in correct]
-        passes[str(k)] = {"share": round(sum(values) / len(values), 6), "interval": _rounded(bootstrap(values))}
+    for k in pass_at or [1 << power for power in range(per_row.bit_length())]:
+        values = [pass_at_k(k, count, per_row) for count in correct]
+        interval = _rounded(mean_interval(values, per_row // k))  # a puzzle has so many disjoint sets of k completions
+        passes[str(k)] = {"share": round(sum(values) / len(values), 6), "interval": interval}
     return {
-        "draws": {"sd": round(pstdev(draws), 6), "lowest": round(min(draws), 6), "highest": round(max(draws), 6)},
         "pass_at": passes,
         "majority": _share([int(vote(group)) for group in groups], 1, "share"),
     }

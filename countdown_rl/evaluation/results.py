@@ -130,9 +130,9 @@ def read(path: Path, details: Any = _Details, fields: Any = _Sample) -> Result:
     return Result(metrics, samples, manifest=manifest, path=path)
 
 
-def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:
-    """Write the three files of an evaluation into *directory*."""
-    for name, values in ((METRICS, flat(metrics)), (DETAILS, metrics)):
+def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample], pass_at: Sequence[int] = ()) -> None:
+    """Write the three files of an evaluation into *directory*, the first one with *pass_at* as :func:`flat` has it."""
+    for name, values in ((METRICS, flat(metrics, pass_at)), (DETAILS, metrics)):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, samples)
 
@@ -145,11 +145,12 @@ def breakdowns(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[s
             yield task.group(group).title, task.group(group).name(value), figures
 
 
-def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
+def flat(metrics: Mapping[str, Any], pass_at: Sequence[int] = ()) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     ``low`` and ``high`` are the ends of the 95% interval of ``accuracy``. Accuracies by group follow under their
-    names, such as ``numbers_3``, where the task lists the group as a main one.
+    names, such as ``numbers_3``, where the task lists the group as a main one; then pass@k with its interval for each
+    k of *pass_at*.
     """
     task = task_of(metrics)
     low, high = metrics["interval"]
@@ -163,8 +164,11 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
             if task.group(group).main
             for value, share in values.items()
         },
-        "format": metrics["format"],
-        "trunc": metrics["truncated"],
     }
+    for k, figures in metrics.get("pass_at", {}).items():
+        if int(k) in pass_at:
+            low, high = figures["interval"]
+            shares |= {f"pass@{k}": figures["share"], f"pass@{k}_low": low, f"pass@{k}_high": high}
+    shares |= {"format": metrics["format"], "trunc": metrics["truncated"]}
     rounded = {name: round(share, 3) for name, share in shares.items()}
     return {"n": metrics["n"], **rounded, "tokens": round(metrics["mean_tokens"], 1)}

@@ -1,7 +1,6 @@
 """95% intervals and paired tests of accuracies.
 
-SciPy has no interval of Wilson for a fractional sample size, no bootstrap-t and nothing of Newcombe; McNemar's test is
-its own.
+SciPy has no interval of Wilson for a fractional sample size and nothing of Newcombe; McNemar's test is its own.
 """
 
 from collections.abc import Sequence
@@ -9,9 +8,6 @@ from math import erfc, sqrt
 
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
-
-#: Of the bootstrap: resamples, the minimum count of values, and the minimum sum of the values and of their complements.
-RESAMPLES, MIN_VALUES, MIN_SUM = 4_000, 20, 5
 
 Interval = tuple[float, float]
 
@@ -41,34 +37,6 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
     variance = mean * (1 - mean)  # of one trial per value
     effective = n if spread >= variance else n * min(trials, variance / spread if spread else trials)
     return wilson(mean * effective, effective)
-
-
-def bootstrap(values: Sequence[float]) -> Interval:
-    """The 95% bootstrap interval of the mean of *values* between 0 and 1; deterministic.
-
-    The bootstrap-t of the mean's log-odds (Efron and Tibshirani 1993, "An Introduction to the Bootstrap",
-    chapter 12), which stays between 0 and 1 and has better coverage than the percentile method. With few values, or
-    nearly all of them 0 or 1, Wilson's interval.
-    """
-    import numpy as np
-
-    distinct, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
-    n = int(counts.sum())
-    total = float(counts @ distinct)
-    if len(distinct) < 2 or n < MIN_VALUES or min(total, n - total) < MIN_SUM:
-        return wilson(total, n)
-    # A resample is given by its counts of the distinct values; the last row is the sample itself.
-    drawn = np.random.default_rng(0).multinomial(n, counts / n, size=RESAMPLES)
-    drawn = np.concatenate((drawn, counts[None]))
-    means = drawn @ distinct / n
-    spread = np.maximum(drawn @ distinct**2 / n - means**2, 0)
-    defined = (spread > 1e-12) & (means > 0) & (means < 1)
-    means, spread = means[defined], spread[defined]
-    odds = np.log(means / (1 - means))
-    errors = np.sqrt(spread / n) / (means * (1 - means))
-    below, above = np.quantile((odds[:-1] - odds[-1]) / errors[:-1], (0.025, 0.975))
-    low, high = 1 / (1 + np.exp(-(odds[-1] - np.array((above, below)) * errors[-1])))
-    return float(low), float(high)
 
 
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:

@@ -110,7 +110,6 @@ def _table(group: Group) -> dict[str, Any]:
     for row in rows:
         for title, kind, figures in breakdowns(row["metrics"]):
             kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
-    pass_at = models[0]["metrics"].get("pass_at", {})
     return {
         "rows": rows,
         "models": models,
@@ -120,8 +119,7 @@ def _table(group: Group) -> dict[str, Any]:
         "terms": compare.conditions(values),
         "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
-        # As many k as fit a table: powers of two, and the last.
-        "pass_at": [k for k in pass_at if int(k).bit_count() == 1 or int(k) == len(pass_at)],
+        "pass_at": [k for k in rows[0].get("pass_at", ()) if all(k in row.get("pass_at", ()) for row in rows)],
     }
 
 

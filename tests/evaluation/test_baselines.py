@@ -93,7 +93,7 @@ def test_a_random_expression_depends_on_seed_and_row_alone(tmp_path):
 def test_several_samples_are_several_expressions(tmp_path):
     result = run(tmp_path, "random", "out", ROWS[2:3], temperature=1.0, samples=16)
     assert len({sample["answer"] for sample in result.samples}) > 8
-    assert list(result.metrics["pass_at"]) == [str(k) for k in range(1, 17)]
+    assert list(result.metrics["pass_at"]) == ["1", "2", "4", "8", "16"]
 
 
 def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path):

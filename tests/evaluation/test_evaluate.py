@@ -190,8 +190,10 @@ def test_an_imported_gsm8k_file_is_evaluated(place, tmp_path, monkeypatch, sayin
     assert command(monkeypatch, *made, "--out", "data") == 0
     (row,) = [json.loads(line) for line in Path("data/test.jsonl").read_text().splitlines()]
     saying(f"<thinking>\nas it is\n</thinking>\n<answer>\n{row['gold']}\n</answer>")
-    samples = replace(SMALL, temperature=1.0, samples=3)
+    samples = replace(SMALL, temperature=1.0, pass_at="1,3")
     result = run(place, Path("eval"), samples, data=Path("data"))
+    flat = json.loads(Path("eval/metrics.json").read_text())
+    assert [flat[name] for name in ("pass@1", "pass@3", "pass@3_high")] == [1, 1, 1]
     assert (result.metrics["task"], result.metrics["accuracy"], result.metrics["n"]) == ("gsm8k", 1, 1)
     assert result.metrics["majority"]["share"] == result.metrics["pass_at"]["3"]["share"] == 1
 

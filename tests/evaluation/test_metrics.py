@@ -9,9 +9,9 @@ import pytest
 from countdown_rl.errors import UsageError
 from countdown_rl.evaluation.compare import difference
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.metrics import measure, pass_at, vote
+from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
 from countdown_rl.evaluation.results import Result
-from countdown_rl.evaluation.statistics import bootstrap, mean_interval, paired_mean, wilson
+from countdown_rl.evaluation.statistics import mean_interval, paired_mean, wilson
 from countdown_rl.tasks.registry import parse_row
 
 
@@ -30,7 +30,7 @@ def test_pass_at_k_equals_enumeration(each):
         outcomes = [True] * right + [False] * (each - right)
         for k in range(1, each + 1):
             draws = [any(draw) for draw in combinations(outcomes, k)]
-            assert pass_at(k, right, each) == pytest.approx(sum(draws) / len(draws))
+            assert pass_at_k(k, right, each) == pytest.approx(sum(draws) / len(draws))
 
 
 def test_one_completion_per_puzzle_has_wilsons_interval():
@@ -58,33 +58,18 @@ def test_the_interval_of_a_mean_over_puzzles_covers_95_percent_of_5000_draws(a, 
     assert covered / 5_000 == pytest.approx(0.95, abs=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("a", "b", "n", "k"), [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8)])
-def test_the_bootstrap_of_pass_at_k_covers_95_percent_of_2000_draws(a, b, n, k):
+@pytest.mark.parametrize(
+    ("a", "b", "n", "k"), [(0.5, 0.5, 200, 4), (2, 3, 60, 1), (0.3, 1.5, 500, 8), (0.2, 0.8, 500, 2)]
+)
+def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(a, b, n, k):
     draw, each = np.random.default_rng(0), 8
     true = 1 - np.prod([(b + i) / (a + b + i) for i in range(k)])  # E[1 - (1 - p)^k], p of a beta distribution
-    values = np.array([pass_at(k, right, each) for right in range(each + 1)])
+    values = [pass_at_k(k, right, each) for right in range(each + 1)]
     covered = 0
-    for _ in range(2_000):
-        low, high = bootstrap(values[draw.binomial(each, draw.beta(a, b, size=n))])
+    for _ in range(1_000):
+        low, high = mean_interval([values[right] for right in draw.binomial(each, draw.beta(a, b, size=n))], each // k)
         covered += low <= true <= high
-    assert covered / 2_000 == pytest.approx(0.95, abs=0.01)
-
-
-def test_the_bootstrap_is_deterministic_and_wilsons_interval_for_few_values():
-    values = [0.25] * 30 + [1.0] * 20 + [0.0] * 50
-    low, high = bootstrap(values)
-    assert (low, high) == bootstrap(sorted(values))
-    assert 0 < low < sum(values) / 100 < high < 1
-    assert bootstrap([1.0] * 40) == wilson(40, 40)
-    assert bootstrap([0.0, 1.0, 0.5]) == wilson(1.5, 3)
-    assert bootstrap([1.0] + [0.0] * 999) == wilson(1, 1000)
-
-
-def test_the_bootstrap_of_many_values_is_close_to_the_normal_interval():
-    values = np.random.default_rng(1).beta(3, 2, size=2_000)
-    error = 1.96 * values.std() / 2_000**0.5
-    assert bootstrap(values) == pytest.approx((values.mean() - error, values.mean() + error), abs=error / 20)
+    assert covered / 1_000 == pytest.approx(0.95, abs=0.02)
 
 
 def test_the_paired_mean_equals_the_mean_difference():
@@ -103,6 +88,7 @@ def test_metrics_of_several_completions_count_puzzles_and_give_pass_at_k():
     metrics = measure(samples, rows)
     assert (metrics["n"], metrics["correct"], metrics["accuracy"]) == (4, 4, 0.5)
     assert {k: found["share"] for k, found in metrics["pass_at"].items()} == {"1": 0.5, "2": 0.75}
+    assert metrics["pass_at"]["1"]["interval"] == metrics["interval"]
     assert metrics["groups"]["numbers"]["3"]["n"] == 4
     assert metrics["reasons"] == {"wrong-value": 4}
 
@@ -129,15 +115,15 @@ def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
     assert vote(answers(*texts)) is right
 
 
-def test_metrics_of_several_completions_include_majority_and_draws():
+def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
     samples, rows = graded([(True, False, False), (True, True, True), (False, False, True), (True, False, False)])
     for sample in samples:
         sample["answer"] = "1" if sample["correct"] else "2"
-    metrics = measure(samples, rows)
+    metrics = measure(samples, rows, pass_at=[1, 3])
     assert (metrics["majority"]["count"], metrics["majority"]["share"], metrics["majority"]["n"]) == (1, 0.25, 4)
     assert metrics["majority"]["interval"] == [round(limit, 6) for limit in wilson(1, 4)]
-    assert metrics["draws"] == {"sd": round(np.std([0.75, 0.25, 0.5]), 6), "lowest": 0.25, "highest": 0.75}
-    assert list(metrics["pass_at"]) == ["1", "2", "3"]
+    assert list(metrics["pass_at"]) == ["1", "3"]
+    assert list(measure(samples, rows)["pass_at"]) == ["1", "2"]
     assert metrics["pass_at"]["3"] == {"share": 1.0, "interval": [round(limit, 6) for limit in wilson(4, 4)]}
     assert metrics["pass_at"]["1"]["share"] == metrics["accuracy"] == 0.5
 
@@ -188,6 +174,22 @@ def test_results_of_several_completions_are_compared_puzzle_by_puzzle():
     assert (found["difference"], found["won"], found["lost"], found["p"]) == (0, 1, 1, 1)
 
 
-def test_several_greedy_completions_are_refused():
-    with pytest.raises(UsageError, match="temperature"):
-        EvalOptions(samples=4)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"samples": 4}, "temperature"),
+        ({"pass_at": "1,4"}, "temperature"),
+        ({"pass_at": "1,4", "samples": 3, "temperature": 1.0}, "--samples 4 or more"),
+        ({"pass_at": "5000", "temperature": 1.0}, "--samples 5000 is too large"),
+        ({"pass_at": "4,0", "temperature": 1.0}, "--pass-at 4,0"),
+        ({"pass_at": "", "temperature": 1.0}, "--pass-at"),
+    ],
+)
+def test_greedy_or_too_few_completions_are_refused(options, says):
+    with pytest.raises(UsageError, match=says):
+        EvalOptions(**options)
+
+
+def test_the_number_of_completions_follows_from_pass_at():
+    options = EvalOptions(pass_at="1,16,4", temperature=0.6)
+    assert (options.pass_at_values, options.samples) == ([1, 4, 16], 16)
