@@ -43,7 +43,7 @@ def eval(
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
-        countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/eval/sampled
+        countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/sampled
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
         countdown-rl gen-data --size 5 --size 6 --n 2000 --out artifacts/large
@@ -66,8 +66,8 @@ def eval(
         )
     if result.note:
         console.note(result.note)
-    shares = [result.metrics[name] for name in ("format", "accuracy", "truncated")]
-    if hint := explain.no_format(*shares, "--max-new-tokens"):
+    form, correct, truncated = (result.metrics[name] for name in ("format", "accuracy", "truncated"))
+    if hint := explain.no_format(form, correct, truncated, "--max-new-tokens"):
         console.warn(hint)
     console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
 
