@@ -34,6 +34,15 @@ class Distribution:
     impossible: float = 0.0
     balance: tuple[str, ...] = ()
 
+    def upper_bound(self) -> int:
+        """The number of puzzles in all splits, solvable or not."""
+        largest = max(self.sizes)
+        sets = [1] + [0] * largest  # the sets of 0, 1, ... numbers of the values so far
+        for value in set(self.values):
+            copies = self.values.count(value) if self.tiles else largest
+            sets = [sum(sets[max(0, size - copies) : size + 1]) for size in range(largest + 1)]
+        return sum(sets[size] for size in self.sizes) * (self.high - self.low + 1)
+
     def balanced_cells(self) -> list[int]:
         """The sets of cells (as bits) that solvable rows take in turn."""
         needs = list(NEEDS.values()) if "needs" in self.balance else [SOLVABLE]

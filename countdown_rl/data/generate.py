@@ -56,6 +56,8 @@ def plan_split(enumeration: Enumeration, split: str, n: int, *, seed: int) -> Sp
     largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
     if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= 100_000:
         raise UsageError("Such large numbers or targets cannot be drawn; lower --numbers or --targets.")
+    if n > (most := distribution.upper_bound()):
+        raise InputError(f"There are at most {most:,} such puzzles, not {n:,}; lower --n or widen the options.")
     indices = np.arange(n, dtype=np.int64)
     before = np.floor(indices * distribution.impossible + 1e-9).astype(np.int64)
     impossible = np.floor((indices + 1) * distribution.impossible + 1e-9).astype(np.int64) > before

@@ -157,13 +157,19 @@ def test_at_least_as_many_sets_are_counted_as_rows_are_wanted(monkeypatch):
         make(TINY, n=250)
 
 
+def test_more_puzzles_than_there_can_be_are_refused_at_once():
+    number_sets = set(itertools.combinations(PRESETS["tv"].values, 6))
+    with pytest.raises(InputError, match=f"at most {len(number_sets) * 899:,} such puzzles"):
+        make(PRESETS["tv"], n=20_000_000)
+
+
 def test_tiles_are_drawn_without_replacement():
     wanted = replace(TINY, values=(1, 1, 2, 3, 5, 9), tiles=True)
     rows = make(wanted, n=30)
     assert not any(Counter(row["nums"]) - Counter(wanted.values) for row in rows)
     every = {item for item in _brute_puzzles(wanted, "train") if not Counter(item[0]) - Counter(wanted.values)}
     with pytest.raises(InputError, match=f"Only {len(every):,} of"):
-        make(wanted, n=10_000)
+        make(wanted, n=125)
 
 
 @pytest.mark.parametrize("n", [20, 60])
