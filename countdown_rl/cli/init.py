@@ -1,0 +1,47 @@
+"""``countdown-rl init``: the pipeline in a directory of one's own."""
+
+import re
+import sysconfig
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from countdown_rl.cli import console
+from countdown_rl.cli.parameters import with_options
+from countdown_rl.errors import InputError
+
+#: The files of the pipeline, as patterns. They are data files of an installed package, and of a clone its own.
+_FILES = ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "stages/*.yaml")
+_CLONE = Path(__file__).parents[2]
+_INSTALLED = Path(sysconfig.get_path("data"), "share", "countdown-rl")
+
+
+@with_options
+def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path()) -> None:
+    """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
+
+    The stages then run with `dvc repro` there (pip install 'countdown-rl[dvc]'). Files that exist are not replaced.
+
+    Examples:
+        countdown-rl init my-run
+    """
+    source = _CLONE if (_CLONE / "dvc.yaml").is_file() else _INSTALLED
+    files = {path.relative_to(source): path.read_text("utf-8") for name in _FILES for path in source.glob(name)}
+    if present := [str(name) for name in files if (directory / name).exists()]:
+        raise InputError(f"{directory} has {', '.join(present)} already; choose another directory.")
+    files[Path("dvc.yaml")] = _without_code(files[Path("dvc.yaml")])
+    if not any((parent / ".git").exists() for parent in (directory.absolute(), *directory.absolute().parents)):
+        files[Path(".dvc/config")] = files[Path(".dvc/config")].replace("[core]\n", "[core]\n    no_scm = true\n")
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, "utf-8")
+    console.note(f"Wrote the pipeline into {directory}. Its options are in stages/; run `dvc repro` there.")
+
+
+def _without_code(text: str) -> str:
+    """*text*, that of dvc.yaml, without dependencies on the code, which is installed."""
+    text = re.sub(r" A stage depends.*?no output\.", "", text, flags=re.DOTALL)
+    text = re.sub(r"made: countdown_rl/\S+", "made: artifacts/data", text)
+    text = re.sub(r",?\s+countdown_rl/[\w./]+", "", text)
+    return re.sub(r"\[countdown_rl/[\w./]+", "[", text)

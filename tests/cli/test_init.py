@@ -1,0 +1,73 @@
+"""``init``: the pipeline runs in a directory of its own, from an installed package as well."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import yaml
+
+from countdown_rl.cli import init
+from tests.support.command import status
+
+ROOT = Path(__file__).parents[2]
+
+
+def stages(directory: Path) -> dict:
+    return yaml.safe_load((directory / "dvc.yaml").read_text())["stages"]
+
+
+def test_the_pipeline_is_that_of_the_repository_without_its_code(tmp_path, monkeypatch):
+    assert status(monkeypatch, "init", str(tmp_path / "run")) == 0
+    assert stages(tmp_path / "run").keys() == stages(ROOT).keys()
+    assert "countdown_rl/" not in (tmp_path / "run" / "dvc.yaml").read_text()
+    for name in ("gen-data", "train", "eval", "merge", "quantize", "publish"):
+        assert (tmp_path / "run" / f"stages/{name}.yaml").read_text() == (ROOT / f"stages/{name}.yaml").read_text()
+
+
+def test_files_that_exist_are_not_replaced(tmp_path, monkeypatch, capsys):
+    (tmp_path / "dvc.yaml").write_text("mine")
+    assert status(monkeypatch, "init", str(tmp_path)) == 1
+    assert "dvc.yaml" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
+
+
+def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
+    data_files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    for folder, patterns in data_files.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
+            shutil.copy(path, tmp_path / folder)
+    monkeypatch.setattr(init, "_CLONE", tmp_path / "nowhere")
+    monkeypatch.setattr(init, "_INSTALLED", tmp_path / "share" / "countdown-rl")
+    assert status(monkeypatch, "init", str(tmp_path / "installed")) == 0
+    monkeypatch.undo()
+    assert status(monkeypatch, "init", str(tmp_path / "clone")) == 0
+    names = {path.relative_to(tmp_path / "clone") for path in (tmp_path / "clone").rglob("*") if path.is_file()}
+    assert len(names) >= 10
+    for name in names:
+        assert (tmp_path / "installed" / name).read_bytes() == (tmp_path / "clone" / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("git", [True, False])
+def test_a_stage_runs_by_dvc_with_and_without_git(tmp_path, monkeypatch, git):
+    pytest.importorskip("dvc")
+    command = tmp_path / "bin" / "countdown-rl"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m countdown_rl "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    if git:
+        subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert status(monkeypatch, "init", str(tmp_path / "run")) == 0
+    with chdir(tmp_path / "run"):
+        options = Path("stages/gen-data.yaml")
+        options.write_text(options.read_text().replace("n: 50000", "n: 100"))
+        subprocess.run([sys.executable, "-m", "dvc", "repro", "-q", "gen-data"], check=True, timeout=120)
+        assert json.loads(Path("artifacts/data/manifest.json").read_text())["options"]["n"] == 100
