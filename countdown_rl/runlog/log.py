@@ -36,6 +36,7 @@ class StepRow:
     seconds_rest: float = 0.0  # data, optimiser, logging
     eval_correct: float | None = None  # share of the validation puzzles solved greedily; None between evaluations
     importance_sampling_ratio: float | None = None  # of the policy to vLLM, whose completions it corrects; mean
+    draws: float | None = None  # groups that were sampled for the round; None without dynamic sampling
     #: Share correct by group, under its column (``correct_numbers_4``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)
 

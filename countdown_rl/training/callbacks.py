@@ -104,6 +104,7 @@ def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
         seconds=rounded(seconds),
         seconds_rest=rounded(max(0.0, seconds - sum(parts.values()))),
         eval_correct=logs["eval_correct"],
+        draws=logs.get("draws"),
         importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
         groups={name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)},
         **{name: rounded(logs[name]) for name in (*names, *parts)},

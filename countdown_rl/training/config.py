@@ -23,6 +23,10 @@ def _below_1(value: float) -> bool:
 #: Options that do not go together, and why.
 CONFLICTS: tuple[tuple[Condition, str], ...] = (
     ({"tune": ("all",), "precision": ("nf4",)}, "weights in 4 bits cannot be trained; add --precision auto"),
+    (
+        {"dynamic_sampling": (True,), "curriculum": (True,)},
+        "the curriculum counts the groups that are all right or all wrong; leave one out",
+    ),
     ({"keep": ("best",), "eval_every": (0,)}, "the best weights are found by evaluations; add --eval-every"),
     (
         {"stop_on_collapse": (True,), "keep": ("last",)},
@@ -67,6 +71,9 @@ class TrainOptions(TuningOptions):
     ] = 1
     num_iterations: Annotated[int, option("GRPO iterations per batch (mu).", BATCH, min=1)] = 1
     curriculum: Annotated[bool, option("Sample more of the kinds of puzzles solved sometimes.", BATCH)] = False
+    dynamic_sampling: Annotated[
+        bool, option("Draw groups again that are all right or all wrong, as in DAPO.", BATCH)
+    ] = False
 
     reward: Annotated[
         tuple[str, ...],
@@ -142,9 +149,10 @@ class TrainOptions(TuningOptions):
     def micro_batches(self, count: int) -> int:
         """The micro-batches of a step in each of *count* processes."""
         micro_batches = processes.micro_batches(self.prompts * self.num_generations, self.micro_batch, count)
-        if self.discount < 1 and self.prompts * self.steps_per_generation % count:
+        whole = "--discount" if self.discount < 1 else "--dynamic-sampling" if self.dynamic_sampling else ""
+        if whole and self.prompts * self.steps_per_generation % count:
             raise UsageError(
-                f"--discount compares the completions of a puzzle in one process, and {count} processes cannot share "
+                f"{whole} compares the completions of a puzzle in one process, and {count} processes cannot share "
                 f"{self.prompts} puzzles evenly; change --prompts."
             )
         return micro_batches

@@ -199,8 +199,8 @@ def check_prompts(
         InputError: a prompt is longer than ``max_prompt_length``; the row is named.
         ModelError: prompt and completion together exceed the context length of the model.
     """
-    used: Sequence[int] = range(len(rows))  # a curriculum may draw any of them
-    if not options.curriculum:
+    used: Sequence[int] = range(len(rows))
+    if not options.curriculum and not options.dynamic_sampling:  # which may draw any of them
         rounds = -(-options.max_steps // options.round_steps)
         count = rounds * options.steps_per_generation * options.prompts
         used = sorted(set(islice(in_turn(len(rows), options.seed), min(count, len(rows)))))

@@ -110,7 +110,7 @@ def _advice(total: Shares, kinds: dict[str, Shares], task: Task) -> str:
         return f"{mixed}: GRPO will hardly learn; {_cause(total, task)}"
     text = f"{mixed}: GRPO has something to learn from."
     if total.verdict == "thin":
-        text = f"{mixed}: GRPO will learn slowly; larger groups (--num-generations) or --curriculum give it more."
+        text = f"{mixed}: GRPO will learn slowly; larger groups (--num-generations) or --dynamic-sampling give it more."
     for name, shares in kinds.items():
         if shares.verdict == "no signal":
             text += f" {name}: {shares.mixed:.0%} are mixed, and GRPO will hardly learn there; {_cause(shares, task)}"

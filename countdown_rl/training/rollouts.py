@@ -16,12 +16,24 @@ from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.generate import generate
 from countdown_rl.inference.stop import Stop
-from countdown_rl.models import load, lora, model_files, reference
+from countdown_rl.models import chat_template, load, lora, model_files, reference
+from countdown_rl.tasks.task import Row
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.trl_internals import PolicyEngine
 
 #: Share of a GPU's memory that an engine's weights may take for "auto"; TRL gives the engine 0.3 of it in all.
 _AUTO_SHARE = 0.2
+
+
+#: A row of the trainer's data set: ``prompt`` (text with its special tokens) and ``row`` (an index).
+Example = dict[str, Any]
+#: Of each completion its ``prompt_ids``, ``completion_ids`` and ``logprobs``, as TRL takes them.
+Drawn = dict[str, Any]
+
+
+def example(rows: Sequence[Row], index: int, tokenizer: Any) -> Example:
+    """The example of the row *index* of *rows*."""
+    return {"prompt": chat_template.render(tokenizer, rows[index].messages()), "row": index}
 
 
 class Rollouts:
@@ -36,13 +48,23 @@ class Rollouts:
     def __init__(self, stop: Stop) -> None:
         self.stop, self.ended, self.seconds = stop, torch.empty(0, dtype=torch.bool), 0.0
 
-    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+    def examples(self, batch: list[Example], trainer: Any) -> list[Example]:
+        """The examples of a round for which the data set gave *batch*."""
+        return batch
+
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> Drawn:
         """Complete a round of *prompts*, those of a group side by side."""
+        drawn = self.sample(prompts, trainer)
+        ended = [self.stop(ids) for ids in drawn["completion_ids"]]
+        self.ended = torch.tensor(ended, device=trainer.accelerator.device)
+        return drawn
+
+    def sample(self, prompts: Sequence[str], trainer: Any) -> Drawn:
+        """Completions of *prompts*."""
         begin = time.perf_counter()
         prompt_ids = self.tokenize(prompts)
         completion_ids, logps = self.complete(prompt_ids, trainer)
         self.seconds += time.perf_counter() - begin
-        self.ended = torch.tensor([self.stop(ids) for ids in completion_ids], device=trainer.accelerator.device)
         return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logps}
 
     def tokenize(self, prompts: Sequence[str]) -> list[list[int]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl import processes
 from countdown_rl.inference.generate import STOP
-from countdown_rl.models import chat_template, load, lora
+from countdown_rl.models import load, lora
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import step_of
 from countdown_rl.runlog.journal import Journal
@@ -111,6 +111,7 @@ def _trainer(
     from countdown_rl.inference.stop import Stop
     from countdown_rl.training import rollouts
     from countdown_rl.training.callbacks import StepRecorder
+    from countdown_rl.training.dynamic_sampling import MixedRollouts
     from countdown_rl.training.trainer import Trainer
 
     options, rows = prepared.options, prepared.rows
@@ -127,9 +128,10 @@ def _trainer(
     )
     grading = rewards.Grading(rows, loaded.tokenizer, recorder.on_graded)
     weights = prepared.weights
+    stop = Stop(loaded.tokenizer, loaded.model, STOP)
     trainer = Trainer(
         options,
-        rollouts.Rollouts(Stop(loaded.tokenizer, loaded.model, STOP)),
+        MixedRollouts(stop, rows, options.seed) if options.dynamic_sampling else rollouts.Rollouts(stop),
         model=loaded.model,
         reward_funcs=[grading.function(name) for name in weights],
         args=trl_config.grpo_config(options, loaded, list(weights.values()), prepared.store.directory),
@@ -159,9 +161,11 @@ def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer:
     """The endless data set of prompts, each with the index of its row."""
     import datasets
 
+    from countdown_rl.training.rollouts import example
+
     def examples() -> Iterator[dict[str, Any]]:
         for index in order():
-            yield {"prompt": chat_template.render(tokenizer, rows[index].messages()), "row": index}
+            yield example(rows, index, tokenizer)
 
     return datasets.IterableDataset.from_generator(examples)
 

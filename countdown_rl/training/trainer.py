@@ -18,6 +18,7 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
   it, less the mean over its group at the same line, so that of a search that succeeds the last lines are reinforced
   most;
 * the baseline may be that of RLOO;
+* groups that are all right or all wrong may be drawn again;
 * the seconds of generation, rewards and loss are logged.
 """
 
@@ -33,7 +34,7 @@ from torch import Tensor
 from countdown_rl.errors import UsageError
 from countdown_rl.training import advantages
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.rollouts import Rollouts
+from countdown_rl.training.rollouts import Example, Rollouts
 from countdown_rl.training.trl_internals import Batch, RoundTrainer
 
 #: Losses that sum over the tokens of a step and divide by their number, and those of them that are by token alone.
@@ -136,6 +137,9 @@ class Trainer(RoundTrainer):
             for function in self.rewards:
                 function.seconds = 0.0
         super().log(logs, *args, **kwargs)
+
+    def examples(self, batch: list[Example]) -> list[Example]:
+        return self.rollouts.examples(batch, self)
 
     def micro_batches(self, batch: Batch) -> list[Batch]:
         gather, options = self.accelerator.gather, self.options

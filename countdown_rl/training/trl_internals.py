@@ -38,13 +38,17 @@ class RoundTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.waiting: list[Batch] = []
 
+    def examples(self, batch: list[Any]) -> list[Any]:
+        """Return the examples of a round for which the data set gave *batch*."""
+        raise NotImplementedError
+
     def micro_batches(self, batch: Batch) -> list[Batch]:
         """Return *batch*, a round with TRL's advantages, as ``steps_per_generation`` micro-batches in order of use."""
         raise NotImplementedError
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         if not self.waiting:
-            parts = self.micro_batches(self._generate_and_score_completions(generation_batch))
+            parts = self.micro_batches(self._generate_and_score_completions(self.examples(generation_batch)))
             self.waiting = parts * self.num_iterations
         return self.waiting.pop(0)
 

@@ -127,6 +127,24 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     assert "INFO engine" not in capfd.readouterr().out
 
 
+def test_groups_that_are_drawn_again_keep_the_probabilities_of_the_engine(place, tmp_path, vllm, monkeypatch):
+    grade = CountdownRow.grade
+
+    def seldom(row, text):
+        verdict = grade(row, text)
+        verdict.correct = len(text) % 5 == 0
+        return verdict
+
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+    monkeypatch.setattr(CountdownRow, "grade", seldom)
+    options = replace(SMALL, dynamic_sampling=True, eval_every=0)
+    paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
+    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    rows = train.train(prepare.prepare(run, options)).rows
+    assert max(row.draws for row in rows) > options.prompts
+    assert [row.importance_sampling_ratio for row in rows] == pytest.approx([1.0] * 3, abs=0.02)
+
+
 class Client:
     """TRL's client of a vLLM server, with an engine in place of the server."""
 

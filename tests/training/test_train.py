@@ -22,7 +22,7 @@ from countdown_rl.report import charts
 from countdown_rl.runlog import checkpoints, diagnostics, log
 from countdown_rl.sft import tuning
 from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import curriculum, prepare, train
+from countdown_rl.training import callbacks, curriculum, dynamic_sampling, prepare, train
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
 
@@ -293,6 +293,48 @@ def test_a_run_with_a_curriculum_resumes_exactly(place, tmp_path, more):
     if not more:
         plain = run(place, tmp_path / "c", replace(options, curriculum=False, max_steps=4))
         assert [row.reward for row in plain.rows] != [row.reward for row in whole.rows[:4]]
+
+
+def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
+    def seldom(row, completion):
+        grade = letters_grade(row, completion)
+        grade.correct = len(completion) % 5 == 0
+        return grade
+
+    def by_prompt(completions, prompts, nums, target, **columns):
+        for prompt, numbers, goal in zip(prompts, nums, target, strict=True):
+            assert f"{numbers} {goal}" in prompt  # of the puzzles that were drawn again, too
+        return [sum(map(ord, text)) % 7 / 7 for text in completions]
+
+    rounds = []
+    on_graded = callbacks.StepRecorder.on_graded
+
+    def recorded(self, step, completions):
+        rounds.append([{each.grade.correct for each in completions[at : at + 4]} for at in (0, 4)])
+        on_graded(self, step, completions)
+
+    monkeypatch.setattr(CountdownRow, "grade", seldom)
+    monkeypatch.setattr(train.rewards, "reward", lambda name: by_prompt)
+    monkeypatch.setattr(callbacks.StepRecorder, "on_graded", recorded)
+    options = replace(SMALL, dynamic_sampling=True, num_iterations=2, max_steps=8, save_steps=1)
+    whole = run(place, tmp_path / "a", options)
+    draws = [row.draws for row in whole.rows[::2]]
+    assert len(rounds) == 4
+    assert max(draws) > 2
+    for groups, count in zip(rounds, draws, strict=True):
+        assert all(len(verdicts) == 2 for verdicts in groups) or count >= 2 + dynamic_sampling.MAX_DRAWS - 1
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(5))
+    resumed = run(place, tmp_path / "b", options)
+    assert resumed.resumed == 4
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert timeless(resumed.rows) == timeless(whole.rows)
+
+
+def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
+    result = run(place, tmp_path, replace(SMALL, dynamic_sampling=True, max_steps=1))
+    assert [row.draws for row in result.rows] == [2 * dynamic_sampling.MAX_DRAWS]
 
 
 def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
@@ -665,6 +707,7 @@ def test_invalid_options_are_usage_errors():
     ("changes", "message"),
     [
         ({"tune": "all"}, "--tune all with --precision nf4.*--precision auto"),
+        ({"dynamic_sampling": True, "curriculum": True}, "--dynamic-sampling with --curriculum"),
         ({"keep": "best"}, "--keep best with --eval-every 0"),
         ({"stop_on_collapse": True}, "--stop-on-collapse with --keep last"),
         ({"discount": 0.9}, "--discount 0.9 with --scale-rewards group"),

@@ -64,11 +64,12 @@ def test_an_error_of_trl_is_a_usage_error(tmp_path):
     assert trl_config.build(own, ['generation_kwargs={"typical_p": 0.9}']).generation_kwargs == {"typical_p": 0.9}
 
 
-def test_a_discount_needs_whole_groups_in_each_process(tmp_path, monkeypatch):
+@pytest.mark.parametrize("changes", [{"discount": 0.9, "scale_rewards": "none"}, {"dynamic_sampling": True}])
+def test_comparisons_within_a_group_need_whole_groups_in_each_process(tmp_path, monkeypatch, changes):
     from types import SimpleNamespace
 
     monkeypatch.setattr(trl_config.processes, "world_size", lambda: 2)
-    options = TrainOptions(prompts=3, num_generations=4, micro_batch=2, discount=0.9, scale_rewards="none")
+    options = TrainOptions(prompts=3, num_generations=4, micro_batch=2, **changes)
     with pytest.raises(UsageError, match="change --prompts"):
         trl_config.grpo_config(options, SimpleNamespace(device="cpu", precision="fp32"), [1.0], tmp_path)
 
