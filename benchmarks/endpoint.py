@@ -56,7 +56,7 @@ def main():
         server.start()
         common = {"limit": puzzles, "max_new_tokens": TOKENS}
         ways = {
-            "in_process": EvalOptions(engine="llama-cpp", agreement=0, threads=1, **common),
+            "in_process": EvalOptions(engine="llama-cpp", threads=1, **common),
             "server": EvalOptions(engine="openai", base_url=f"{here.recv()}/v1", concurrency=llama_cpp.SLOTS, **common),
         }
         best, samples = dict.fromkeys(ways, 0.0), {}

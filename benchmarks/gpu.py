@@ -400,7 +400,7 @@ def evaluation(settings: Settings, engine: str = "transformers") -> dict[str, An
 
     count = settings.pick(512, 4)
     model, data = make_checkpoint(settings, "qwen2.5-3b"), make_data(settings, 20 * count + 400, count)
-    options = EvalOptions(max_new_tokens=settings.pick(256, 8), engine=engine, precision="bf16", agreement=0)  # type: ignore[arg-type]
+    options = EvalOptions(max_new_tokens=settings.pick(256, 8), engine=engine, precision="bf16")  # type: ignore[arg-type]
     times: list[tuple[float, int]] = []
     result = evaluate.evaluate(
         options,

@@ -23,8 +23,6 @@ Published = tuple[str, Mapping[str, Any]]
 EXAMPLE = 100
 
 _FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-#: Puzzles as JSON compress to a tenth, a file of zeros to a thousandth; up to ``EXPANDED`` bytes either may be read.
-MAX_EXPANSION, EXPANDED = 100, 1 << 28
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -63,26 +61,12 @@ def from_file(path: Path) -> Iterator[Published]:
                 except InputError as error:
                     raise InputError(f"{place}: {error}.") from error
         return
-    if compression:
-        _check_expansion(path)
     from datasets import load_dataset, logging
 
     logging.set_verbosity(logging.CRITICAL)  # errors are reported once, below
     with _read_errors(str(path)):
         for row in load_dataset(_FORMATS[suffixes[-1]], data_files=str(path), split="train", streaming=True):
             yield "", row
-
-
-def _check_expansion(path: Path) -> None:
-    """Refuse a file that takes far more memory than disk, as a line of it is read as a whole."""
-    import fsspec
-
-    limit, size = max(EXPANDED, MAX_EXPANSION * path.stat().st_size), 0
-    with _read_errors(str(path)), fsspec.open(str(path), "rb", compression="infer") as stream:
-        while block := stream.read(1 << 20):
-            size += len(block)
-            if size > limit:
-                raise InputError(f"{path} expands to over {MAX_EXPANSION} times its size; decompress it and check it.")
 
 
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]:

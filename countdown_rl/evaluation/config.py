@@ -30,9 +30,6 @@ class EvalOptions(SamplingOptions):
         option("Library that generates completions; openai: the server at --base-url does.", MACHINE),
     ] = "auto"
     tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
-    agreement: Annotated[
-        int, option("Puzzles on which a given engine's greedy output is compared with transformers.", MACHINE, min=0)
-    ] = 8
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
     device: Annotated[Device, option("Device to compute on.", MACHINE)] = "auto"
     threads: Annotated[int, option("CPU threads; 0: all available.", MACHINE, min=0)] = 0

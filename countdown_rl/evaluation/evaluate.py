@@ -90,31 +90,18 @@ def evaluate(
         name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
         if world > 1:
             _connect(name, options.device)
-
-        def open_engine(name: str, tensor_parallel: int = 1) -> Engine:
-            machine: dict[str, Any] = {key: getattr(options, key) for key in ("precision", "device", "threads")}
-            machine |= {"tensor_parallel": tensor_parallel, "trust_remote_code": trust_remote_code}
-            return engines.load_engine(name, ref, Decoding.of(options), **machine)
-
-        engine = open_engine(name, options.tensor_parallel)
+        machine = {key: getattr(options, key) for key in ("precision", "device", "threads", "tensor_parallel")}
+        engine = engines.load_engine(name, ref, Decoding.of(options), trust_remote_code=trust_remote_code, **machine)
         prompts = _prompts(engine, rows, options.max_new_tokens)
     suffix = f"-{rank}-of-{world}" if world > 1 else ""
     file = Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
     progress = Progress(file, _identity(engine, prompts, options, inputs))
     samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
     metrics = _metrics(engine, samples, rows, options, inputs)
-    facts = {}
     if isinstance(engine, OpenAI):
         metrics["endpoint"] = engine.metrics(samples)
-    elif name != "transformers":
-        engine.close()  # it may hold most of the memory
-        if rank == 0 and options.engine == name and options.temperature == 0 and options.agreement:
-            compared = slice(options.agreement)
-            texts = [sample["completion"] for sample in samples[compared]]
-            other = open_engine("transformers")
-            facts["agreement"] = engines.agreement(texts, other, prompts[compared], rows[compared])
     if rank == 0:
-        _write(out, options, inputs, metrics, samples, libraries=engine.libraries, facts=facts)
+        _write(out, options, inputs, metrics, samples, libraries=engine.libraries)
     if world > 1:
         _disconnect()
     progress.clear()
@@ -216,10 +203,8 @@ def _write(
     samples: Sequence[Sample],
     *,
     libraries: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
 ) -> None:
     with artifacts.writing(out, "eval", options=_settings(options), inputs=inputs, libraries=libraries) as draft:
-        draft.facts.update(facts or {})
         results.write(draft.path, metrics, samples, options.pass_at_values)
 
 

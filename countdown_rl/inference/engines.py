@@ -2,7 +2,7 @@
 
 ``transformers`` runs every model that can be loaded, with this package's own decoder where that supports it.
 ``llama-cpp`` runs GGUF files in their quantized arithmetic, ``vllm`` checkpoints and adapters on GPUs. Greedy
-completions of different engines differ by their rounding; :func:`agreement` measures by how much.
+completions of different engines differ by their rounding.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, shape
 from countdown_rl.models.model_files import adapter_config
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
-from countdown_rl.tasks.task import Row
 
 #: The package that an engine needs, as Python imports it and as pip installs it.
 PACKAGES = {"llama-cpp": "xllamacpp", "openai": "openai", "vllm": "vllm"}
@@ -133,20 +132,6 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
     half = (len(prompts) + 1) // 2
     # The upper half of the number keeps the random numbers of the halves apart; no run has that many batches.
     return complete(engine, prompts[:half], number) + complete(engine, prompts[half:], number + (half << 32))
-
-
-def agreement(
-    texts: Sequence[str], reference: Engine, prompts: Sequence[Sequence[int]], rows: Sequence[Row]
-) -> dict[str, Any]:
-    """Count the greedy *texts* of an engine that have the same text, answer and verdict as those of *reference* on the
-    same *prompts* (of *rows*)."""
-    counts = dict.fromkeys(("same_text", "same_answer", "same_verdict"), 0)
-    for row, text, expected in zip(rows, texts, complete(reference, prompts), strict=True):
-        first, second = (row.grade(completion) for completion in (text, expected.text))
-        counts["same_text"] += text == expected.text
-        counts["same_answer"] += first.answer == second.answer
-        counts["same_verdict"] += first.correct == second.correct
-    return {"against": reference.name, "puzzles": len(prompts), **counts}
 
 
 def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str | None:

@@ -1,7 +1,7 @@
 """Checkpoints of one run of ``sft`` or ``train``.
 
-A checkpoint counts once its ``complete`` mark, with the digests of its files, is on disk, and only then is the one
-before it removed, so a run that is killed at any moment has a checkpoint to resume from.
+A checkpoint counts once its bytes, and then its ``complete`` mark, are on disk. Only then is the one before it removed.
+So a run that is killed at any moment has a checkpoint to resume from.
 """
 
 import json
@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes, typed_json
+from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.formatting import flag
 
 RUN = "run.json"
 MARK = "complete"
-#: The mark while it is being written.
-_PARTIAL = "complete.partial"
 #: Differences that are named before the rest are counted.
 _NAMED = 3
 
@@ -102,22 +100,12 @@ class Checkpoints:
             return None
 
     def latest(self) -> Path | None:
-        """The newest complete checkpoint of this run.
-
-        Raises:
-            ArtifactError: a file in it, which may be a pickle, is not as this run wrote it.
-        """
-        newest = self.newest() if self._kept() == self.identity else None
-        if newest is not None:
-            recorded, present = _recorded(newest) or {}, _digests(newest)
-            for name in sorted({*recorded, *present}):
-                if recorded.get(name) != present.get(name):
-                    raise ArtifactError(f"{newest / name} is not as this run wrote it; give --restart to begin again.")
-        return newest
+        """The newest complete checkpoint of this run."""
+        return self.newest() if self._kept() == self.identity else None
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint of any run."""
-        complete = (path for path in self._directories("checkpoint") if _recorded(path) is not None)
+        complete = (path for path in self._directories("checkpoint") if (path / MARK).is_file())
         return max(complete, key=step_of, default=None)
 
     def begin(self) -> None:
@@ -137,10 +125,7 @@ class Checkpoints:
             best: the step with the best evaluation, whose weights are kept as well.
         """
         artifacts.fsync(checkpoint)
-        partial = checkpoint / _PARTIAL
-        partial.write_text(json.dumps(_digests(checkpoint)))
-        artifacts.fsync(partial)
-        partial.rename(checkpoint / MARK)
+        (checkpoint / MARK).touch()
         artifacts.fsync(checkpoint)
         _remove([other for other in self._directories() if other not in (checkpoint, self.best(best or 0))])
 
@@ -190,20 +175,6 @@ def _of_rank_0(value: bool) -> bool:
     from accelerate.utils import broadcast_object_list
 
     return bool(broadcast_object_list([value])[0])
-
-
-def _recorded(checkpoint: Path) -> dict[str, str] | None:
-    """The digests of the files of *checkpoint* by their names; None if it is not complete."""
-    try:
-        return typed_json.read(checkpoint / MARK, dict[str, str])
-    except ArtifactError:
-        return None
-
-
-def _digests(checkpoint: Path) -> dict[str, str]:
-    """The digests of the files that are in *checkpoint*."""
-    paths = {path.relative_to(checkpoint).as_posix(): path for path in sorted(checkpoint.rglob("*")) if path.is_file()}
-    return {name: artifacts.file_sha256(path) for name, path in paths.items() if name not in (MARK, _PARTIAL)}
 
 
 def _remove(directories: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Engines: agreement with transformers on greedy answers, and batches that do not fit in memory.
+"""Engines: the greedy answers of transformers, and batches that do not fit in memory.
 
 vLLM is replaced by a stand-in with its documented calls that computes with the same random model, so that what goes
 in and out is checked without a GPU; llama.cpp is the real one.
@@ -32,7 +32,7 @@ from countdown_rl.tasks.registry import parse_row, task
 from tests.support import tiny_llama
 
 ROWS = [{"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10} for n in range(11)]
-SMALL = EvalOptions(max_new_tokens=12, threads=1, agreement=3)
+SMALL = EvalOptions(max_new_tokens=12, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -135,14 +135,10 @@ def test_llama_cpp_agrees_with_transformers_on_greedy_answers(folder, tmp_path, 
     jsonl.write_rows(
         tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
     )
-    options = EvalOptions(engine="llama-cpp", threads=1, agreement=40, max_new_tokens=32)
+    options = EvalOptions(engine="llama-cpp", threads=1, max_new_tokens=32)
     result = run(folder, tmp_path / "eval", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
     assert (result.metrics["engine"], result.metrics["precision"]) == ("llama-cpp", "f16")
     manifest = artifacts.read(tmp_path / "eval", "eval")
-    agreed = manifest.facts["agreement"]
-    # Half precision may turn a token here and there.
-    assert agreed["same_verdict"] >= 38
-    assert agreed["same_text"] >= 36
     expected = run(
         folder,
         tmp_path / "plain",
@@ -153,9 +149,9 @@ def test_llama_cpp_agrees_with_transformers_on_greedy_answers(folder, tmp_path, 
     assert expected.metrics["engine"] == "transformers"
     options = replace(options, engine="auto", limit=2)
     auto = run(folder, tmp_path / "auto", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
-    assert (auto.metrics["engine"], artifacts.read(tmp_path / "auto", "eval").facts) == ("llama-cpp", {})
+    assert auto.metrics["engine"] == "llama-cpp"
     both = [(a, b) for a, b in zip(result.samples, expected.samples, strict=True) if a["completion"] == b["completion"]]
-    assert len(both) >= 36
+    assert len(both) >= 36  # half precision may turn a token here and there
     assert all((a["tokens"], a["truncated"]) == (b["tokens"], b["truncated"]) for a, b in both)
     assert {a["truncated"] for a, _ in both} == {True, False}
     assert "xllamacpp" in manifest.versions
@@ -165,7 +161,7 @@ def test_llama_cpp_agrees_with_transformers_on_greedy_answers(folder, tmp_path, 
 
 def test_llama_cpp_seeds_each_completion(folder, tmp_path, gguf):
     pytest.importorskip("xllamacpp")
-    hot = EvalOptions(engine="llama-cpp", temperature=2.0, samples=2, agreement=0, seed=7, max_new_tokens=32, threads=1)
+    hot = EvalOptions(engine="llama-cpp", temperature=2.0, samples=2, seed=7, max_new_tokens=32, threads=1)
 
     def texts(name, **changes):
         samples = run(folder, tmp_path / name, replace(hot, **changes), model=str(gguf)).samples
@@ -219,12 +215,9 @@ def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm)
     assert result.samples == expected
     assert run(folder, tmp_path / "first", replace(options, temperature=1.0, top_k=1)).samples == expected
     assert vllm.loaded[:1] == [(str(folder / "model"), {"dtype": "float32", "tensor_parallel_size": 1})]
-    agreed = artifacts.read(tmp_path / "eval", "eval").facts["agreement"]
-    assert (agreed["puzzles"], agreed["same_text"], agreed["same_verdict"]) == (3, 3, 3)
-    hot = replace(options, temperature=1.0, samples=3, agreement=0)
+    hot = replace(options, temperature=1.0, samples=3)
     texts = [sample["completion"] for sample in run(folder, tmp_path / "hot", hot).samples]
     assert len(set(texts[:3])) > 1
-    assert artifacts.read(tmp_path / "hot", "eval").facts == {}
 
 
 def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm):
@@ -233,7 +226,7 @@ def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm)
 
 
 def test_vllm_and_its_processes_print_nothing_on_stdout(folder, tmp_path, vllm, capfd):
-    run(folder, tmp_path / "eval", replace(SMALL, engine="vllm", agreement=0))
+    run(folder, tmp_path / "eval", replace(SMALL, engine="vllm"))
     printed = capfd.readouterr()
     assert printed.out == ""
     assert "a process of the engine" in printed.err
@@ -288,23 +281,11 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(folder, tmp_pat
 
 
 def test_several_gpus_share_a_model_in_vllm_only(folder, tmp_path, vllm):
-    options = replace(SMALL, tensor_parallel=4, agreement=2)
+    options = replace(SMALL, tensor_parallel=4)
     run(folder, tmp_path / "eval", replace(options, engine="vllm"))
     assert vllm.loaded[0][1]["tensor_parallel_size"] == 4
     with pytest.raises(UsageError, match="--tensor-parallel is for --engine vllm"):
         run(folder, tmp_path / "no", replace(options, engine="transformers"))
-
-
-def test_agreement_counts_equal_texts_answers_and_verdicts(folder):
-    class Reference:
-        name = "reference"
-
-        def complete(self, prompts, number=0):
-            return [Completion("</think>\n<answer>1</answer>", 3, True)] * len(prompts)
-
-    texts = ("</think>\n<answer>1</answer>", "</think><answer>1</answer>", "<think>")
-    counts = engines.agreement(texts, Reference(), [[1]] * 3, [parse_row(row) for row in ROWS[:3]])
-    assert counts == {"against": "reference", "puzzles": 3, "same_text": 1, "same_answer": 2, "same_verdict": 3}
 
 
 def test_auto_is_llama_cpp_for_gguf_where_it_is_installed(monkeypatch):

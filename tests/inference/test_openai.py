@@ -497,7 +497,7 @@ def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process
         tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
     )
     data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
-    options = replace(small, engine="llama-cpp", agreement=0, threads=1)
+    options = replace(small, engine="llama-cpp", threads=1)
     expected = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process").samples
     server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4, threads=1)
     options = replace(small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4)
