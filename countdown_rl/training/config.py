@@ -20,6 +20,10 @@ def _below_1(value: float) -> bool:
     return value < 1
 
 
+#: Options that leave out unlikely tokens. The ratio of the policy to vLLM is then, at each token, the probability of
+#: those that are kept, and over a whole completion the product of all these (huggingface/trl issue 6789).
+_CUTS: Condition = {"top_p": _below_1, "trl.top_k": lambda _: True, "trl.min_p": lambda _: True}
+
 #: Options that do not go together, and why.
 CONFLICTS: tuple[tuple[Condition, str], ...] = (
     ({"tune": ("all",), "precision": ("nf4",)}, "weights in 4 bits cannot be trained; add --precision auto"),
@@ -51,6 +55,13 @@ CONFLICTS: tuple[tuple[Condition, str], ...] = (
     (
         {"importance_sampling_level": ("sequence",), "loss_type": ("vespo",)},
         "VESPO has weights per completion of its own; leave the level out",
+    ),
+    *(
+        (
+            {name: test, "trl.vllm_importance_sampling_mode": ("sequence_mask", "sequence_truncate")},
+            "without unlikely tokens the ratio of a whole completion is near 0; leave the mode out",
+        )
+        for name, test in _CUTS.items()
     ),
 )
 
@@ -146,6 +157,23 @@ class TrainOptions(TuningOptions):
         """Optimiser steps that use one round of completions. Only after a whole round can a run be resumed."""
         return self.steps_per_generation * self.num_iterations
 
+    def _values(self) -> dict[str, Any]:
+        """The values of all options, and those of ``--trl KEY=VALUE`` as text under ``trl.KEY``."""
+        return vars(self) | {f"trl.{key}": text for key, _, text in (item.partition("=") for item in self.trl)}
+
+    @property
+    def cuts_sampling(self) -> bool:
+        """True if completions are drawn without the unlikely tokens."""
+        return any(self._meets({name: test}) for name, test in _CUTS.items())
+
+    def _meets(self, condition: Condition) -> bool:
+        """Return True if the options have the values of *condition*."""
+        values = self._values()
+        return all(
+            name in values and (test(values[name]) if callable(test) else values[name] in test)
+            for name, test in condition.items()
+        )
+
     def micro_batches(self, count: int) -> int:
         """The micro-batches of a step in each of *count* processes."""
         micro_batches = processes.micro_batches(self.prompts * self.num_generations, self.micro_batch, count)
@@ -164,13 +192,9 @@ class TrainOptions(TuningOptions):
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():
                 raise UsageError(f"--trl {item} is not of the form key=value.")
-        values = vars(self) | {f"trl.{key}": text for key, _, text in (item.partition("=") for item in self.trl)}
         for condition, reason in CONFLICTS:
-            if all(
-                name in values and (test(values[name]) if callable(test) else values[name] in test)
-                for name, test in condition.items()
-            ):
-                combination = " with ".join(_worded(name, values[name]) for name in condition)
+            if self._meets(condition):
+                combination = " with ".join(_worded(name, self._values()[name]) for name in condition)
                 raise UsageError(f"{combination}: {reason}.")
 
 

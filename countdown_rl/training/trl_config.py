@@ -27,6 +27,10 @@ _FIXED = {
 }
 _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
+#: Truncated importance sampling by token, where the ratio of a whole completion would be near 0. The cap is that of
+#: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+_BY_TOKEN = {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 2.0}
+
 
 def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float], directory: Path) -> Any:
     """The ``GRPOConfig`` of a run with checkpoints in *directory*.
@@ -57,16 +61,16 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "project": trackers.PROJECT,
         "disable_tqdm": True,
     }
-    return build(fields, options.trl)
+    return build(fields, options.trl, _BY_TOKEN if options.cuts_sampling else {})
 
 
-def build(fields: Mapping[str, Any], trl: Sequence[str]) -> Any:
-    """The ``GRPOConfig`` of *fields* and of *trl*, the values of ``--trl``."""
+def build(fields: Mapping[str, Any], trl: Sequence[str], defaults: Mapping[str, Any] = {}) -> Any:
+    """The ``GRPOConfig`` of *fields*, of *trl*, the values of ``--trl``, and of *defaults* for what these leave out."""
     from trl import GRPOConfig
 
     values = parse(trl, fields)
     try:
-        config = GRPOConfig(**fields, **values)
+        config = GRPOConfig(**fields, **{**defaults, **values})
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         if not values:
             raise

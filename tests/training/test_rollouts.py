@@ -16,7 +16,7 @@ from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import prepare, rollouts, train, trl_internals
+from countdown_rl.training import config, prepare, rollouts, train, trl_internals
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
 
@@ -66,6 +66,10 @@ class Engine:
         for _ in range(params["max_tokens"]):
             logits = self.policy(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1)
             greedy = params["temperature"] == 0
+            if not greedy and params["top_p"] < 1:  # renormalised, as vLLM's processed log-probabilities are
+                ranked, order = logits.sort(descending=True)
+                less_likely = order[ranked.exp().cumsum(-1) - ranked.exp() >= params["top_p"]]
+                logits = logits.index_fill(-1, less_likely, -torch.inf).log_softmax(-1)
             token = int(logits.argmax() if greedy else torch.multinomial(logits.exp(), 1))
             ids.append(token)
             logprobs.append({token: SimpleNamespace(logprob=float(logits[token]), rank=1)})
@@ -143,6 +147,18 @@ def test_groups_that_are_drawn_again_keep_the_probabilities_of_the_engine(place,
     rows = train.train(prepare.prepare(run, options)).rows
     assert max(row.draws for row in rows) > options.prompts
     assert [row.importance_sampling_ratio for row in rows] == pytest.approx([1.0] * 3, abs=0.02)
+
+
+@pytest.mark.parametrize(("mode", "least"), [("", 0.6), ("token_mask", 0.6), ("sequence_truncate", 0.0)])
+def test_without_unlikely_tokens_each_token_is_weighed_by_itself(place, tmp_path, vllm, monkeypatch, mode, least):
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+    monkeypatch.setattr(config, "CONFLICTS", ())
+    trl = (f"vllm_importance_sampling_mode={mode}",) if mode else ()
+    options = replace(SMALL, top_p=0.6, trl=trl, max_steps=1, eval_every=0)
+    paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
+    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    (row,) = train.train(prepare.prepare(run, options)).rows
+    assert least < row.importance_sampling_ratio < (1 if least else 0.3)
 
 
 class Client:

@@ -718,6 +718,8 @@ def test_invalid_options_are_usage_errors():
         ),
         ({"baseline": "leave-one-out", "trl": ("multi_objective_aggregation=normalize_then_sum",)}, "sum"),
         ({"loss_type": "cispo"}, "--loss-type cispo with --epsilon-high 0.28"),
+        ({"top_p": 0.9, "trl": ("vllm_importance_sampling_mode=sequence_mask",)}, "--top-p 0.9 with --trl vllm_imp"),
+        ({"trl": ("min_p=0.1", "vllm_importance_sampling_mode=sequence_truncate")}, "--trl min_p=0.1 with --trl vllm"),
         ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, "weights per completion"),
     ],
 )
@@ -729,6 +731,8 @@ def test_options_that_do_not_go_together_are_refused(changes, message):
 def test_options_that_go_together_are_not_refused():
     replace(SMALL, discount=0.9, scale_rewards="none", trl=("multi_objective_aggregation=sum_then_normalize",))
     replace(SMALL, keep="best", eval_every=1, stop_on_collapse=True)
+    replace(SMALL, top_p=0.9, trl=("vllm_importance_sampling_mode=token_mask",))
+    replace(SMALL, trl=("vllm_importance_sampling_mode=sequence_mask",))
     for loss_type in ("sapo", "vespo", "luspo"):
         replace(SMALL, loss_type=loss_type)
     replace(SMALL, loss_type="cispo", epsilon_high=5.0)
