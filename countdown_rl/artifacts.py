@@ -33,6 +33,7 @@ MADE_BY = {
     "data": "countdown-rl gen-data",
     "adapter": "countdown-rl train",
     "model": "countdown-rl sft",
+    "demonstrations": "countdown-rl collect",
     "eval": "countdown-rl eval",
     "comparison": "countdown-rl compare",
     "merged": "countdown-rl merge",

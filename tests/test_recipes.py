@@ -82,7 +82,7 @@ def test_a_recipe_is_an_executable_script_without_syntax_errors(recipe):
     assert "set -euo pipefail" in recipe.read_text()
 
 
-@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny"])
+@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny", "expert-iteration"])
 @pytest.mark.parametrize("words", [[], ["out", "--quik"], ["--chek", "out"], ["a", "b", "c"]])
 def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words):
     recipe = SMOLLM2.with_name(f"{name}.sh")
@@ -121,7 +121,8 @@ def printed(name: str, world: Path, out: Path, *words: str) -> list[list[str]]:
     answering.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" && printf '\\n'\n")
     answering.chmod(0o755)
     environment = os.environ | {"PATH": f"{answering.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    environment |= {"MODEL": str(world / family)} | ({"FROM": str(world / f"{data}.jsonl")} if data else {})
+    environment |= {"MODEL": str(world / family)} if family else {}
+    environment |= {"FROM": str(world / f"{data}.jsonl")} if data else {}
     script = ROOT / "stages" / "recipes" / f"{name}.sh"
     done = subprocess.run([script, *words, out], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -182,6 +183,29 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
     card = (out / "release" / "README.md").read_text()
     assert "base_model:" in card
     assert str(world) not in card
+
+
+def test_expert_iteration_is_checked_without_sampling(world, tmp_path, monkeypatch, capsys):
+    commands = printed("expert-iteration", world, tmp_path / "out", "--check", "--quick")
+    assert [command[0] for command in commands] == ["gen-data", "sft"]
+    monkeypatch.chdir(tmp_path / "out")
+    for words in commands:
+        run_here(words, monkeypatch, capsys)
+    assert {path.name for path in Path().iterdir()} == {"data"}
+
+
+@pytest.mark.slow
+def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, monkeypatch, capsys):
+    commands = printed("expert-iteration", world, tmp_path / "out", "--quick")
+    monkeypatch.chdir(tmp_path / "out")
+    for words in commands:
+        run_here(words + (["--threads", "1"] if words[0] in ("eval", "sft") else []), monkeypatch, capsys)
+    collected = artifacts.read(Path("demonstrations"), "demonstrations")
+    trained = artifacts.read(Path("sft"), "adapter")
+    assert trained.facts["demonstrations"] == dict.fromkeys(("read", "graded", "kept"), collected.facts["kept"])
+    assert trained.inputs["from"]["digest"] == collected.files["train.jsonl"]["sha256"]
+    compared = json.loads(Path("eval/comparison/comparison.json").read_text())["results"]
+    assert [row["name"] for row in compared] == ["start", "sft"]
 
 
 #: Of the step of each system: prompts, completions of one, of a micro-batch, and steps; the other words are flags.

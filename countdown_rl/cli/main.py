@@ -30,6 +30,7 @@ COMMANDS = {
     },
     "Other commands": {
         "sft": "Fine-tune a model on demonstrations.",
+        "collect": "Make demonstrations or preference pairs of a model's own answers.",
         "compare": "Compare evaluations on the same puzzles.",
         "diagnose": "Show what costs an evaluation its points.",
         "samples": "Show completions with their grades.",

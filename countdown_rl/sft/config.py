@@ -1,4 +1,4 @@
-"""Options of ``sft``, and those that it shares with ``train``."""
+"""Options of ``sft`` and ``collect``, and those that ``sft`` shares with ``train``."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -122,3 +122,18 @@ class SftOptions(TuningOptions):
             raise UsageError("--tune all cannot train weights in 4 bits; leave --precision nf4 out.")
         if self.keep == "best" and not self.eval_every:
             raise UsageError("--keep best needs evaluations; add --eval-every.")
+
+
+@dataclass(frozen=True)
+class CollectOptions(Options):
+    """Selection among the completions of evaluations."""
+
+    per_puzzle: Annotated[int, option("Most completions, or pairs, of a puzzle; 0: all.", min=0)] = 0
+    shortest: Annotated[bool, option("Take the shortest of a puzzle first.", name="--shortest")] = False
+    max_tokens: Annotated[int, option("Leave out completions of more tokens; 0: none.", min=0)] = 0
+    pairs: Annotated[
+        bool, option("Write preference pairs for TRL: a right and a wrong completion each.", name="--pairs")
+    ] = False
+    model: Annotated[
+        str | None, option("Model whose chat template --pairs are for.", show_default="the evaluated one")
+    ] = None

@@ -177,6 +177,11 @@ def end_of_turn(tokenizer: Any) -> str:
     return rest or str(tokenizer.eos_token)
 
 
+def start_of_text(tokenizer: Any) -> str:
+    """The text that *tokenizer* puts before every other, such as a begin-of-text token."""
+    return str(tokenizer.decode(tokenizer("")["input_ids"]))
+
+
 def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:
     """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
 
@@ -187,7 +192,7 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
         InputError: another one is longer than *max_length*, and the text names it; or none is left.
     """
     end = end_of_turn(tokenizer)
-    start = tokenizer.decode(tokenizer("")["input_ids"])  # what the tokenizer puts before a text
+    start = start_of_text(tokenizer)
     prompts = []
     for demonstration in known.kept:
         if isinstance(demonstration.prompt, str):

@@ -1,0 +1,49 @@
+"""``countdown-rl collect``: demonstrations and preference pairs of a model's own answers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from countdown_rl.cli import console
+from countdown_rl.cli.parameters import AsJson, Out, with_options
+from countdown_rl.sft.config import CollectOptions
+
+
+@with_options
+def collect(
+    *,
+    evaluations: Annotated[list[Path], typer.Argument(help="Directories of eval, on training puzzles.")],
+    out: Out = Path("artifacts/demonstrations"),
+    options: CollectOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Make demonstrations or preference pairs of a model's own answers.
+
+    The correct completions of evaluations are demonstrations for sft: rejection sampling, and repeated with the model
+    that sft writes, expert iteration. With --pairs each is paired with a wrong one of the same puzzle, in TRL's
+    preference format, for trl dpo --dataset_name DIRECTORY.
+
+    Examples:
+        countdown-rl eval --data artifacts/data/train.jsonl --limit 1000 \\
+          --samples 8 --temperature 1 --out artifacts/eval/own
+        countdown-rl collect artifacts/eval/own --per-puzzle 4 --shortest
+        countdown-rl sft --from artifacts/demonstrations/train.jsonl
+        countdown-rl collect artifacts/eval/own --pairs --out artifacts/pairs
+    """
+    from countdown_rl.sft import selection
+
+    facts = selection.collect(evaluations, options, out)
+    puzzles = console.plural(facts["puzzles"], "puzzle")
+    if facts["test_puzzles"]:
+        console.warn(
+            f"{facts['test_puzzles']:,} of {puzzles} belong to a test split; a model trained on these has no valid "
+            "result there. eval --data DIRECTORY/train.jsonl answers training puzzles."
+        )
+    kept = console.plural(facts["kept"], "pair" if options.pairs else "demonstration")
+    view = (
+        f"{facts['read']:,} completions read, {facts['correct']:,} correct; {kept} of {puzzles} kept "
+        f"({facts['kept'] / facts['puzzles']:.1f} per puzzle), "
+        f"{facts['mean_tokens']:.0f} tokens per correct completion → {out / selection.FILE}"
+    )
+    console.result({"out": str(out)} | facts, as_json=as_json, view=view)

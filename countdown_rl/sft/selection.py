@@ -1,0 +1,128 @@
+"""Selection of demonstrations and preference pairs among the graded completions of evaluations."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from countdown_rl import artifacts
+from countdown_rl.data import jsonl
+from countdown_rl.errors import InputError
+from countdown_rl.evaluation import results
+from countdown_rl.evaluation.metrics import Sample
+from countdown_rl.evaluation.results import Result
+from countdown_rl.models import chat_template, load, reference
+from countdown_rl.sft.config import CollectOptions
+from countdown_rl.sft.demonstrations import end_of_turn, start_of_text
+from countdown_rl.tasks.registry import parse_row
+
+#: ``datasets`` and ``trl`` take the file of this name in a directory as its split "train", and no other.
+FILE = "train.jsonl"
+
+
+def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> dict[str, Any]:
+    """Write a ``demonstrations`` artifact of the completions in *evaluations*, and return its facts.
+
+    Its rows are correct completions, as ``sft`` reads them, or preference pairs, see :func:`_pairs`; each completion of
+    a puzzle is taken once.
+
+    Raises:
+        InputError: no completion, or pair, is left.
+    """
+    artifacts.check_writable(out, "demonstrations")
+    read = [results.read(path) for path in evaluations]
+    samples = [sample for result in read for sample in result.samples]
+    correct = sum(sample["correct"] for sample in samples)
+    kept = [chosen for group in _by_prompt(samples) if (chosen := _selected(group, options))]
+    if not kept:
+        wanted = "a correct completion and a wrong one" if options.pairs else "a correct completion"
+        limit = f" of at most {options.max_tokens} tokens" if options.max_tokens else ""
+        raise InputError(
+            f"no puzzle has {wanted}{limit} ({correct:,} of {len(samples):,} completions are correct); evaluate more "
+            "--samples of each, or easier puzzles."
+        )
+    inputs = {f"eval-{index}" if index else "eval": result.manifest.as_input() for index, result in enumerate(read)}
+    rows = [row for chosen in kept for row in chosen]
+    with artifacts.writing(out, "demonstrations", options=asdict(options), inputs=inputs) as draft:
+        draft.facts |= {
+            "read": len(samples),
+            "correct": correct,
+            "kept": len(rows),
+            "puzzles": len(kept),
+            "test_puzzles": len({parse_row(right).identity for right, *_ in rows} & _test_puzzles(read)),
+            "mean_tokens": sum(right["tokens"] for right, *_ in rows) / len(rows),
+        }
+        if options.pairs:
+            written = _pairs(rows, _tokenizer(options, inputs["eval"]["manifest"]["inputs"]["model"]))
+        else:
+            written = [parse_row(right).kept | {"completion": right["completion"]} for right, *_ in rows]
+        jsonl.write_rows(draft.path / FILE, written)
+    return draft.facts
+
+
+def _by_prompt(samples: Iterable[Sample]) -> Iterable[Iterable[Sample]]:
+    """The *samples* of each prompt; of those with the same text the first."""
+    groups: dict[str, dict[str, Sample]] = {}
+    for sample in samples:
+        groups.setdefault(json.dumps(parse_row(sample).messages()), {}).setdefault(sample["completion"], sample)
+    return (group.values() for group in groups.values())
+
+
+def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[tuple[Sample, ...]]:
+    """The correct ones among the *samples* of a prompt; with ``pairs`` each with a wrong one."""
+    limit = options.max_tokens or float("inf")
+    usable = [sample for sample in samples if sample["tokens"] <= limit]
+    if options.shortest:
+        usable.sort(key=lambda sample: sample["tokens"])
+    sides = [[s for s in usable if s["correct"] is side] for side in (True, False)[: 1 + options.pairs]]
+    return list(zip(*sides, strict=False))[: options.per_puzzle or None]
+
+
+def _test_puzzles(evaluations: Iterable[Result]) -> set[str]:
+    """The identities of the puzzles that are of a test split, by themselves or by the file that was evaluated."""
+    return {
+        row.identity
+        for result in evaluations
+        for row in map(parse_row, result.samples)
+        if row.split == "test" or result.metrics["data"].get("file") == "test.jsonl"
+    }
+
+
+def _tokenizer(options: CollectOptions, evaluated: Mapping[str, Any]) -> Any:
+    """The tokenizer of ``options.model``, or of the model that was *evaluated*."""
+    source, revision = (options.model, None) if options.model else (evaluated["source"], evaluated.get("revision"))
+    return load.load_tokenizer(reference.without_weights(reference.resolve(source, revision=revision)))
+
+
+def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str, Any]]:
+    """Rows of TRL's preference format: ``prompt``, ``chosen`` and ``rejected``.
+
+    They are messages where the chat template renders these as the text that the model read and wrote, else that text.
+    TRL continues no begun turn of the assistant, so that of the prompt opens both answers.
+    """
+    end, start = end_of_turn(tokenizer), start_of_text(tokenizer)
+    conversations: list[dict[str, Any]] = []
+    texts: list[dict[str, Any]] = []
+    exact = True
+    for pair in pairs:
+        turns = parse_row(pair[0]).messages()
+        prompt = chat_template.render(tokenizer, turns)
+        begun = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
+        answers = [[{"role": "assistant", "content": begun + sample["completion"]}] for sample in pair]
+        written = [sample["completion"].removesuffix(end) + end for sample in pair]
+        for answer, text in zip(answers, written, strict=True):
+            exact = exact and _rendered(tokenizer, turns + answer) == prompt + text
+        conversations.append({"prompt": turns, "chosen": answers[0], "rejected": answers[1]})
+        conversations[-1]["chat_template_kwargs"] = chat_template.CHAT_ARGUMENTS
+        texts.append({"prompt": prompt.removeprefix(start), "chosen": written[0], "rejected": written[1]})
+    return conversations if exact else texts
+
+
+def _rendered(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str | None:
+    """The text of a conversation, as TRL renders it; None where the chat template fails or there is none."""
+    with suppress(Exception):  # whatever the template raises
+        text: str = tokenizer.apply_chat_template(turns, tokenize=False, **chat_template.CHAT_ARGUMENTS)
+        return text.rstrip()
+    return None
