@@ -1,7 +1,7 @@
-"""Enumeration of the puzzles of a distribution, set of numbers by set of numbers, as far as it matters.
+"""Counts and lists of the puzzles of a distribution. Its sets of numbers are solved one after another.
 
-Counting stops at twice as many puzzles as are wanted, since drawing at random then finds new ones. Where it ends
-with fewer, all of them are known and can be listed.
+Counting stops at twice as many puzzles as are wanted, because drawing at random then finds new ones. If there are
+fewer, all of them are known, and they can be listed.
 """
 
 from collections import Counter

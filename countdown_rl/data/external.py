@@ -28,7 +28,12 @@ _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 @dataclass
 class Import:
-    """Rows by split, the number of rows read, and by reason the number of rows dropped and a phrase with the first."""
+    """Rows by split, and the number of rows read.
+
+    Attributes:
+        dropped: the number of rows left out, by reason.
+        examples: a phrase with the first of them, by reason.
+    """
 
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     read: int = 0

@@ -305,7 +305,8 @@ def _measure(
         if not report.reasons and those:
             verdicts = _verdicts(engine, prompts, those, options, on_batch)
             claim.measured.append(_test(puzzles, claim, verdicts, options.samples, before))
-    engine.close()
+    del engine  # the next one needs its memory
+    generate.free_memory()
     for part in claim.measured:
         if part.p < LEVEL:
             report.reasons.append(

@@ -50,9 +50,6 @@ class Engine(Protocol):
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
 
-    def close(self) -> None:
-        """Free the memory; the engine cannot be used afterwards."""
-
 
 def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     """The engine to run *ref* with. "auto" is llama.cpp for a GGUF file if it is installed, and vLLM if it is

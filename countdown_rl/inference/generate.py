@@ -60,8 +60,11 @@ class Completion:
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:
-    """Indices of rows of *lengths* tokens, in batches of similar length, deterministically; *capacity* gives the rows
-    that fit a batch by the tokens of its longest."""
+    """Indices of rows of *lengths* tokens, in batches of similar length.
+
+    Args:
+        capacity: returns the number of rows that fit a batch whose longest row has so many tokens.
+    """
     batch: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
         if batch and len(batch) >= capacity(lengths[row]):
@@ -77,9 +80,8 @@ def max_rows(loaded: Loaded, prompt: int, completion: int, cache_bytes: int = 4)
 
     A row takes its key-value cache, the activations of one layer while the prompt is read, and a few copies of its
     logits in fp32. On a CPU a value of the cache has *cache_bytes*, and it takes half of that again while finished rows
-    are removed. All rows may take a share of the machine's memory rather than what happens to be free, for the same
-    batches in every run: half of a GPU without the weights; a quarter of the main memory, up to the size from which
-    batches get no faster.
+    are removed. All rows together may take half of a GPU without the weights, or a quarter of the main memory up to
+    :data:`MAX_BATCH_BYTES`. These shares are of all memory, not of what is free, so every run has the same batches.
     """
     import torch
 
@@ -192,10 +194,6 @@ class Generator:
                     self._loaded.model, self._stop, prompts, self.device, on_token=on_token, **settings
                 )
         return [to_completion(self._stop, ids) for ids in completions]
-
-    def close(self) -> None:
-        del self._loaded, self._decoder
-        free_memory()
 
 
 def _decoder(model: Any) -> Any:

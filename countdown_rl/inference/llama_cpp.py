@@ -47,7 +47,7 @@ class LlamaCpp:
 
     def prepare(self, length: int) -> int | None:
         if length > self._length:
-            self.close()
+            self._server = None  # ends the one before, which holds the memory
             self._server = server(self._file, length * SLOTS, SLOTS, threads=self._threads, on_cpu=self.device == "cpu")
             self._length = length
         context = request(self._server, "/v1/models")["data"][0]["meta"]["n_ctx_train"]
@@ -61,9 +61,6 @@ class LlamaCpp:
         seeds = [generate.row_seed(self._decoding.seed, number, index) % (2**32 - 1) for index in range(len(prompts))]
         with ThreadPoolExecutor(SLOTS) as threads:
             return list(threads.map(self._complete, prompts, seeds))
-
-    def close(self) -> None:
-        self._server, self._length = None, 0
 
     def _complete(self, prompt: Sequence[int], seed: int) -> Completion:
         response = self._server.handle_completions(

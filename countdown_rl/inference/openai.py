@@ -1,8 +1,8 @@
 """Completions from an OpenAI-compatible server, through the ``openai`` package's asynchronous client.
 
-The server holds the tokenizer and the chat template, so it gets the chat turns of a task. A begun assistant turn is
-sent to servers that are known to continue it; to others the row in the style ``own``, where the model writes
-the opening tag itself.
+The server holds the tokenizer and the chat template, so it gets the chat turns of a task. Some servers are known to
+continue a begun assistant turn, and get it. Others get the row in the style ``own``, in which the model writes the
+opening tag itself.
 """
 
 import asyncio

@@ -110,10 +110,6 @@ class Vllm:
             completions.append(generate.to_completion(self._stop, ids, ended=output.finish_reason == "stop"))
         return completions
 
-    def close(self) -> None:
-        self._llm = None  # the last reference to it, and it holds most of the GPU's memory
-        generate.free_memory()
-
 
 @contextmanager
 def output_to_stderr() -> Iterator[None]:

@@ -10,7 +10,8 @@ REACH = 160
 
 _LEFT_SIDE = re.compile(r"[0-9(][0-9\s+\-−–*x×X·⋅∗/÷∕()]*\Z")
 _OPERATOR = re.compile(r"[+\-−–*x×X·⋅∗/÷∕]")
-#: Text before a left side that belongs to it, so that the side alone would be another one; a list's dash does not.
+#: Text before a left side that is a part of it, so that the rest alone would be another expression. The dash of a list
+#: is no part of it.
 _JOINED = re.compile(r"[\w.,]\Z|(?:[-−–](?=\Z)|\S[^\S\n]*[-+−–*×·/÷^])[^\S\n]*\Z")
 _CLAIM = re.compile(r"\s*-?[0-9]+(?:/[0-9]+)?(?![0-9.]*[0-9])")
 _TAG = re.compile(r"(</?(?:think|thinking|answer)>)")

@@ -34,6 +34,9 @@ _INTEGER = re.compile(r"\s*([-+−–]?)\s*([0-9]+)\s*").fullmatch
 _OPERATORS = dict.fromkeys("+", "+") | dict.fromkeys("-−–", "-")
 _OPERATORS |= dict.fromkeys("*x×X·⋅∗", "*") | dict.fromkeys("/÷∕", "/")
 
+#: Reasons for a lexeme that is no part of the language; others are bad characters.
+_FOREIGN = {"**": "power", "^": "power", "//": "floor-division", ".": "decimal"}
+
 #: Reasons why a text is no expression, or its value no answer.
 REASONS = {
     "empty": "nothing is there",
@@ -41,9 +44,6 @@ REASONS = {
     "power": "powers are not in the game",
     "floor-division": "// is not in the game",
     "decimal": "a decimal point",
-    "exponent": "a number in exponent notation",
-    "underscore": "an underscore",
-    "non-ascii-digit": "a digit that is not 0-9",
     "bad-character": "something that is no number, operator or parenthesis",
     "leading-zero": "a number with a zero in front",
     "leading-sign": "a sign with no number before it",
@@ -163,12 +163,17 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
                 operand = False
             elif lexeme == "(":
                 pending.append(lexeme)
+            elif lexeme == ")":
+                raise ExpressionError("missing-number" if "(" in pending else "unbalanced")
             else:
-                raise ExpressionError(_not_operand(lexeme, pending))
+                sign = _OPERATORS.get(lexeme)
+                reason = "leading-sign" if sign in ("+", "-") else "missing-number"
+                raise ExpressionError(reason if sign else _FOREIGN.get(lexeme, "bad-character"))
             continue
         operator = _OPERATORS.get(lexeme, "")
         if not operator and lexeme != ")":
-            raise ExpressionError(_not_operator(lexeme))
+            beside = lexeme == "(" or "0" <= lexeme[0] <= "9"
+            raise ExpressionError("juxtaposition" if beside else _FOREIGN.get(lexeme, "bad-character"))
         precedence = PRECEDENCE[operator] if operator else 1
         while pending and pending[-1] != "(" and PRECEDENCE[pending[-1]] >= precedence:
             right = values.pop()
@@ -188,29 +193,3 @@ def _tree(text: str) -> tuple[Tree, list[int]]:
         right = values.pop()
         values[-1] = (pending.pop(), values[-1], right)
     return values[0], numbers
-
-
-def _not_operand(lexeme: str, pending: list[str]) -> str:
-    """The reason why *lexeme* cannot stand where a number is expected."""
-    if lexeme == ")":
-        return "missing-number" if "(" in pending else "unbalanced"
-    operator = _OPERATORS.get(lexeme)
-    if operator:
-        return "leading-sign" if operator in "+-" else "missing-number"
-    return _foreign(lexeme)
-
-
-def _not_operator(lexeme: str) -> str:
-    """The reason why *lexeme* cannot stand after a number."""
-    if lexeme == "(" or "0" <= lexeme[0] <= "9":
-        return "juxtaposition"
-    return "exponent" if lexeme in "eE" else _foreign(lexeme)
-
-
-def _foreign(lexeme: str) -> str:
-    named = {"**": "power", "^": "power", "//": "floor-division", ".": "decimal", "_": "underscore"}
-    if lexeme in named:
-        return named[lexeme]
-    if lexeme.isdecimal():
-        return "non-ascii-digit"
-    return "power" if lexeme.isdigit() else "bad-character"  # superscripts are digits but not decimal

@@ -10,9 +10,9 @@ and it imports nothing of the package: Numba recompiles its cached code only whe
 reordering and re-bracketing sums and products, and moving a minus sign (``a - (b-c)*d`` is
 ``a + (c-b)*d``). A class is a number, a sum of terms (numbers and products, each plus or minus) or a
 product of factors (numbers and sums, each above or below the line). Each is built once: the part that
-holds the subset's lowest number, joined to the rest. A class stands for an expression and its negative,
-where both can be written, and keeps the orientation whose value is not negative; so values are never
-negative. Of n different numbers there are 1, 6, 68, 1170, 27142, 793002 expressions (OEIS A140606).
+holds the subset's lowest number, joined to the rest. A class stands for an expression and, where it can be
+written too, its negative. Its value is that of the two which is not negative. Of n different numbers there
+are 1, 6, 68, 1170, 27142, 793002 expressions (OEIS A140606).
 
 **Values** are unreduced fractions. Each number occurs once in a class, so its numerator and denominator
 are sums of few products of different numbers, and stay below 16 times the product of all.

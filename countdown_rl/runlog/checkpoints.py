@@ -25,7 +25,7 @@ _NAMED = 3
 class Checkpoints:
     """The checkpoints under *directory* of the run with *identity*: everything that decides what it computes.
 
-    *defaults* are those of the options, for a run of a version that had fewer.
+    *defaults*: those of the options, for an unfinished run of an older version that had fewer options.
     """
 
     def __init__(self, directory: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:

@@ -16,7 +16,7 @@ LONG_WINDOW = 100
 RECENT = 7
 #: A collapse loses more than this share of the best mean, and more than so many standard errors.
 LOSS, ERRORS = 0.5, 4.5
-#: A loss of nearly everything from a level of a few steps is one too, where the level is high enough for no chance.
+#: The mean of the first few steps is enough where it was too high for chance, and nearly all of it is lost.
 EARLY, NEARLY_ALL, HIGH = 3, 0.9, 0.3
 #: A kind of puzzle that keeps more than this share of its best mean is not lost.
 KEPT = 0.75

@@ -92,7 +92,8 @@ class SftRecorder(Saver):
 class Validation(TrainerCallback):
     """Completes the validation puzzles greedily every ``eval_every`` steps and after the last one.
 
-    Where the best weights are kept, before the first step too: those of the start are kept if none are better.
+    With ``keep`` best they are also completed before the first step. The weights of the start are kept if none are
+    better.
 
     Args:
         complete: the most likely completion of each prompt.

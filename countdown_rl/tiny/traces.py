@@ -10,10 +10,10 @@ choice of the next way: the one that follows in the plan, or one after it::
     19. 55 - 7 = 48, 48 - 36 = 12, 19 + 12 = 31 no, skip two
     22. 36 - 19 = 17, 17 - 7 = 10, 55 + 10 = 65 yes
 
-So a choice is one token, the same everywhere in the plan, and what reinforcement learning finds out about it in one
-place holds in others. A way that cannot be executed is written up to the step that fails: a division that is not exact,
-a difference of zero, a result over :data:`LIMIT`. So nothing has to be judged before it is written. The line that
-reaches the target is the last, and its expression is the answer.
+A choice is one token, and the same token everywhere in the plan. So what reinforcement learning finds out about it in
+one place helps in all others. A way that cannot be executed is written up to the step that fails: a division that is
+not exact, a difference of zero, a result over :data:`LIMIT`. So the model need not know beforehand which ways can be
+executed. The line that reaches the target is the last, and its expression is the answer.
 
 The order is open: the teacher goes through the plan from its beginning, and each line is one of the next few ways (a
 *window*; a single one in short plans such as that for three numbers), drawn uniformly and independently of the puzzle;
@@ -87,7 +87,7 @@ def trace(
         plan: the ways, as :func:`find_plan` returns them.
         max_lines: lines after which the trace stops.
         near_the_end: begin at most 23 lines before a way that reaches the target, if there is one. Such traces train
-            the last lines; their first way is not one that the teacher would choose.
+            the last lines. Their first way need not be one that the teacher would choose.
     """
     numbers = sorted(row["nums"], reverse=True)
     ways = plan[len(numbers)]
@@ -127,10 +127,10 @@ def _order(count: int, rng: random.Random) -> Iterator[int]:
 
 
 def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
-    """Ways that lead to *way*, in one pass, *way* itself, and one that may follow.
+    """Ways that lead to *way* in one pass, then *way* itself, and one that may follow.
 
-    They are up to eight drawn ones, or up to 24 in the order of the plan, in which the teacher itself hardly ever draws
-    so many: a search that learns to keep to it has to find its way there too.
+    The ways before it are up to seven drawn ones, or up to 23 in the order of the plan. The teacher hardly ever draws
+    so many in that order, and a model that learns to prefer it needs to have seen it.
     """
     order = [way]
     if rng.random() < 0.5:

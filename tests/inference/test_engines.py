@@ -190,7 +190,6 @@ def test_llama_cpp_ends_completions_at_the_answer(gguf):
     assert short.ended
     assert short.text.endswith("</answer>")
     assert short.tokens < 256
-    engine.close()
 
 
 def test_a_damaged_gguf_file_or_a_missing_gpu_is_refused(gguf, tmp_path, capfd):
