@@ -1,7 +1,7 @@
 """``countdown-rl compare``: evaluations side by side."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -17,8 +17,18 @@ from countdown_rl.tasks.registry import parse_row, task_of
 
 
 def compare(
-    results: Annotated[list[Path], typer.Argument(help="Directories of eval, two or more, in order.")],
+    results: Annotated[
+        list[str],
+        typer.Argument(
+            help="Directories of eval, two or more, in order; NAME=DIR,DIR,... for the mean of several runs.",
+            metavar="DIR|NAME=DIR,DIR,...",
+        ),
+    ],
     out: Out = Path("artifacts/eval/comparison"),
+    format: Annotated[
+        Literal["latex", "csv", "markdown"] | None,
+        option("Print the table in this format.", show_default="for a terminal"),
+    ] = None,
     changed: Annotated[int, option("Number of puzzles to show whose grade changed, with both completions.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -27,21 +37,24 @@ def compare(
     Each is compared with the first and with the one before it that were decoded in the same way: the paired
     difference with its 95% interval, and McNemar's exact test. With several completions per puzzle pass@k is compared
     too. Baselines (eval --model random, solver or teacher) are listed without comparison; random and solver are
-    compared with a single model.
+    compared with a single model. Of the runs of one setting, such as its seeds in the same order, the mean is compared,
+    and its standard deviation over runs is printed after ±.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
+        countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --format latex
     """
     from countdown_rl.data import jsonl
     from countdown_rl.evaluation import compare as comparison
+    from countdown_rl.evaluation import tables
 
     try:
-        named = comparison.by_name(results)
+        settings = comparison.by_setting(results)
     except InputError as error:
         raise UsageError(str(error)) from None
-    values = comparison.compare(named, out)
-    view: RenderableType = _view(values)
+    values = comparison.compare(settings, out)
+    view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
     if changed:
         changes = jsonl.read_objects(out / comparison.CHANGES)
         values["changes"] = changes[:changed]
@@ -51,7 +64,7 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.compare import largest_k, points
+    from countdown_rl.evaluation.tables import largest_k, points
 
     def solved(share: float, ends: list[float]) -> str:
         return f"{percent(share)} ({interval(ends)})"
@@ -63,6 +76,9 @@ def _view(values: dict[str, Any]) -> Table:
     for row in values["results"]:
         against = [row[key] for key in ("against_first", "against_previous") if key in row]
         table.add_row(row["name"], solved(row["accuracy"], row["interval"]), *map(points, against))
+        if "runs" in row:
+            sds = [f"± {100 * share['sd']:.1f}" if "sd" in share else "" for share in (row, *against)]
+            table.add_row(f"  mean of {len(row['runs'])} runs", *sds)
         if k in row.get("pass_at", ()):
             share = row["pass_at"][k]
             changes = [change["pass_at"][k] for change in against if k in change.get("pass_at", ())]

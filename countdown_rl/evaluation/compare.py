@@ -1,31 +1,34 @@
-"""Comparison of evaluations on the same puzzles: paired differences, a table, and the puzzles that changed."""
+"""Comparison of evaluations on the same puzzles: paired differences, means over runs, and the puzzles that changed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
+from countdown_rl.evaluation import tables
 from countdown_rl.evaluation.metrics import pass_at_k
 from countdown_rl.evaluation.results import Result, is_baseline, read
-from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
-from countdown_rl.formatting import interval, percent
-from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.evaluation.statistics import mcnemar, mean_interval, paired_difference, paired_mean
+from countdown_rl.tasks.registry import parse_row
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Figures of a result that a comparison has.
 _FIGURES: tuple[str, ...] = ("accuracy", "n", "correct", "interval", "pass_at", "groups")
-_FIGURES += ("format", "mean_tokens", "truncated", "model")
+_FIGURES += ("format", "mean_tokens", "truncated", "model", "runs", "sd")
 #: Fields of each of the two completions of a change.
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
-def compare(paths: Mapping[str, Path], out: Path) -> dict[str, Any]:
+def compare(paths: Mapping[str, Sequence[Path]], out: Path) -> dict[str, Any]:
     """Compare the evaluations at *paths*, by name, and write a ``comparison`` artifact at *out*.
+
+    Several paths under one name are runs of one setting, of which means are compared.
 
     Returns:
         The contents of ``comparison.json``: see :func:`figures`.
@@ -33,12 +36,17 @@ def compare(paths: Mapping[str, Path], out: Path) -> dict[str, Any]:
     artifacts.check_writable(out, "comparison")
     if len(paths) < 2:
         raise InputError("give at least two evaluations to compare.")
-    results = {name: read(path) for name, path in paths.items()}
-    inputs = {name: result.manifest.as_input() for name, result in results.items()}
+    runs = {name: [read(path) for path in group] for name, group in paths.items()}
+    inputs = {
+        name if len(group) == 1 else f"{name} {number}": result.manifest.as_input()
+        for name, group in runs.items()
+        for number, result in enumerate(group, 1)
+    }
+    results = {name: averaged(name, group) for name, group in runs.items()}
     values = figures(results)
     with artifacts.writing(out, "comparison", options={"names": list(paths)}, inputs=inputs) as draft:
         (draft.path / FIGURES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        (draft.path / TABLE).write_text(table(values), "utf-8")
+        (draft.path / TABLE).write_text(tables.markdown(values), "utf-8")
         jsonl.write_rows(draft.path / CHANGES, changes(results))
     return values
 
@@ -55,6 +63,67 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
     if len(set(names)) < len(names):
         raise InputError("an evaluation is given twice; give each once.")
     return dict(zip(names, paths, strict=True))
+
+
+def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
+    """The evaluations that *words* give by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting."""
+    groups = {word: word.partition("=") for word in words if "=" in word and not Path(word).exists()}
+    names = {path: name for name, path in by_name([Path(word) for word in words if word not in groups]).items()}
+    settings: dict[str, list[Path]] = {}
+    for word in words:
+        name, _, directories = groups.get(word) or (names[Path(word)], "", "")
+        settings.setdefault(name, []).extend(map(Path, directories.split(",") if directories else [word]))
+    return settings
+
+
+def averaged(name: str, runs: Sequence[Result]) -> Result:
+    """The *runs* of the setting *name* as one result: figures are means over runs, puzzles have the samples of all.
+
+    ``runs`` are their accuracies, and ``sd`` is the standard deviation of these. The interval of a mean is that of the
+    puzzles, for these runs.
+
+    Raises:
+        InputError: they are not of the same puzzles, or not decoded alike; seeds may differ.
+    """
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    terms = [(run.metrics["n"], run.metrics["data"], _decoding(run)) for run in runs]
+    if any(term != terms[0] for term in terms):
+        raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
+    accuracies = [run.metrics["accuracy"] for run in runs]
+    metrics = _mean([run.metrics for run in runs]) | {"runs": accuracies, "sd": round(stdev(accuracies), 6)}
+    metrics |= {"decoding": _decoding(first), "model": {"source": name, "kind": first.metrics["model"]["kind"]}}
+    puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
+    result = Result(metrics, [sample for puzzle in puzzles for samples in puzzle for sample in samples])
+    per_run = len(first.by_puzzle[0])
+    for k, values in [(1, metrics), *((int(k), values) for k, values in metrics.get("pass_at", {}).items())]:
+        limits = mean_interval(_shares(result, k), len(runs) * (per_run // k))
+        values["interval"] = [round(limit, 6) for limit in limits]
+    return result
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The mean of figures of one form, key by key; of what is equal or no number, the first one. Has no intervals."""
+    first = values[0]
+    if isinstance(first, dict):
+        keys = [key for key in first if key != "interval" and all(key in value for value in values)]
+        return {key: _mean([value[key] for value in values]) for key in keys}
+    if not isinstance(first, int | float) or all(value == first for value in values):
+        return first
+    return round(fmean(values), 6)
+
+
+def _shares(result: Result, k: int = 1) -> list[float]:
+    """pass@k of each puzzle, the mean over the runs of *result*."""
+    count = len(result.by_puzzle[0]) // len(result.metrics.get("runs", [0]))  # of completions in one run
+    return [
+        fmean(
+            pass_at_k(k, sum(sample["correct"] for sample in samples[start : start + count]), count)
+            for start in range(0, len(samples), count)
+        )
+        for samples in result.by_puzzle
+    ]
 
 
 def figures(results: Mapping[str, Result]) -> dict[str, Any]:
@@ -85,7 +154,7 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
         if unlike and name != models[0]:
             raise InputError(f"{name} and {models[0]} were decoded differently; evaluate both with the same options.")
         row = {"name": name} | {key: result.metrics[key] for key in _FIGURES if key in result.metrics}
-        if name in models and result.metrics["decoding"] != first.metrics["decoding"]:
+        if name in models and _decoding(result) != _decoding(first):
             row["decoding"] = result.metrics["decoding"]
         if name in compared[1:]:
             row["against_first"] = difference(results[compared[0]], result)
@@ -97,21 +166,23 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
 def difference(first: Result, second: Result) -> dict[str, Any]:
     """The accuracy of *second* less that of *first*, paired by puzzle, with 95% interval and p-value.
 
-    With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several: the normal interval
-    and test of the mean difference, also of pass@k under ``pass_at`` for each k above 1 that both have.
+    With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several, or means over runs: the
+    normal interval and test of the mean difference, also of pass@k under ``pass_at`` for each k above 1 that both have.
+    ``runs`` are the differences of the runs, with ``sd``: of the first run of each, of the second and so on, or of
+    each with a single result.
     """
-    per_puzzle = len(first.by_puzzle[0])
-    counts = [[sum(sample["correct"] for sample in samples) for samples in side.by_puzzle] for side in (first, second)]
-    pairs = list(zip(*counts, strict=True))
+    before, after = _shares(first), _shares(second)
+    pairs = list(zip(before, after, strict=True))
     passes = {}
-    if per_puzzle == 1:
+    if len(first.samples) == len(second.samples) == len(pairs):
         lost, won = pairs.count((1, 0)), pairs.count((0, 1))
         value, (low, high) = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
         p = mcnemar(lost, won)
     else:
-        value, (low, high), p = paired_mean(*([pass_at_k(1, c, per_puzzle) for c in side] for side in counts))
-        for k in [k for k in first.metrics["pass_at"] if k != "1" and k in second.metrics["pass_at"]]:
-            change, limits, _ = paired_mean(*([pass_at_k(int(k), c, per_puzzle) for c in side] for side in counts))
+        value, (low, high), p = paired_mean(before, after)
+        both = [set(result.metrics.get("pass_at", ())) for result in (first, second)]
+        for k in sorted(both[0] & both[1] - {"1"}, key=int):
+            change, limits, _ = paired_mean(*(_shares(result, int(k)) for result in (first, second)))
             passes[k] = {"difference": round(change, 6), "interval": [round(limit, 6) for limit in limits]}
     return {
         "difference": round(value, 6),
@@ -120,7 +191,18 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
         "won": sum(before < after for before, after in pairs),
         "lost": sum(before > after for before, after in pairs),
         "p": float(f"{p:.3g}"),
+        **_by_run(first, second),
     }
+
+
+def _by_run(first: Result, second: Result) -> dict[str, Any]:
+    """The differences of the runs, and their standard deviation; nothing without runs, or with unequal numbers."""
+    before, after = (result.metrics.get("runs", [result.metrics["accuracy"]]) for result in (first, second))
+    count = max(len(before), len(after))
+    if count == 1 or not {len(before), len(after)} <= {1, count}:
+        return {}
+    differences = [round(after[run % len(after)] - before[run % len(before)], 6) for run in range(count)]
+    return {"runs": differences, "sd": round(stdev(differences), 6)}
 
 
 def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
@@ -139,6 +221,11 @@ def _models(results: Mapping[str, Result]) -> list[str]:
     return [name for name, result in results.items() if not is_baseline(result.metrics)]
 
 
+def _decoding(result: Result) -> dict[str, Any]:
+    """The decoding settings of *result*, without the seed: results of several seeds are comparable."""
+    return {key: value for key, value in result.metrics.get("decoding", {}).items() if key != "seed"}
+
+
 def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
     """The names of the results that have paired differences: models decoded alike, or one model and the baselines.
 
@@ -149,16 +236,16 @@ def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
         return [[name for name, result in results.items() if result.metrics["model"]["kind"] != "teacher"]]
     groups: dict[str, list[str]] = {}
     for name in models:
-        groups.setdefault(json.dumps(results[name].metrics.get("decoding"), sort_keys=True), []).append(name)
+        groups.setdefault(json.dumps(_decoding(results[name]), sort_keys=True), []).append(name)
     return list(groups.values())
 
 
 def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
     for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
         was, now = (sum(sample["correct"] for sample in samples) for samples in (before, after))
-        if was == now:
+        if was * len(after) == now * len(before):
             continue
-        won = now > was
+        won = now * len(before) > was * len(after)
         shown = {
             "before": next(sample for sample in before if sample["correct"] is not won),
             "after": next(sample for sample in after if sample["correct"] is won),
@@ -166,69 +253,10 @@ def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator
         yield (
             {"from": first, "to": second, "side": "won" if won else "lost"}
             | parse_row(before[0]).kept
-            | ({"right_before": was, "right_after": now, "completions": len(before)} if len(before) > 1 else {})
+            | (
+                {"right_before": was, "right_after": now, "completions": len(before)}
+                if len(before) == len(after) > 1
+                else {}
+            )
             | {when: {key: sample.get(key) for key in _COMPLETION} for when, sample in shown.items()}
         )
-
-
-def table(values: Mapping[str, Any]) -> str:
-    """The Markdown table of :func:`figures`."""
-    task, groups = task_of(values), values["results"][0]["groups"]
-    main = next((group for group in groups if task.group(group).main), "")
-    columns = list(groups.get(main, ()))
-    k = largest_k(values)
-    passes = [f"pass@{k}"] if k else []
-    values_of_group = (task.group(main).name(value) for value in columns)
-    head = ["", "solved", "95%", *values_of_group, *passes, "format", "tokens", "against the one before"]
-    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    for row in values["results"]:
-        cells = [
-            row["name"].replace("|", "\\|"),
-            percent(row["accuracy"]),
-            interval(row["interval"]),
-            *(percent(row["groups"][main][value]["accuracy"]) for value in columns),
-            *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
-            *(("", "") if is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
-            points(row["against_previous"]) if "against_previous" in row else "",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", conditions(values)]
-    return "\n".join(lines) + "\n"
-
-
-def largest_k(values: Mapping[str, Any]) -> str | None:
-    """The largest k of which a result has pass@k; None where none has several completions."""
-    return max((k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None)
-
-
-def conditions(values: Mapping[str, Any]) -> str:
-    """One sentence on the puzzles, the decoding and the intervals."""
-    first = values["results"][0]
-    others: dict[str, list[str]] = {}
-    for row in values["results"]:
-        if "decoding" in row:
-            others.setdefault(_how(row["decoding"]), []).append(row["name"])
-    decodings = [_how(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
-    several = [row for row in values["results"] if "pass_at" in row]
-    intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
-    intervals += ["Wilson at the effective sample size; normal for paired differences"] if several else []
-    return (
-        f"{first['n']:,} held-out {task_of(values).noun}s ({', '.join(values['rules']) or values['task']}), "
-        f"{'; '.join(decodings)}; intervals are 95% ({', with several completions '.join(intervals)})."
-    )
-
-
-def _how(decoding: Mapping[str, Any]) -> str:
-    how = "greedy"
-    if not decoding["greedy"]:
-        names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in decoding]
-        how = ", ".join(f"{name.replace('_', '-')} {decoding[name]:g}" for name in names)
-    if decoding.get("samples", 1) > 1:
-        how += f", {decoding['samples']} completions each"
-    return f"{how}, at most {decoding['max_new_tokens']} tokens"
-
-
-def points(change: Mapping[str, Any]) -> str:
-    """A paired difference in percentage points, with its interval."""
-    low, high = change["interval"]
-    return f"{100 * change['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -12,7 +12,7 @@ from typing import Any
 from countdown_rl import artifacts, formatting
 from countdown_rl.artifacts import MADE_BY
 from countdown_rl.errors import ArtifactError
-from countdown_rl.evaluation import compare, results
+from countdown_rl.evaluation import compare, results, tables
 from countdown_rl.report.view import view
 
 #: The beginning of every page; a file that begins otherwise is not overwritten.
@@ -63,7 +63,7 @@ def text(evaluations: Mapping[str, Path], log: Path | None, *, transcripts: int,
     """
     scored = {name: results.read(path) for name, path in evaluations.items()}
     environment = formatting.html_templates()
-    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, compare.points)
+    filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points)
     environment.filters |= {filter.__name__: filter for filter in filters} | {"leaves": _leaves, "value": _value}
     html = environment.get_template("report/page.html.jinja").render(view(scored, log, transcripts), demo=demo)
     return MARK.format("report") + formatting.printable(html)

@@ -8,7 +8,7 @@ from typing import Any
 from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import compare, diagnose
+from countdown_rl.evaluation import compare, diagnose, tables
 from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
 from countdown_rl.report import charts, transcripts
 from countdown_rl.runlog import log as trainlog
@@ -116,7 +116,7 @@ def _table(group: Group) -> dict[str, Any]:
         "n": rows[0]["n"],
         "samples": models[0]["completions"] // rows[0]["n"],
         "data": values["data"],
-        "terms": compare.conditions(values),
+        "terms": tables.conditions(values),
         "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
         "pass_at": [k for k in rows[0].get("pass_at", ()) if all(k in row.get("pass_at", ()) for row in rows)],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from countdown_rl.cli import main
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.evaluation import baselines, compare, evaluate, results
+from countdown_rl.evaluation import baselines, compare, evaluate, results, tables
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.puzzle import rules
@@ -166,7 +166,7 @@ def test_models_are_compared_with_models_and_not_with_baselines(tmp_path):
     assert [name for name in rows if "against_first" in rows[name]] == ["two"]
     assert rows["two"]["against_previous"] == compare.difference(one, two)
     assert values["decoding"] == GREEDY
-    lines = compare.table(values).splitlines()
+    lines = tables.markdown(values).splitlines()
     assert lines[2].endswith("|  |  |  |")
     assert lines[5].count("+50.0") == 1
 

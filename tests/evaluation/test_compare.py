@@ -1,5 +1,7 @@
 """Comparison: paired differences, one table, and refusal of results that cannot be compared."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import compare, results
 from countdown_rl.evaluation import metrics as measures
-from countdown_rl.evaluation.statistics import mcnemar, paired_difference
+from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks.registry import parse_row
 from tests.support.command import status
 
@@ -42,6 +44,10 @@ def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_pu
     return path
 
 
+def compared(paths: dict[str, Path], out: Path) -> dict:
+    return compare.compare({name: [path] for name, path in paths.items()}, out)
+
+
 BASE, TRAINED, MERGED = "++--++--+---", "++++++-++-+-", "++++++-++--+"
 
 
@@ -52,7 +58,7 @@ def three(tmp_path, monkeypatch):
 
 
 def test_differences_from_the_first_and_the_previous_result_are_paired(three):
-    values = compare.compare(three, Path("comparison"))
+    values = compared(three, Path("comparison"))
     base, adapter, merged = values["results"]
     assert [row["name"] for row in values["results"]] == ["base", "adapter", "merged"]
     assert "against_first" not in base
@@ -79,7 +85,7 @@ def test_differences_from_the_first_and_the_previous_result_are_paired(three):
 
 
 def test_the_table_has_a_line_per_result_and_the_conditions(three):
-    compare.compare(three, Path("comparison"))
+    compared(three, Path("comparison"))
     lines = Path("comparison/comparison.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
     head = ["", "solved", "95%", "3 numbers", "10 numbers", "format", "tokens", "against the one before"]
@@ -97,7 +103,7 @@ def test_the_table_has_a_line_per_result_and_the_conditions(three):
 
 
 def test_changes_hold_both_completions(three):
-    compare.compare(three, Path("comparison"))
+    compared(three, Path("comparison"))
     changes = jsonl.read_objects(Path("comparison") / compare.CHANGES)
     marks = {"base": BASE, "adapter": TRAINED, "merged": MERGED}
     pairs = [("base", "adapter"), ("base", "merged"), ("adapter", "merged")]
@@ -136,7 +142,7 @@ def test_a_change_among_several_completions_shows_the_first_wrong_and_correct_on
 
 def test_the_same_results_give_the_same_bytes(three):
     def written(out):
-        compare.compare(three, out)
+        compared(three, out)
         return {file.name: file.read_bytes() for file in out.iterdir()}
 
     assert written(Path("a")) == written(Path("b")) == written(Path("a"))
@@ -144,7 +150,7 @@ def test_the_same_results_give_the_same_bytes(three):
 
 def test_rows_need_no_id(tmp_path):
     paths = {name: made(tmp_path / name, BASE, ids=False) for name in "ab"}
-    assert compare.compare(paths, tmp_path / "out")["results"][1]["against_first"]["won"] == 0
+    assert compared(paths, tmp_path / "out")["results"][1]["against_first"]["won"] == 0
 
 
 @pytest.mark.parametrize(
@@ -159,7 +165,7 @@ def test_rows_need_no_id(tmp_path):
 def test_results_on_other_puzzles_or_with_other_decoding_are_refused(three, marks, changes, says):
     made(Path("other"), marks, **changes)
     with pytest.raises(InputError, match=says):
-        compare.compare({"base": Path("base"), "other": Path("other")}, Path("out"))
+        compared({"base": Path("base"), "other": Path("other")}, Path("out"))
     assert not Path("out").exists()
 
 
@@ -171,7 +177,7 @@ def test_sampled_results_are_compared_with_each_other(three):
         name: made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
         for name, marks in (("base-sampled", BASE), ("adapter-sampled", TRAINED))
     }
-    values = compare.compare(three | sampled, Path("out"))
+    values = compared(three | sampled, Path("out"))
     assert [row["name"] for row in values["results"] if "against_previous" not in row] == ["base", "base-sampled"]
     assert [row.get("decoding") for row in values["results"]] == [None, None, None, SAMPLED, SAMPLED]
     change = values["results"][4]["against_first"]
@@ -185,23 +191,88 @@ def test_sampled_results_are_compared_with_each_other(three):
     assert "256 tokens; base-sampled, adapter-sampled: temperature 1, top-p 1, 2 completions each, at most" in text
     del sampled["adapter-sampled"]
     with pytest.raises(InputError, match="base-sampled and base were decoded differently"):
-        compare.compare(three | sampled, Path("out"))
+        compared(three | sampled, Path("out"))
+
+
+@pytest.fixture
+def runs(three):
+    """Three runs of two settings beside the start, the last ones of which differ most."""
+    sft = ("+++-+++-++--", "++++++--+---", "++---++-+--+")
+    grpo = ("++++++-++-+-", "+++++++++---", "++++++-++--+")
+    for name, marks in (("s", sft), ("g", grpo)):
+        for number, row in enumerate(marks):
+            made(Path(f"{name}{number}"), row)
+    return compare.by_setting(["base", "SFT=s0,s1,s2", "GRPO=g0,g1,g2"])
+
+
+def test_runs_of_one_setting_are_averaged(runs):
+    values = compare.compare(runs, Path("out"))
+    base, sft, grpo = values["results"]
+    assert [row.get("runs") for row in (base, sft)] == [None, [pytest.approx(n / 12, abs=1e-6) for n in (8, 7, 6)]]
+    assert (sft["accuracy"], sft["sd"]) == (pytest.approx(7 / 12, abs=1e-6), pytest.approx(1 / 12, abs=1e-6))
+    assert sft["groups"]["numbers"]["3"]["accuracy"] == pytest.approx((5 + 4 + 3) / 18, abs=1e-6)
+    assert sft["interval"][0] < sft["accuracy"] < sft["interval"][1]
+    assert grpo["against_first"]["runs"] == [pytest.approx(4 / 12, abs=1e-6)] * 3
+    change = grpo["against_previous"]
+    assert change["runs"] == [pytest.approx(n / 12, abs=1e-6) for n in (1, 2, 3)]
+    assert (change["difference"], change["sd"]) == (pytest.approx(2 / 12, abs=1e-6), pytest.approx(1 / 12, abs=1e-6))
+    shares = [
+        [sum(run.samples[at]["correct"] for run in group) / 3 for at in range(12)]
+        for group in ([results.read(Path(f"{name}{run}")) for run in range(3)] for name in "sg")
+    ]
+    assert change["interval"] == [round(limit, 6) for limit in paired_mean(*shares)[1]]
+    inputs = artifacts.read(Path("out"), "comparison").inputs
+    assert list(inputs) == ["GRPO 1", "GRPO 2", "GRPO 3", "SFT 1", "SFT 2", "SFT 3", "base"]
+    assert {one["side"] for one in jsonl.read_objects(Path("out") / compare.CHANGES)} == {"won", "lost"}
+
+
+def test_pass_at_k_of_runs_is_the_mean_of_theirs(three):
+    for number, marks in enumerate((BASE, TRAINED)):
+        made(Path(f"r{number}"), marks, decoding=SAMPLED | {"seed": 42 + number}, per_puzzle=2)
+    made(Path("start"), BASE, decoding=SAMPLED, per_puzzle=2)
+    _, mean = compare.compare(compare.by_setting(["start", "mean=r0,r1"]), Path("out"))["results"]
+    assert mean["pass_at"]["2"]["share"] == pytest.approx((5 / 12 + 9 / 12) / 2, abs=1e-6)
+    assert mean["against_first"]["pass_at"]["2"]["difference"] == pytest.approx(2 / 12, abs=1e-6)
+    assert mean["against_first"]["runs"] == [0, pytest.approx(4 / 12, abs=1e-6)]
+    with pytest.raises(InputError, match="the runs of mixed"):
+        compare.compare(compare.by_setting(["base", "mixed=r0,adapter"]), Path("out"))
+
+
+def test_tables_are_written_for_a_paper_and_for_programs(runs, monkeypatch, capsys):
+    words = ("base", "SFT_1=s0,s1,s2", "adapter", "--out", "out", "--format")
+    assert command(monkeypatch, *words, "latex") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [r"\begin{tabular}{lrrrrrrr}", r"\hline"]
+    assert lines[2].startswith(r" & solved & 95\% & 3 numbers & ")
+    assert lines[5].startswith(r"SFT\_1 & 58.3\% $\pm$ 8.3 & ")
+    assert r" & $+$16.7 $\pm$ 8.3 ($" in lines[5]
+    assert {line.count(" & ") for line in lines[2:7] if "&" in line} == {7}
+    assert "means over runs (SFT_1: 3)" in lines[-1]
+    assert command(monkeypatch, *words, "csv") == 0
+    base, sft, adapter = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (base["name"], base["accuracy"], base["against_first"], base["runs"]) == ("base", "0.417", "", "")
+    assert (sft["runs"], sft["accuracy"], sft["against_first_sd"][:6]) == ("3", "0.583", "0.0833")
+    assert float(adapter["against_previous_low"]) < float(adapter["against_previous"]) < 0.17
+    assert command(monkeypatch, *words, "markdown") == 0
+    assert capsys.readouterr().out == Path("out/comparison.md").read_text()
+    assert command(monkeypatch, *words[:-1]) == 0
+    assert "mean of 3 runs" in capsys.readouterr().out
 
 
 def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
-    compare.compare(three, Path("out"))
+    compared(three, Path("out"))
     before = {file.name: file.read_bytes() for file in Path("out").iterdir()}
     with pytest.raises(InputError, match="at least two"):
-        compare.compare({"base": Path("base")}, Path("out"))
+        compared({"base": Path("base")}, Path("out"))
     with pytest.raises(ArtifactError, match="nowhere does not exist; `countdown-rl eval` makes it"):
-        compare.compare({"base": Path("base"), "nowhere": Path("nowhere")}, Path("out"))
+        compared({"base": Path("base"), "nowhere": Path("nowhere")}, Path("out"))
     with pytest.raises(ArtifactError, match="out is a comparison artifact, not an eval artifact"):
-        compare.compare({"base": Path("base"), "out": Path("out")}, Path("new"))
+        compared({"base": Path("base"), "out": Path("out")}, Path("new"))
     with pytest.raises(ArtifactError, match="eval artifact; give --out another"):
-        compare.compare(three, Path("base"))
+        compared(three, Path("base"))
     Path("merged/samples.jsonl").write_text("")
     with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
-        compare.compare(three, Path("out"))
+        compared(three, Path("out"))
     assert {file.name: file.read_bytes() for file in Path("out").iterdir()} == before
 
 

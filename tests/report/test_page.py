@@ -223,7 +223,7 @@ def test_pass_at_k_tokens_solutions_and_refusals_are_those_of_the_metrics(tmp_pa
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
-    from countdown_rl.evaluation import compare
+    from countdown_rl.evaluation import compare, tables
 
     values = compare.figures({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
     text = page()
@@ -231,7 +231,7 @@ def test_paired_differences_are_those_of_a_comparison(run):
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
         for key in ("against_first", "against_previous"):
             change = row[key]
-            assert f"{compare.points(change)}<small>p {change['p']:.2g}, {change['won']} won" in cells
+            assert f"{tables.points(change)}<small>p {change['p']:.2g}, {change['won']} won" in cells
     assert "merged wins 4 puzzles and loses 0." in text
 
 

@@ -1,0 +1,128 @@
+"""Tables of a comparison, as Markdown, LaTeX and CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from countdown_rl.evaluation.results import flat, is_baseline
+from countdown_rl.formatting import interval, percent
+from countdown_rl.tasks.registry import task_of
+
+
+def markdown(values: Mapping[str, Any]) -> str:
+    """The Markdown table of the *values* of :func:`compare.figures`, with the conditions under it."""
+    head, *rows = _cells(values)
+    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in (head, *rows)]
+    lines.insert(1, "|---" + "|---:" * (len(head) - 1) + "|")
+    return "\n".join([*lines, "", conditions(values)]) + "\n"
+
+
+def latex(values: Mapping[str, Any]) -> str:
+    """The same table as a ``tabular``, with the conditions as a comment."""
+    lines = [" & ".join(map(_tex, row)) + r" \\" for row in _cells(values)]
+    begin = r"\begin{tabular}{l" + "r" * lines[0].count(" & ") + "}"
+    lines = [begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
+    return "\n".join([*lines, f"% {conditions(values)}"]) + "\n"
+
+
+def as_csv(values: Mapping[str, Any]) -> str:
+    """A line per result: the figures of its ``metrics.json``, and its differences, as numbers."""
+    records = []
+    for row in values["results"]:
+        record = {"name": row["name"], **flat(row | {"task": values["task"]}, [*map(int, row.get("pass_at", ()))])}
+        record |= {"runs": len(row["runs"]), "sd": row["sd"]} if "runs" in row else {}
+        for key in ("against_first", "against_previous"):
+            if change := row.get(key):
+                low, high = change["interval"]
+                record |= {key: change["difference"], f"{key}_low": low, f"{key}_high": high}
+                record |= {f"{key}_sd": change["sd"]} if "sd" in change else {}
+        records.append(record)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for record in records for key in record)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+FORMATS = {"latex": latex, "csv": as_csv, "markdown": markdown}
+
+
+def _cells(values: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of the head and of each result."""
+    task, groups = task_of(values), values["results"][0]["groups"]
+    main = next((group for group in groups if task.group(group).main), "")
+    columns = list(groups.get(main, ()))
+    k = largest_k(values)
+    passes = [f"pass@{k}"] if k else []
+    names = (task.group(main).name(value) for value in columns)
+    head = ["", "solved", "95%", *names, *passes, "format", "tokens", "against the one before"]
+    rows = [
+        [
+            row["name"],
+            percent(row["accuracy"]) + _sd(row),
+            interval(row["interval"]),
+            *(percent(row["groups"][main][value]["accuracy"]) for value in columns),
+            *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
+            *(("", "") if is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
+            _points(row["against_previous"]) if "against_previous" in row else "",
+        ]
+        for row in values["results"]
+    ]
+    return [head, *rows]
+
+
+def _tex(cell: str) -> str:
+    """*cell* with the signs of LaTeX escaped, and those of numbers in math mode."""
+    escaped = re.sub(r"[&%$#_{}]", r"\\\g<0>", cell).replace("±", r"$\pm$")
+    return re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", escaped)
+
+
+def largest_k(values: Mapping[str, Any]) -> str | None:
+    """The largest k of which a result has pass@k; None where none has several completions."""
+    return max((k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None)
+
+
+def conditions(values: Mapping[str, Any]) -> str:
+    """One sentence on the puzzles, the decoding and the intervals."""
+    first = values["results"][0]
+    others: dict[str, list[str]] = {}
+    for row in values["results"]:
+        if "decoding" in row:
+            others.setdefault(_how(row["decoding"]), []).append(row["name"])
+    decodings = [_how(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
+    several = [row for row in values["results"] if "pass_at" in row or "runs" in row]
+    intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
+    intervals += ["Wilson at the effective sample size; normal for paired differences"] if several else []
+    runs = [f"{row['name']}: {len(row['runs'])}" for row in values["results"] if "runs" in row]
+    means = f"; means over runs ({', '.join(runs)}), ± their standard deviation" if runs else ""
+    return (
+        f"{first['n']:,} held-out {task_of(values).noun}s ({', '.join(values['rules']) or values['task']}), "
+        f"{'; '.join(decodings)}; intervals are 95% ({', with several completions '.join(intervals)}){means}."
+    )
+
+
+def _how(decoding: Mapping[str, Any]) -> str:
+    how = "greedy"
+    if not decoding["greedy"]:
+        names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in decoding]
+        how = ", ".join(f"{name.replace('_', '-')} {decoding[name]:g}" for name in names)
+    if decoding.get("samples", 1) > 1:
+        how += f", {decoding['samples']} completions each"
+    return f"{how}, at most {decoding['max_new_tokens']} tokens"
+
+
+def points(change: Mapping[str, Any]) -> str:
+    """A paired difference in percentage points, with its interval."""
+    low, high = change["interval"]
+    return f"{100 * change['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def _points(change: Mapping[str, Any]) -> str:
+    return points(change).replace(" (", f"{_sd(change)} (")
+
+
+def _sd(figures: Mapping[str, Any]) -> str:
+    """The standard deviation over runs in percentage points, where there are several runs."""
+    return f" ± {100 * figures['sd']:.1f}" if "sd" in figures else ""
