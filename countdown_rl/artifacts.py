@@ -253,7 +253,6 @@ def _lock(directory: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     file = directory.parent / f".{directory.name}.lock"
-    missing = [parent for parent in file.parents if not parent.exists()]
     # One lock a process for each path: its holder can take it again.
     lock = FileLock(file, is_singleton=True, thread_local=False, blocking=False)
     try:
@@ -272,9 +271,6 @@ def _lock(directory: Path) -> Iterator[None]:
             with suppress(OSError):  # before the release, so that no other process holds it; on Windows it stays
                 file.unlink()
         lock.release()
-        with suppress(OSError):  # one of them holds something now
-            for parent in missing:
-                parent.rmdir()
 
 
 def check_writable(out: Path, kind: str) -> None:
@@ -322,12 +318,6 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
         if target.stat().st_size != entry["size"] or (verify and file_sha256(target) != entry["sha256"]):
             raise ArtifactError(f"{target} is damaged; make {path} again with `{MADE_BY[manifest.kind]}`.")
     return manifest
-
-
-def digest(path: Path) -> str | None:
-    """Return the digest by which a manifest names the artifact or file at *path*, None if there is neither."""
-    manifest = _load(path)
-    return manifest.digest if manifest else file_sha256(path) if path.is_file() else None
 
 
 def peek(path: Path) -> str | None:
@@ -460,7 +450,10 @@ def _replace(new: Path, out: Path) -> None:
 
 
 def _recover(out: Path) -> None:
+    """Undo the first of the two renames of a writer that was killed; one that still runs holds the lock."""
     out = _target(out)
     previous = out.with_name(f".{out.name}.previous")
     if previous.exists() and not out.exists():
-        previous.rename(out)
+        with suppress(ArtifactError), locked(out):
+            if previous.exists() and not out.exists():
+                previous.rename(out)

@@ -236,6 +236,10 @@ def test_an_output_that_another_process_writes_is_refused_until_that_process_end
         with pytest.raises(ArtifactError, match="written by another process"):
             make(Path("data"))
         assert Path(".data.partial-other").exists()
+        Path(".data.previous").mkdir()  # between its two renames
+        with pytest.raises(ArtifactError, match="does not exist"):
+            artifacts.read(Path("data"), "data")
+        Path(".data.previous").rmdir()
         other.kill()
     make(Path("data"))
     assert os.listdir() == ["data"]

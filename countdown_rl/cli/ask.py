@@ -63,8 +63,6 @@ def ask(
             loaded = load.load_model(
                 ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code
             )
-    if loaded.note:
-        console.note(loaded.note)
     if not as_json:
         heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)

@@ -64,8 +64,6 @@ def eval(
             process=(processes.rank(), processes.world_size()),
             on_batch=with_share(update),
         )
-    if result.note:
-        console.note(result.note)
     form, correct, truncated = (result.metrics[name] for name in ("format", "accuracy", "truncated"))
     if hint := explain.no_format(form, correct, truncated, "--max-new-tokens"):
         console.warn(hint)

@@ -105,7 +105,7 @@ def evaluate(
     if world > 1:
         _disconnect()
     progress.clear()
-    return Result(metrics, samples, engine.note)
+    return Result(metrics, samples)
 
 
 def _evaluate_baseline(

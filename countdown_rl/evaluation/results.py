@@ -97,13 +97,11 @@ class Result:
     Attributes:
         metrics: every figure, as in ``details.json``, see :func:`metrics.measure`.
         samples: one graded completion each, in the order of the rows.
-        note: a remark on how the model was loaded, for the user.
         manifest, path: of the artifact that was read.
     """
 
     metrics: dict[str, Any]
     samples: list[Sample]
-    note: str = ""
     manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
     path: Path = field(default=Path(), compare=False)
 

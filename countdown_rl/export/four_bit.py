@@ -1,7 +1,6 @@
 """Safetensors checkpoints with linear layers in 4 bits and everything else in bf16."""
 
 import json
-import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,9 @@ from typing import Any
 import torch
 from huggingface_hub import save_torch_state_dict
 
-from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
 from countdown_rl.models import checkpoint, model_files, nf4, shape, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
-
-#: Files that are not copied from the source: rewritten here, or about the source alone.
-_NOT_COPIED = {artifacts.MANIFEST, "config.json", checkpoint.INDEX}
 
 
 @dataclass(frozen=True)
@@ -69,9 +64,7 @@ def write(source: Checkpoint, directory: Path, out: Path, packing: Packing) -> d
     config.pop("torch_dtype", None)
     config |= {"dtype": "bfloat16", "quantization_config": packing.quantization_config}
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    for file in sorted(directory.iterdir()):
-        if file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt") and file.name not in _NOT_COPIED:
-            shutil.copyfile(file, out / file.name)
+    model_files.copy(directory, out, [*model_files.TOKENIZER, model_files.GENERATION])
     return packing.facts | {
         "parameters": sum(spec.numel for spec in source.specs.values()),
         "parameters_in_4_bits": sum(source.specs[name].numel for name in packing.names),

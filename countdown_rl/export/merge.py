@@ -8,7 +8,6 @@ quantized to NF4 (KL 0.02).
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -35,11 +34,6 @@ LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "safetensors")
 MAX_KL = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 #: Above this many parameters verification computes in bf16, which adds rounding of its own.
 MAX_FP32_PARAMETERS = 2_000_000_000
-
-_TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
-)
 
 
 def merge_adapter(
@@ -182,13 +176,9 @@ def _merge_with_peft(
 
 def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:
     """Write the tokenizer, and the generation config of the base."""
-    if (base / "generation_config.json").is_file():
-        shutil.copyfile(base / "generation_config.json", out / "generation_config.json")
+    model_files.copy(base, out, [model_files.GENERATION])
     adapter = reference.local_path(ref)
-    tokenizer = adapter if (adapter / "tokenizer_config.json").is_file() else base
-    for name in _TOKENIZER_FILES:
-        if (tokenizer / name).is_file():
-            shutil.copyfile(tokenizer / name, out / name)
+    model_files.copy(adapter if (adapter / "tokenizer_config.json").is_file() else base, out)
     if not (out / "tokenizer.json").is_file():  # an older checkpoint with the files of the slow tokenizer only
         load_tokenizer(ref).save_pretrained(out)
 

@@ -5,7 +5,6 @@ are safetensors checkpoints, which ``AutoModelForCausalLM.from_pretrained`` load
 compressed-tensors, is installed.
 """
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from countdown_rl.errors import ModelError
 from countdown_rl.export import four_bit, gguf
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.inference import engines
-from countdown_rl.models import load, reference, shape, w4a16
+from countdown_rl.models import load, model_files, reference, shape, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
@@ -95,9 +94,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
     file = out / f"model-{kind.upper()}.gguf"
     conversations = probe.conversations(ref.as_input(), PROMPTS)
     types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations)
-    for tokenizer_file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (directory / tokenizer_file).is_file():
-            shutil.copyfile(directory / tokenizer_file, out / tokenizer_file)
+    model_files.copy(directory, out)
     context = shape.ModelShape.of(shape.read_config(directory)).context_length or 8192
     if tokenizer.chat_template:
         (out / "Modelfile").write_text(gguf.modelfile(file.name, tokenizer, min(context, 8192)), "utf-8")

@@ -10,14 +10,12 @@ from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest, ProvenanceEntry
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.evaluation.results import Result
+from countdown_rl.models.model_files import TOKENIZER
 from countdown_rl.models.reference import SHIPPED, ModelRef
 
 KINDS = ("quantized", "merged", "model", "adapter")
 
-_TOKENIZER = (
-    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|tokenizer\.model|"
-    r"chat_template\.(jinja|json)|"
-)
+_TOKENIZER = "".join(f"{re.escape(name)}|" for name in TOKENIZER)
 _CHECKPOINT = r"(generation_)?config\.json|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
 
 

@@ -29,7 +29,6 @@ class Engine(Protocol):
     Attributes:
         name: the value of ``--engine``.
         precision: of the weights; *storage* is how they are held.
-        note: a sentence for the user, or "".
         libraries: the distributions whose versions decide the completions.
     """
 
@@ -38,7 +37,6 @@ class Engine(Protocol):
     precision: str
     storage: str
     device: str
-    note: str
     libraries: tuple[str, ...]
 
     def prepare(self, length: int) -> int | None:

@@ -142,7 +142,7 @@ class Generator:
 
         self._loaded, self._decoding = loaded, decoding
         self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
-        self.device, self.note = loaded.device, loaded.note
+        self.device = loaded.device
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = _decoder(loaded.model)
         # The checkpoint's own sampling settings (penalties, beams, top-k) must not take part.

@@ -30,7 +30,6 @@ class LlamaCpp:
 
     name = "llama-cpp"
     storage = "gguf"
-    note = ""
     libraries: tuple[str, ...] = ("xllamacpp",)
 
     def __init__(self, ref: ModelRef, decoding: Decoding, *, threads: int = 0, device: str = "auto") -> None:

@@ -72,7 +72,6 @@ class OpenAI:
     storage = "endpoint"
     precision = "unknown"
     device = "server"
-    note = ""
     tokenizer = None
     libraries: tuple[str, ...] = ("openai",)
 

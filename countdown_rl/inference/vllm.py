@@ -28,7 +28,6 @@ class Vllm:
     name = "vllm"
     storage = "vllm"
     device = "cuda"
-    note = ""
     libraries: tuple[str, ...] = ("torch", "vllm")
 
     def __init__(

@@ -25,7 +25,7 @@ _LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft
 
 @dataclass
 class Loaded:
-    """A model ready to run, and a *note* for the user about its precision.
+    """A model ready to run.
 
     *storage* is "bitsandbytes-nf4", "dequantized-nf4", "dequantized-w4a16" or "plain".
     """
@@ -36,7 +36,6 @@ class Loaded:
     precision: str
     device: str
     storage: str
-    note: str = ""
 
 
 def silence_libraries() -> None:
@@ -190,13 +189,13 @@ def _load_base(
 
     from countdown_rl.models import nf4
 
-    stored, note = stored_format(ref), ""
+    stored = stored_format(ref)
     if stored == "w4a16" and precision == "nf4":
         raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
     if stored == "bitsandbytes-4bit" and precision == "auto":
         precision = "nf4"
     if precision == "nf4" and device.type == "mps":
-        precision, note = "bf16", "4-bit weights are not supported on an Apple GPU; using bf16."
+        raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
     native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
     model = _read_weights(ref, stored, precision, home, trust_remote_code, native)
     dtype = compute_dtype(precision, device, model)
@@ -219,7 +218,7 @@ def _load_base(
     model.config.pad_token_id = tokenizer.pad_token_id
     if precision == "auto":
         precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
-    return Loaded(model, tokenizer, ref, precision, str(device), storage, note)
+    return Loaded(model, tokenizer, ref, precision, str(device), storage)
 
 
 def _read_weights(

@@ -1,6 +1,8 @@
 """Readers of a model's JSON files and GGUF header, and the one call by which transformers loads from them."""
 
 import re
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,13 @@ from countdown_rl.models import gguf_header
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+GENERATION = "generation_config.json"
+
+#: Files of a tokenizer.
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
+)
 
 #: Sizes in a configuration or a GGUF header, and the largest value of each kind; building a larger model takes minutes
 #: or all memory.
@@ -87,7 +96,7 @@ def adapter_config(directory: Path) -> dict[str, Any]:
 
 def generation_config(directory: Path) -> dict[str, Any]:
     """Return the ``generation_config.json`` of the checkpoint in *directory*; empty where it has none."""
-    file = directory / "generation_config.json"
+    file = directory / GENERATION
     return typed_json.read(file, GenerationConfig) if file.is_file() else {}
 
 
@@ -96,6 +105,13 @@ def gguf_config(file: Path) -> dict[str, Any]:
     values = gguf_header.read(file)
     _check_sizes(file, values)
     return values
+
+
+def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
+    """Copy those of the files *names* to *out* that are in *directory*."""
+    for name in names:
+        if (directory / name).is_file():
+            shutil.copyfile(directory / name, out / name)
 
 
 def shards(directory: Path) -> list[Path]:

@@ -76,8 +76,6 @@ def train(
     prepared.check_memory()
     trackers.prepare(options.report_to, (run.log or run.checkpoints).parent)
     loaded = tuning.load_model(prepared.ref, options, trust_remote_code=run.trust_remote_code)
-    if loaded.note:
-        on_note(loaded.note)
     if resume:
         journal.load(resume)
         on_note(f"Continuing after step {step_of(resume)}.")
