@@ -22,13 +22,9 @@ class PublishOptions(Options):
     """Inputs of a model release, and content of its card that they do not give."""
 
     model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = "artifacts/quantized"
-    also: Annotated[
-        tuple[str, ...], option("Same model in another format, or its adapter, for a subfolder; repeatable.")
-    ] = ()
-    evaluations: Annotated[
-        tuple[str, ...],
-        option("Evaluation of these weights; repeatable.", name="--eval", show_default="eval/NAME beside them"),
-    ] = ()
+    evaluation: Annotated[
+        str | None, option("Evaluation of these weights.", name="--eval", show_default="eval/NAME beside them")
+    ] = None
     comparison: Annotated[
         str | None, option("Directory of compare, for its table.", show_default="eval/comparison beside them")
     ] = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest, ProvenanceEntry
-from countdown_rl.errors import ArtifactError, UsageError
+from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models.model_files import TOKENIZER
 from countdown_rl.models.reference import SHIPPED, ModelRef
@@ -68,23 +68,12 @@ _METHODS = {None: FULL, "bitsandbytes": NF4, "compressed-tensors": W4A16}
 
 @dataclass(frozen=True)
 class Weights:
-    """An artifact of weights; ``folder`` is its place in the release, "" for the root."""
+    """An artifact of weights; ``entry`` is that among the inputs of the release."""
 
-    folder: str
     path: Path
     manifest: Manifest
     entry: dict[str, Any]
     format: WeightFormat
-    evaluation: Result | None = None
-
-    @property
-    def location(self) -> str:
-        """Path from the root of the release."""
-        return f"./{self.folder}" if self.folder else "."
-
-    def place(self, name: str) -> str:
-        """Path of the file *name* from the root of the release."""
-        return f"{self.folder}/{name}" if self.folder else name
 
     @property
     def gguf(self) -> str:
@@ -92,30 +81,22 @@ class Weights:
         return next(name for name in self.manifest.files if name.endswith(".gguf"))
 
 
-def path_of(source: str) -> Path:
-    """Return the directory that *source*, the name of a shipped model or a path, names."""
-    return SHIPPED.get(source) or Path(source).expanduser()
+def read(source: str) -> Weights:
+    """Read the manifest of the weights that *source*, the name of a shipped model or a path, names.
 
-
-def read(source: str, folder: str) -> Weights:
-    """Read the manifest of the weights that *source* names; their files are checked when they are copied."""
-    path = path_of(source)
+    Their files are checked when they are copied.
+    """
+    path = SHIPPED.get(source) or Path(source).expanduser()
     manifest = artifacts.read(path, KINDS, verify=False)
     ref = ModelRef(source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest)
-    return Weights(folder, path, manifest, ref.as_input(), _format(path))
-
-
-def folder_of(source: str) -> str:
-    """Return the folder in the release of additional weights: the name of their directory."""
-    name = path_of(source).resolve().name
-    reserved = name in ("model", "log", "comparison", "license_file") or name.endswith("eval")
-    if reserved or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
-        raise UsageError(f"--also {source}: a release cannot have a folder {name}; rename the directory.")
-    return name
+    return Weights(path, manifest, ref.as_input(), _format(path))
 
 
 def evaluation_key(location: str) -> str:
-    """Return the folder of the evaluation of the weights in *location*, and its key among the inputs of a release."""
+    """Return the folder of the evaluation of the weights in *location*, and its key among the inputs of a release.
+
+    A release of version 0.1 may have weights in subfolders too.
+    """
     return f"{location[2:]}-eval" if location != "." else "eval"
 
 

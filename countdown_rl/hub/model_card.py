@@ -29,11 +29,12 @@ CARD, CURVES, LICENSE = "README.md", "curves.svg", "LICENSE"
 class Release:
     """Inputs of a model release.
 
-    The card is about the first of ``weights``; ``chain`` runs from the data to all of them; ``comparison`` is Markdown.
+    ``chain`` runs from the data to the weights; ``comparison`` is Markdown.
     """
 
     name: str
-    weights: Sequence[Weights]
+    weights: Weights
+    evaluation: Result | None
     chain: Sequence[ProvenanceEntry]
     inputs: dict[str, Any]
     comparison: str | None
@@ -42,10 +43,6 @@ class Release:
     base_relation: str
     license: dict[str, str]
     datasets: Sequence[str]
-
-    @property
-    def evaluation(self) -> Result | None:
-        return self.weights[0].evaluation
 
     @property
     def task(self) -> Task:
@@ -103,11 +100,11 @@ def _metadata(release: Release) -> Any:
         base_model_relation=release.base_relation if release.base_model else None,
         datasets=list(release.datasets) or None,
         language="en",
-        library_name=release.weights[0].format.library,
+        library_name=release.weights.format.library,
         metrics=["accuracy"] if release.evaluation else None,
         model_name=release.name,
         pipeline_tag="text-generation",
-        tags=[*tags, *(tag for weights in release.weights for tag in weights.format.tags)],
+        tags=[*tags, *release.weights.format.tags],
         eval_results=_eval_results(release.evaluation) if release.evaluation else None,
         **release.license,  # type: ignore[arg-type]
     )
@@ -148,7 +145,7 @@ def _prompt(release: Release) -> dict[str, Any]:
     row = release.task.row({"task": release.task.name, **release.task.example, **layout(release.chain)})
     messages = [dict(message) for message in row.messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
-    file = release.weights[0].path / "chat_template.jinja"
+    file = release.weights.path / "chat_template.jinja"
     template = file.read_text("utf-8") if file.is_file() else ""
     completed = MARK in template
     if completed:

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from countdown_rl import artifacts
-from countdown_rl.errors import ArtifactError, HubError, UsageError
+from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.evaluation import results
 from countdown_rl.hub import release, upload
 from countdown_rl.hub.config import PublishOptions, UploadOptions
@@ -45,9 +45,9 @@ def test_the_release_holds_the_weights_and_the_chain(root):
 
 def test_the_same_artifacts_give_the_same_bytes(root):
     release_chain.log_of(Path())
-    first = build(also=("gguf",))
+    first = build()
     files = {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()}
-    assert build(also=("gguf",)).digest == first.digest
+    assert build().digest == first.digest
     assert {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()} == files
 
 
@@ -58,14 +58,6 @@ def test_weights_are_hashed_only_while_they_are_copied(hub, root, monkeypatch):
     upload.push(OUT, build(), UploadOptions(push=True, repo_id="me/tiny"))
     assert "README.md" in hashed
     assert "model.safetensors" not in hashed
-
-
-def test_the_release_has_a_folder_for_each_further_format(root):
-    manifest = build(also=("gguf",))
-    assert manifest.facts["formats"] == {".": "full", "./gguf": "gguf"}
-    for name, entry in artifacts.read(Path("gguf"), "quantized").files.items():
-        assert manifest.files[f"gguf/{name}"] == entry
-    assert {"eval", "gguf-eval"} <= manifest.inputs.keys()
 
 
 def test_a_gguf_alone_is_a_release(root):
@@ -82,7 +74,7 @@ def test_an_evaluation_of_the_gguf_file_is_one_of_its_artifact(root):
         for path in Path("eval/gguf").glob("*.json*"):
             if path.name != "manifest.json":
                 shutil.copyfile(path, draft.path / path.name)
-    assert build(model="gguf", evaluations=("eval/file",)).facts["accuracy"] == 0.6
+    assert build(model="gguf", evaluation="eval/file").facts["accuracy"] == 0.6
 
 
 def test_an_adapter_names_its_base_on_the_hub(root):
@@ -100,20 +92,12 @@ def test_a_name_that_is_not_an_id_on_the_hub_is_wrong_usage(root):
         build(license="mit", base_model="not an id")
 
 
-def test_formats_that_would_have_the_same_folder_are_wrong_usage(root):
-    with pytest.raises(UsageError, match="same folder"):
-        build(also=("gguf", "./gguf"))
-    shutil.copytree("gguf", "log")
-    with pytest.raises(UsageError, match="rename"):
-        build(also=("log",))
-
-
 def test_an_evaluation_of_other_weights_is_refused(root):
     release_chain.again(Path(), "merged", seed=5)
     with pytest.raises(ArtifactError, match=r"other weights .*countdown-rl eval --model merged"):
         build()
     with pytest.raises(ArtifactError, match="other weights"):
-        build(evaluations=("eval/base",))
+        build(evaluation="eval/base")
     assert not OUT.exists()
 
 
@@ -138,15 +122,9 @@ def test_weights_evaluated_on_their_training_puzzles_are_refused(root):
         build()
 
 
-def test_weights_without_an_evaluation_are_not_uploaded(root):
-    with pytest.raises(HubError, match=r"\./adapter .*--unmeasured"):
-        release.check_uploadable(build(also=("gguf", "adapter")), unmeasured=False)
-    release.check_uploadable(build(also=("gguf",)), unmeasured=False)
+def test_the_card_of_weights_without_an_evaluation_says_so(root):
     shutil.rmtree("eval")
-    manifest = build()
-    with pytest.raises(HubError, match="--unmeasured"):
-        release.check_uploadable(manifest, unmeasured=False)
-    release.check_uploadable(manifest, unmeasured=True)
+    build()
     assert "have not been evaluated" in page()
     assert ModelCard.load(OUT / "README.md").data.eval_results is None
 
@@ -214,14 +192,14 @@ def test_a_failed_command_leaves_the_release_that_was_there(root, command):
     assert artifacts.read(OUT, "release") == before
 
 
-@pytest.mark.parametrize("words", [["--public"], ["--repo-id", "me/x"], ["--unmeasured"], ["--push"]])
+@pytest.mark.parametrize("words", [["--public"], ["--repo-id", "me/x"], ["--push"]])
 def test_options_of_the_upload_go_together(root, command, words):
     assert isinstance(command("publish", "--model", "merged", *words).exception, UsageError)
 
 
 def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
     monkeypatch.setattr(demo, "text", lambda file, chain: f"<page of {file}>")
-    done = command("publish", "--model", "merged", "--also", "gguf", "--with-demo", "--out", "release")
+    done = command("publish", "--model", "gguf", "--with-demo", "--out", "release")
     assert done.exit_code == 0, done.output
     assert Path("release/index.html").read_text() == "<page of gguf/model-q8_0.gguf>"
     assert "index.html" in artifacts.read(Path("release"), "release").files

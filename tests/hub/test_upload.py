@@ -55,14 +55,11 @@ def test_the_repository_holds_the_folder_and_is_private(hub, folder):
 
 def test_weights_load_back_from_the_hub(hub, folder, root, tmp_path):
     push(folder, NAME)
-    release.build(PublishOptions(model="gguf", also=("merged",)), Path("release"))
-    push(Path("release"), "me/formats")
     code = (
         "import torch; from transformers import AutoModelForCausalLM as Auto, AutoTokenizer;"
         "here = Auto.from_pretrained('merged').state_dict()\n"
-        f"for name, place in (({NAME!r}, {{'revision': 'v1'}}), ('me/formats', {{'subfolder': 'merged'}})):\n"
-        "    there = Auto.from_pretrained(name, **place).state_dict();"
-        "    assert there.keys() == here.keys() and all(torch.equal(there[key], here[key]) for key in here)\n"
+        f"there = Auto.from_pretrained({NAME!r}, revision='v1').state_dict()\n"
+        "assert there.keys() == here.keys() and all(torch.equal(there[key], here[key]) for key in here)\n"
         f"assert AutoTokenizer.from_pretrained({NAME!r}).chat_template"
     )
     done = subprocess.run([sys.executable, "-c", code], env=hub.env(tmp_path), capture_output=True, text=True)
@@ -71,10 +68,10 @@ def test_weights_load_back_from_the_hub(hub, folder, root, tmp_path):
 
 
 def test_a_gguf_comes_back_from_the_hub_after_a_cut_connection(hub, root, tmp_path):
-    release.build(PublishOptions(model="merged", also=("gguf",)), Path("release"))
+    release.build(PublishOptions(model="gguf"), Path("release"))
     push(Path("release"), NAME)
     hub.fail("GET /.store", cut="body")
-    there = hf_hub_download(NAME, "gguf/model-q8_0.gguf", revision="v1", cache_dir=tmp_path / "cache")
+    there = hf_hub_download(NAME, "model-q8_0.gguf", revision="v1", cache_dir=tmp_path / "cache")
     assert hub.faults[0].times == 0
     assert Path(there).read_bytes() == Path("gguf/model-q8_0.gguf").read_bytes()
     assert not hub.leaks
@@ -89,35 +86,27 @@ def test_the_hub_id_is_a_model_reference_at_that_commit(hub, folder):
 
 
 @pytest.mark.slow
-def test_every_format_that_quantize_writes_comes_back_from_the_hub(hub, root, tmp_path):
+@pytest.mark.parametrize("format", ["nf4", "w4a16"])
+def test_a_format_that_quantize_writes_comes_back_from_the_hub(hub, root, tmp_path, format):
     from countdown_rl.export import quantize
     from countdown_rl.export.config import QuantizeOptions
 
     pytest.importorskip("compressed_tensors")
-    for out, format in (("four", "nf4"), ("ggufs", "gguf"), ("w4a16", "w4a16")):
-        quantize.quantize_model(reference.resolve("merged"), Path(out), QuantizeOptions(format=format))
-    manifest = release.build(PublishOptions(model="merged", also=("four", "ggufs", "w4a16")), Path("release"))
-    assert manifest.facts["formats"] == {".": "full", "./four": "nf4", "./ggufs": "gguf", "./w4a16": "w4a16"}
+    quantize.quantize_model(reference.resolve("merged"), Path("four"), QuantizeOptions(format=format))
+    manifest = release.build(PublishOptions(model="four"), Path("release"))
+    assert manifest.facts["formats"] == {".": format}
     card = ModelCard.load("release/README.md")
-    assert "llama-cli -m ggufs/model-Q8_0.gguf --jinja" in card.text
-    assert "ollama create countdown -f ggufs/Modelfile" in card.text
-    assert "vLLM: `vllm serve ./w4a16`" in card.text
-    assert "vllm serve ./four" not in card.text
-    assert "`pip install transformers accelerate bitsandbytes`" in card.text
-    assert "`pip install transformers accelerate compressed-tensors`" in card.text
-    assert {"compressed-tensors", "bitsandbytes", "gguf"} <= set(card.data.tags)
-
+    library = {"nf4": "bitsandbytes", "w4a16": "compressed-tensors"}[format]
+    assert ("vllm serve" in card.text) == (format == "w4a16")
+    assert f"`pip install transformers accelerate {library}`" in card.text
+    assert library in card.data.tags
     push(Path("release"), NAME)
-    there = hf_hub_download(NAME, "ggufs/model-Q8_0.gguf", cache_dir=tmp_path / "cache")
-    assert Path(there).read_bytes() == Path("ggufs/model-Q8_0.gguf").read_bytes()
     code = (
         "import torch; from transformers import AutoModelForCausalLM as Auto;"
         "ids = torch.arange(5, 25).view(1, 20)\n"
-        "for name in ('four', 'w4a16'):\n"
-        f"    there = Auto.from_pretrained({NAME!r}, subfolder=name, dtype=torch.bfloat16);"
-        "    here = Auto.from_pretrained(name, dtype=torch.bfloat16);"
-        "    assert torch.equal(there(ids).logits, here(ids).logits), name\n"
-        f"assert any('quant_state' in key for key in Auto.from_pretrained({NAME!r}, subfolder='four').state_dict())"
+        f"there = Auto.from_pretrained({NAME!r}, dtype=torch.bfloat16);"
+        "here = Auto.from_pretrained('four', dtype=torch.bfloat16)\n"
+        "assert torch.equal(there(ids).logits, here(ids).logits)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=hub.env(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -313,7 +302,7 @@ def test_a_damaged_release_or_one_with_a_token_is_not_uploaded(hub, folder):
 
 
 def test_the_command_builds_and_uploads(hub, root, command):
-    words = ("publish", "--model", "merged", "--also", "gguf", "--out", "release", "--push", "--repo-id", NAME)
+    words = ("publish", "--model", "merged", "--out", "release", "--push", "--repo-id", NAME)
     for _ in range(2):
         done = command(*words, "--json")
         assert done.exit_code == 0, done.output

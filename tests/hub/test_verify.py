@@ -145,7 +145,8 @@ def a_good_gguf_in_a_subfolder(root: Path) -> None:
 
 def a_good_gguf_as_a_second_format(root: Path) -> None:
     r"""the weights in \. solve 0.0%"""
-    publish(root, also=(str(root / "gguf"),))
+    shutil.rmtree(root / "release")
+    shutil.copytree(OLD / "release", root / "release")
     without_answers(root / "release")
     seal(root / "release")
 
@@ -495,9 +496,14 @@ def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, monkeypatch
         checked(publish(root))
 
 
-def test_weights_without_an_evaluation_are_not_checked(root):
-    shutil.rmtree(root / "eval" / "gguf")
-    report = checked(publish(root, also=(str(root / "gguf"),)))
+def test_weights_without_an_evaluation_are_not_checked(root, hub):
+    hub.add_model("me/base", OLD / "base")
+    folder = Path(shutil.copytree(OLD / "release", root / "old"))
+    shutil.rmtree(folder / "gguf-eval")
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    manifest["files"] = {name: entry for name, entry in manifest["files"].items() if not name.startswith("gguf-eval")}
+    (folder / MANIFEST).write_bytes(Manifest(**manifest).to_bytes())
+    report = checked(folder)
     assert report.conclusion == CONFIRMED
     assert "the weights in ./gguf" in report.not_checked
 
