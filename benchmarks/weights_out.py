@@ -22,12 +22,11 @@ from benchmarks import bench
 
 def make(folder: Path, layers: int) -> None:
     import torch
+    from huggingface_hub import save_torch_state_dict
     from peft import LoraConfig, get_peft_model
     from safetensors.torch import save_file
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    from countdown_rl.models import checkpoint
 
     config = LlamaConfig(
         vocab_size=32_000,
@@ -45,10 +44,9 @@ def make(folder: Path, layers: int) -> None:
     base.mkdir(parents=True)
     adapter.mkdir()
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    specs = {name: checkpoint.TensorSpec(torch.bfloat16, shape) for name, shape in shapes.items()}
     torch.manual_seed(0)
-    values = ((name, (torch.randn(shape) * 0.02).bfloat16()) for name, shape in shapes.items())
-    checkpoint.write(base, specs, values, max_shard_size=600_000_000)
+    values = {name: (torch.randn(shape) * 0.02).bfloat16() for name, shape in shapes.items()}
+    save_torch_state_dict(values, base, max_shard_size=600_000_000)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(base)
     core = Tokenizer(models.WordLevel({"<end>": 0, "a": 1}, unk_token="a"))

@@ -30,7 +30,7 @@ def quantize(
     - w4a16: linear layers as 4-bit integers with a bf16 scale per group, rounded to nearest by compressed-tensors
     (the w4a16 extra), for vLLM and transformers. Merge with --base dequantized.
 
-    Weights are read a tensor at a time: only the result has to fit in memory, and of gguf not even that.
+    Weights are written a shard at a time, so the model may be larger than memory.
 
     Examples:
         countdown-rl quantize --model artifacts/merged --out artifacts/quantized

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import save_torch_state_dict
 
 from countdown_rl.errors import ModelError
 from countdown_rl.models import checkpoint, model_files, nf4, shape, w4a16
@@ -51,15 +50,14 @@ def packing(format: str, source: Checkpoint, directory: Path) -> Packing:
 
 def write(source: Checkpoint, directory: Path, out: Path, packing: Packing) -> dict[str, Any]:
     """Write *source*, the checkpoint in *directory*, to *out*, and return its numbers of parameters and bytes."""
-    tensors: dict[str, torch.Tensor] = {}
-    for name, spec in source.specs.items():
-        weight = source.read(name)
-        checkpoint.check_finite(name, weight)
+
+    def packed(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         if name in packing.names:
-            tensors |= packing.pack(name, weight)
-        else:
-            tensors[name] = weight.to(torch.bfloat16) if spec.dtype.is_floating_point else weight
-    save_torch_state_dict(tensors, out, max_shard_size=checkpoint.MAX_SHARD_SIZE)
+            checkpoint.check_finite(name, weight)
+            return packing.pack(name, weight)
+        return {name: weight.to(torch.bfloat16) if weight.is_floating_point() else weight}
+
+    size = checkpoint.write(source, out, packed)
     config = model_files.config(directory)
     config.pop("torch_dtype", None)
     config |= {"dtype": "bfloat16", "quantization_config": packing.quantization_config}
@@ -68,5 +66,5 @@ def write(source: Checkpoint, directory: Path, out: Path, packing: Packing) -> d
     return packing.facts | {
         "parameters": sum(spec.numel for spec in source.specs.values()),
         "parameters_in_4_bits": sum(source.specs[name].numel for name in packing.names),
-        "bytes": sum(tensor.nbytes for tensor in tensors.values()),
+        "bytes": size,
     }

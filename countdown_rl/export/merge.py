@@ -1,6 +1,6 @@
 """Merging a LoRA adapter into its base: full-precision weights, and a comparison of them with the adapter.
 
-Plain LoRA over unquantized safetensors is merged one tensor at a time, everything else by PEFT.
+Plain LoRA over unquantized safetensors is merged one shard at a time, everything else by PEFT.
 The base decides what survives. A QLoRA adapter was trained over NF4 weights. Merged into the de-quantized NF4 base,
 in bf16, it gives the trained policy (measured KL 0.001), but quantizing that to NF4 again rounds the adapter away.
 Merged into the original base it differs a little in bf16 (KL 0.16), and returns to the policy when the result is
@@ -8,7 +8,7 @@ quantized to NF4 (KL 0.02).
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import checkpoint, model_files, nf4, reference, shape
-from countdown_rl.models.checkpoint import Checkpoint, TensorSpec
+from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.load import Loaded, load_model, load_tokenizer
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import ModelRef
@@ -93,7 +93,7 @@ def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
 
 
 def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> bool:
-    """Merge plain LoRA into the unquantized safetensors at *base*, one tensor at a time.
+    """Merge plain LoRA into the unquantized safetensors at *base*, one shard at a time.
 
     Returns:
         False if the adapter or the base is of another kind; nothing is written then.
@@ -115,20 +115,14 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
     if any(nf4.is_transposed(module) for module in linears.values()):
         return False
     rounded = {f"{name}.weight" for name in linears} if options.base == "dequantized" else set()
-    specs = {
-        name: TensorSpec(dtype if dtype and spec.dtype.is_floating_point else spec.dtype, spec.shape)
-        for name, spec in source.specs.items()
-        if not (tied and name == f"{head}.weight")  # a copy of the embedding
-    }
 
-    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-        for name, spec in specs.items():
-            weight = source.read(name)
-            weight = adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight).to(spec.dtype)
-            yield name, weight
-            del weight  # nothing is held while the next tensor is read
+    def merged(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        if tied and name == f"{head}.weight":  # a copy of the embedding
+            return {}
+        target = dtype if dtype and weight.is_floating_point() else weight.dtype
+        return {name: adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight).to(target)}
 
-    checkpoint.write(out, specs, tensors())
+    checkpoint.write(source, out, merged)
     config = model_files.config(base)
     if dtype is not None:
         config.pop("torch_dtype", None)

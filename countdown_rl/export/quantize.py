@@ -1,7 +1,7 @@
 """Quantizing full-precision weights: NF4 for bitsandbytes, W4A16 for vLLM, or GGUF for llama.cpp.
 
-Weights are read one tensor at a time, so only the result has to fit in memory, and of GGUF not even that. NF4 and W4A16
-are safetensors checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandbytes, or
+Weights are written one shard at a time, or for GGUF one tensor, so that the model may be larger than memory. NF4 and
+W4A16 are safetensors checkpoints, which ``AutoModelForCausalLM.from_pretrained`` loads where bitsandbytes, or
 compressed-tensors, is installed.
 """
 

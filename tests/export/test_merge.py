@@ -168,32 +168,17 @@ def test_verify_selects_the_number_of_prompts(monkeypatch, verify, prompts):
             assert 0 < facts["agreement"][name]["greedy"] <= 1
 
 
-def test_transformers_reads_a_sharded_merge(monkeypatch):
+def test_transformers_reads_a_sharded_merge():
     from transformers import AutoModelForCausalLM
 
-    from countdown_rl.models import checkpoint
-
-    adapter, write = trained(tiny_llama.checkpoint(Path("base"))), checkpoint.write
-    _, expected = merged(adapter)
-    monkeypatch.setattr(checkpoint, "write", lambda *args: write(*args, max_shard_size=60_000))
+    adapter = trained(tiny_llama.checkpoint(Path("base"), shard="60KB"))
     manifest, ours = merged(adapter)
     shards = sorted(path.name for path in Path("merged").glob("*.safetensors"))
     assert shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
     assert len(shards) > 2
     assert {*shards, "model.safetensors.index.json"} <= manifest.files.keys()
-    assert all(torch.equal(ours[name], value) for name, value in expected.items())
     theirs = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32).state_dict()
-    assert all(torch.equal(theirs[name], value) for name, value in expected.items())
-
-
-def test_tensors_that_do_not_match_the_specs_are_an_error(tmp_path):
-    from countdown_rl.models import checkpoint
-
-    specs = {name: checkpoint.TensorSpec(torch.float32, (4,)) for name in "ab"}
-    with pytest.raises(ValueError, match="expected b"):
-        checkpoint.write(tmp_path, specs, [("a", torch.zeros(4))])
-    with pytest.raises(ValueError, match="expected a"):
-        checkpoint.write(tmp_path, specs, [("a", torch.zeros(5))])
+    assert all(torch.equal(theirs[name], value) for name, value in ours.items())
 
 
 @pytest.mark.parametrize(

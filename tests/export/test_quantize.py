@@ -154,11 +154,8 @@ def test_an_adapter_is_refused():
         quantize_model(resolve("peft"), Path("quantized"), QuantizeOptions())
 
 
-def test_a_sharded_source_and_a_sharded_output(monkeypatch):
-    from countdown_rl.models import checkpoint
-
+def test_a_sharded_source_gives_a_sharded_output():
     tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
-    monkeypatch.setattr(checkpoint, "MAX_SHARD_SIZE", 50_000)
     quantize_model(resolve("full"), Path("quantized"), QuantizeOptions())
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
     ids = torch.arange(5, 25).view(1, 20)

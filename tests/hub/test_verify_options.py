@@ -2,7 +2,7 @@
 
 import pytest
 
-from countdown_rl.artifacts import ProvenanceEntry
+from countdown_rl.artifacts import Manifest, ProvenanceEntry
 from countdown_rl.errors import ArtifactError
 from countdown_rl.hub import verify
 
@@ -28,3 +28,14 @@ def test_options_of_gen_data_are_read_back():
     recorded = {"n": 50, "size": ["4", "5=2"], "impossible": 0, "preset": "tv", "seed": 1}
     options = verify._generator(ProvenanceEntry("data", "data", "d", options=recorded))
     assert (options.n, options.size, options.preset) == (50, ("4", "5=2"), "tv")
+
+
+def test_more_puzzles_than_are_made_again_have_to_be_given():
+    files = {"test.jsonl": {"sha256": "s", "size": 1}}
+    data = {"kind": "data", "options": {"n": 10**13, "test": 10**12}, "files": files}
+    model = {"kind": "model", "options": {}, "inputs": {"data": {"digest": "d", "manifest": data}}}
+    release = Manifest(
+        "release", {}, inputs={"model": {"digest": "m", "manifest": model}}, facts={"formats": {".": ""}}
+    )
+    with pytest.raises(ArtifactError, match="--data"):
+        verify._puzzles("s", release, (), 100, verify.Verification("release", None, "r", 1))
