@@ -323,8 +323,11 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
 def peek(path: Path) -> str | None:
     """The kind of the artifact at *path*, or None where there is no readable manifest; nothing else is checked."""
     _recover(path)
-    manifest = _load(path)
-    return manifest.kind if manifest and manifest.kind in MADE_BY else None
+    try:
+        kind = Manifest.parse((path / MANIFEST).read_bytes(), path / MANIFEST).kind
+    except (OSError, ArtifactError):
+        return None
+    return kind if kind in MADE_BY else None
 
 
 @dataclass(frozen=True)
@@ -412,13 +415,6 @@ def _canonical(manifest: Mapping[str, Any]) -> bytes:
 
 def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(manifest)).hexdigest()
-
-
-def _load(path: Path) -> Manifest | None:
-    try:
-        return Manifest.parse((path / MANIFEST).read_bytes(), path / MANIFEST)
-    except (OSError, ArtifactError):
-        return None
 
 
 def _refused(parent: Path) -> ArtifactError:

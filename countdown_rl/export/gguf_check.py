@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.errors import ModelError
-from countdown_rl.export import gguf_tokenizer
 from countdown_rl.export.gguf_tokenizer import Conversation
 from countdown_rl.inference import llama_cpp
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
@@ -15,26 +14,21 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
     """Load *file* in llama.cpp and check that it gives the tokens of *tokenizer* for *conversations*.
 
     Returns:
-        Their number, and whether ``any_text`` and a ``chat`` also give the same (None without a chat template).
+        Their number, and whether a ``chat`` also gives the same (None without a chat template).
     """
     server = llama_cpp.server(file, 256, 1, on_cpu=True)
-
-    def same_tokens(text: str) -> bool:
-        body = {"content": text, "add_special": False, "parse_special": True}
-        tokens: list[int] = llama_cpp.request(server, "/tokenize", body)["tokens"]
-        expected: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return tokens == expected
-
     users = [next(turn for turn in turns if turn["role"] == "user") for turns in conversations]
     for conversation, user in zip(conversations, users, strict=True):
-        if not same_tokens(render(tokenizer, conversation)):
+        text = render(tokenizer, conversation)
+        body = {"content": text, "add_special": False, "parse_special": True}
+        tokens = llama_cpp.request(server, "/tokenize", body)["tokens"]
+        if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
             raise ModelError(
                 f"llama.cpp splits this prompt into other tokens than the tokenizer: {user['content']!r}; "
                 "use llama.cpp's convert_hf_to_gguf.py."
             )
     return {
         "prompts": len(conversations),
-        "any_text": same_tokens(gguf_tokenizer.PROBE),
         "chat": _same_chat(server, tokenizer, users[0]) if tokenizer.chat_template else None,
     }
 

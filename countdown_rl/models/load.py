@@ -196,13 +196,13 @@ def _load_base(
         precision = "nf4"
     if precision == "nf4" and device.type == "mps":
         raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
+    if stored == "gguf" and precision == "nf4" and device.type == "cuda" and not plain:
+        raise ModelError(f"{ref.source} is a GGUF file; give --precision bf16, or the model's safetensors checkpoint.")
     native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
     model = _read_weights(ref, stored, precision, home, trust_remote_code, native)
     dtype = compute_dtype(precision, device, model)
     if native:
         storage = "bitsandbytes-nf4"
-        if stored == "gguf":
-            nf4.quantize_layers(model, device)
     else:
         storage = "dequantized-w4a16" if stored == "w4a16" else "plain"
         if stored == "bitsandbytes-4bit":

@@ -84,26 +84,6 @@ def fake_quantize_layers(model: Any) -> None:
         weight.copy_(fake_quantize(weight))
 
 
-def quantize_layers(model: Any, device: torch.device) -> None:
-    """Replace the layers of :func:`linears` by bitsandbytes 4-bit layers and move the model to *device* (CUDA)."""
-    from bitsandbytes.nn import Linear4bit, Params4bit
-
-    for name, module in linears(model).items():
-        weight = module.weight.data.to(torch.bfloat16)
-        layer = Linear4bit(
-            weight.shape[1],
-            weight.shape[0],
-            bias=module.bias is not None,
-            compute_dtype=torch.bfloat16,
-            quant_type="nf4",
-        )
-        layer.weight = Params4bit(weight, requires_grad=False, quant_type="nf4", module=layer)
-        layer.bias = module.bias
-        model.set_submodule(name, layer.to(device))
-    model.to(device)
-    model.is_loaded_in_4bit = True
-
-
 def cast(model: Any, dtype: torch.dtype) -> None:
     """Convert the parameters of *model* to *dtype*, but not its buffers: rotary frequencies must stay fp32."""
     for parameter in model.parameters():

@@ -32,7 +32,7 @@ def test_options_of_gen_data_are_read_back():
 
 def test_more_puzzles_than_are_made_again_have_to_be_given():
     files = {"test.jsonl": {"sha256": "s", "size": 1}}
-    data = {"kind": "data", "options": {"n": 10**13, "test": 10**12}, "files": files}
+    data = {"kind": "data", "options": {"n": 4 * 10**9, "test": 10**9}, "files": files}
     model = {"kind": "model", "options": {}, "inputs": {"data": {"digest": "d", "manifest": data}}}
     release = Manifest(
         "release", {}, inputs={"model": {"digest": "m", "manifest": model}}, facts={"formats": {".": ""}}

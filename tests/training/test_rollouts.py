@@ -18,7 +18,7 @@ from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import config, prepare, rollouts, train, trl_internals
 from countdown_rl.training.config import TrainOptions
-from tests.support import tiny_llama
+from tests.support import four_bit, tiny_llama
 
 SMALL = TrainOptions(
     max_steps=3,
@@ -214,7 +214,7 @@ def test_a_server_gets_the_policy_and_the_stop(place, tmp_path, vllm, monkeypatc
 def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
     loaded = load.load_model(reference.resolve(str(place / "model")), precision="bf16")
     weights = {name: value.clone() for name, value in loaded.model.named_parameters()}
-    nf4.quantize_layers(loaded.model, torch.device("cpu"))
+    four_bit.quantize_layers(loaded.model, torch.device("cpu"))
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     model = peft.get_peft_model(loaded.model, config)
     packed = {name: value.clone() for name, value in model.named_parameters()}

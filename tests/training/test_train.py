@@ -24,7 +24,7 @@ from countdown_rl.sft import tuning
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import callbacks, curriculum, dynamic_sampling, prepare, train
 from countdown_rl.training.config import TrainOptions
-from tests.support import tiny_llama
+from tests.support import four_bit, tiny_llama
 
 ROOT = Path(__file__).parents[2]
 
@@ -629,11 +629,9 @@ def test_parameters_are_counted_unpacked_and_unsharded(unbroken):
     import peft
     import torch
 
-    from countdown_rl.models import nf4
-
     model = tiny_llama.model()
     count = model.num_parameters()
-    nf4.quantize_layers(model, torch.device("cpu"))
+    four_bit.quantize_layers(model, torch.device("cpu"))
     model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"]))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     trained[0].ds_numel = trained[0].numel()
