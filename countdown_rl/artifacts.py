@@ -360,7 +360,7 @@ class ProvenanceEntry:
 
 
 def chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
-    """Return everything that the inputs *entries* were made from and themselves, first things first, each once."""
+    """Return the inputs *entries* and everything that they were made from, in the order of their making, each once."""
     links = {}
     for entry in (inner for outer in entries for inner in _walk(outer)):
         manifest = entry.get("manifest") or {}
@@ -375,7 +375,7 @@ def chain(*entries: Mapping[str, Any]) -> list[ProvenanceEntry]:
 
 
 def origin(links: Sequence[ProvenanceEntry]) -> ProvenanceEntry:
-    """Return the model that training started from: the one on the Hub where there is one, else the last before it."""
+    """Return the model that training started from: one on the Hub if there is one, else the last model before GRPO."""
     later = ("data", "file", "merged", "quantized")
     models = [link for link in links if link.kind not in later and not link.by_grpo]
     if not models:

@@ -36,8 +36,10 @@ class Terminated(BaseException):
 
 @contextmanager
 def signals_as_exceptions() -> Iterator[None]:
-    """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed; others stay ignored,
-    as SIGHUP is under nohup."""
+    """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed.
+
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored.
+    """
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
@@ -52,7 +54,7 @@ def signals_as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Only note the first signal but Ctrl-C within, for :func:`pending_signal`."""
+    """Record the first signal inside the block, for :func:`pending_signal`; Ctrl-C still raises."""
     global _deferred, _pending
     _deferred, _pending = True, None
     try:
@@ -62,7 +64,7 @@ def deferred_signals() -> Iterator[None]:
 
 
 def pending_signal() -> int | None:
-    """Return the number of a signal that came within :func:`deferred_signals`."""
+    """Return the number of the signal that :func:`deferred_signals` recorded."""
     return _pending
 
 
@@ -79,7 +81,10 @@ def launched() -> bool:
 
 
 def ignore_scheduler() -> None:
-    """Remove size and rank from the environment where no launcher set them: Accelerate would wait for the others."""
+    """Remove size and rank from the environment where no launcher set them.
+
+    Accelerate would otherwise wait for processes that nobody started.
+    """
     if not launched():
         os.environ.pop("WORLD_SIZE", None)
         os.environ.pop("RANK", None)
@@ -128,7 +133,7 @@ def cpu_threads() -> int:
 def wait_without_spinning() -> None:
     """Let the threads of OpenMP sleep where they wait, unless the environment says otherwise; call before torch loads.
 
-    By default they spin, and a thread that shares its core with another process is then waited for by a busy one.
+    By default a waiting thread keeps its core busy, which slows down another process on that core.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -137,8 +142,8 @@ def wait_without_spinning() -> None:
 def keep_freed_memory() -> None:
     """Let glibc, where it is the C library, keep the memory of freed tensors for new ones.
 
-    By default it returns large blocks to the system at once, and a fifth of the time of a training step on a CPU is
-    spent on getting them again.
+    By default it returns large blocks to the system at once. Getting them again takes a fifth of the time of a training
+    step on a CPU.
     """
     import ctypes
 

@@ -22,6 +22,5 @@ def finish(out: Path, manifest: "Manifest", options: UploadOptions, *, summary: 
 
         result = upload.push(out, manifest, options)
         values["upload"] = asdict(result)
-        removed = f", {console.plural(len(result.removed), 'file')} removed" if result.removed else ""
-        view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag}){removed}"
+        view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
     console.result(values, as_json=as_json, view=view)

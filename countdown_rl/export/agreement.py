@@ -1,7 +1,7 @@
 """Agreement of two models on text that one of them, the reference, generates.
 
-The reference continues real prompts greedily; then both models score these tokens, one sequence at a time and without
-padding, so that only their weights differ.
+The reference continues real prompts greedily. Then both models score these tokens, one sequence at a time and without
+padding: only their weights differ.
 """
 
 from collections.abc import Mapping, Sequence

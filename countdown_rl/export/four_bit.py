@@ -64,7 +64,7 @@ def write(source: Checkpoint, directory: Path, out: Path, packing: Packing) -> d
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     model_files.copy(directory, out, [*model_files.TOKENIZER, model_files.GENERATION])
     return packing.facts | {
-        "parameters": sum(spec.numel for spec in source.specs.values()),
-        "parameters_in_4_bits": sum(source.specs[name].numel for name in packing.names),
+        "parameters": sum(spec.numel() for spec in source.specs.values()),
+        "parameters_in_4_bits": sum(source.specs[name].numel() for name in packing.names),
         "bytes": size,
     }

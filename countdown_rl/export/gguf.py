@@ -79,10 +79,6 @@ def write(
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[arch])
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)
-    parameters = sum(spec.numel for spec in source.specs.values())
-    writer.add_size_label(
-        gguf.utility.size_label(parameters, 0, 0, 0) if parameters >= 1e6 else f"{parameters // 1000}K"
-    )
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
     _write_config(writer, directory, config, shape)
     gguf_tokenizer.write(writer, directory, tokenizer, shape.vocab_size, conversations)
@@ -147,7 +143,7 @@ def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: 
         heads = 0
         if arch in _INTERLEAVED:
             heads = shape.num_heads if ".attn_q." in name else shape.num_kv_heads if ".attn_k." in name else 0
-        plan[original] = _Tensor(name, type, spec.shape, heads)
+        plan[original] = _Tensor(name, type, tuple(spec.shape), heads)
     return plan
 
 

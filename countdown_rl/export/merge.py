@@ -68,7 +68,7 @@ def merge_adapter(
             base=options.base,
             trained_over=trained_over,
             adapted_modules=len(adapter.modules),
-            parameters=sum(spec.numel for spec in specs),
+            parameters=sum(spec.numel() for spec in specs),
             bytes=sum(spec.nbytes for spec in specs),
         )
         if options.verify != "none":
@@ -186,7 +186,7 @@ def _verify(
 ) -> dict[str, Any]:
     """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained."""
     specs = Checkpoint(merged).specs.values()
-    large = sum(spec.numel for spec in specs) > MAX_FP32_PARAMETERS
+    large = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS
     precision = "bf16" if large else "fp32"
 
     def load_adapter(precision: str) -> Loaded:

@@ -63,7 +63,7 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
 
 
 def warning(ref: ModelRef, format: str) -> str | None:
-    """Return what the base that *ref* was merged into costs in *format*, as ``merge`` measured it; None if nothing."""
+    """Return a warning where *ref* was merged into the wrong base for *format*, with the KL that ``merge`` measured."""
     facts = ref.manifest.facts if ref.manifest is not None else {}
     if format == "nf4" or (facts.get("base"), facts.get("trained_over")) != ("original", "nf4"):
         return None
@@ -102,7 +102,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
         "gguf_type": kind,
         "file": file.name,
         "tensors": types,
-        "parameters": sum(spec.numel for spec in source.specs.values()),
+        "parameters": sum(spec.numel() for spec in source.specs.values()),
         "bytes": file.stat().st_size,
     }
     if engines.installed("llama-cpp"):

@@ -38,14 +38,13 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Upload:
-    """Result of an upload. ``removed`` are names of files."""
+    """Result of an upload."""
 
     repo_id: str
     url: str
     commit: str
     tag: str
     private: bool
-    removed: list[str]
 
 
 def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
@@ -78,8 +77,6 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
 
 
 def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
     repo_id, repo_type = str(options.repo_id), REPO_TYPES[manifest.kind]
     api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
     info: Any = api.repo_info(repo_id, repo_type=repo_type)
@@ -93,15 +90,14 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
             previous = artifacts.peek(Path(file).parent)
         if previous != manifest.kind:
             raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
-    names = [*manifest.files, MANIFEST]
-    surplus = sorted(present - set(names))
-    commit = api.create_commit(
-        repo_id,
-        [CommitOperationAdd(name, folder / name) for name in names]
-        + [CommitOperationDelete(name, is_folder=False) for name in surplus],
+    commit = api.upload_folder(
+        repo_id=repo_id,
+        repo_type=repo_type,
+        folder_path=folder,
+        allow_patterns=[*manifest.files, MANIFEST],
+        delete_patterns="*",
         commit_message=f"Release {manifest.digest[:12]}",
         parent_commit=info.sha,
-        repo_type=repo_type,
     ).oid
     tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}
     newest = max((int(match[1]) for name in tags if (match := re.fullmatch(r"v(\d+)", name))), default=0)
@@ -112,7 +108,7 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     if options.public and info.private:
         api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
     url = f"{api.endpoint}/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
-    return Upload(repo_id, url, commit, tag, not options.public, surplus)
+    return Upload(repo_id, url, commit, tag, not options.public)
 
 
 def _sentence(error: BaseException, repo_id: str) -> str | None:

@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import torch
@@ -30,31 +28,15 @@ DTYPES = {
 MAX_SHARD_SIZE = 5_000_000_000
 
 
-@dataclass(frozen=True)
-class TensorSpec:
-    """Type and shape of a tensor."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
-
-
 class Checkpoint:
     """The tensors of all safetensors files of a directory; their values are read on demand.
 
-    ``specs`` has type and shape of each, ``files`` its file.
+    ``specs`` has each as a tensor without values, on the meta device, and ``files`` its file.
     """
 
     def __init__(self, directory: Path) -> None:
         """Read the headers. Raises ModelError if a file is damaged, missing, or holds an unsupported type."""
-        self.specs: dict[str, TensorSpec] = {}
+        self.specs: dict[str, torch.Tensor] = {}
         self.files: dict[str, Path] = {}
         for path in shards(Path(directory)):
             try:
@@ -66,7 +48,7 @@ class Checkpoint:
             for name, (code, shape) in header.items():
                 if code not in DTYPES:
                     raise ModelError(f"{path} holds {name} as {code}, a type that is not supported here.")
-                self.specs[name] = TensorSpec(DTYPES[code], shape)
+                self.specs[name] = torch.empty(shape, dtype=DTYPES[code], device="meta")
                 self.files[name] = path
 
     def read(self, name: str) -> torch.Tensor:
@@ -81,7 +63,8 @@ class Checkpoint:
 def write(source: Checkpoint, out: Path, change: Callable[[str, torch.Tensor], dict[str, torch.Tensor]]) -> int:
     """Write *source* to *out* in the same shards, and return the bytes of all tensors.
 
-    *change* returns the tensors in place of one: no more than those of a shard are in memory.
+    *change* takes the name and the values of a tensor, and returns what is stored in its place. Only the tensors of one
+    shard are in memory at a time.
     """
     weight_map: dict[str, str] = {}
     total = 0

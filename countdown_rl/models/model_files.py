@@ -22,8 +22,8 @@ TOKENIZER = (
     *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
 
-#: Sizes in a configuration or a GGUF header, and the largest value of each kind; building a larger model takes minutes
-#: or all memory.
+#: Names of sizes in a configuration or a GGUF header, and their largest values. A larger model would take minutes to
+#: build, or all memory.
 _SIZES = (
     (r"n(um)?_(\w+_)?(layers?|blocks?|experts?)|(\w+_)?(block|expert)_(\w+_)?count", 4_096),
     (r"\w*(hidden|intermediate|vocab|embed|ffn)\w*_(size|dim)|head_dim|n_embd|n_inner", 1 << 24),
@@ -108,7 +108,7 @@ def gguf_config(file: Path) -> dict[str, Any]:
 
 
 def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
-    """Copy those of the files *names* to *out* that are in *directory*."""
+    """Copy the files *names* from *directory* to *out*, as far as they exist."""
     for name in names:
         if (directory / name).is_file():
             shutil.copyfile(directory / name, out / name)

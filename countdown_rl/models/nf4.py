@@ -2,8 +2,8 @@
 
 Blocks of 64 weights share one scale; the scales are quantized to 8 bits in blocks of 256 (double quantization).
 Everything starts from bf16 and uses bitsandbytes' functional interface, so that values are the same on every device.
-No ``Linear4bit`` runs on a CPU: with AVX512-BF16, in bitsandbytes 0.50, its first forward pass repacks the weights in
-place, after which gradients and ``dequantize`` are wrong.
+No ``Linear4bit`` is used on a CPU: with AVX512-BF16 (bitsandbytes 0.50) its first forward pass repacks the weights in
+place, and after that gradients and ``dequantize`` are wrong.
 """
 
 from typing import Any
