@@ -172,7 +172,7 @@ def is_local(text: str) -> bool:
 def portable(value: Any) -> Any:
     """Return *value* with each local path in it (see :func:`is_local`) reduced to its last name.
 
-    Manifests of inputs are left alone, since their digests are over their bytes; they were written in this way.
+    Manifests of inputs stay as they are: their digests cover their bytes.
     """
     if isinstance(value, Mapping):
         return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}

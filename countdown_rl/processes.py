@@ -76,7 +76,7 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def launched() -> bool:
-    """Return whether a launcher started this process: a scheduler may set the size and rank, but no local rank."""
+    """Return whether a launcher started this process; a scheduler sets size and rank too, but no local rank."""
     return all(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
 
 

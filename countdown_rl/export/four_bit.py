@@ -15,9 +15,10 @@ from countdown_rl.models.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class Packing:
-    """Packing of one model's weights in 4 bits: ``pack`` gives the tensors that the weight of a name is stored as.
+    """Packing of one model's weights in 4 bits.
 
-    ``names`` are the weights to pack, and ``facts`` are for the manifest.
+    ``names`` are the weights to pack. ``pack`` takes the name and the values of one, and returns the tensors that store
+    it. ``facts`` are for the manifest.
     """
 
     names: Collection[str]

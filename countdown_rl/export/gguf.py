@@ -41,7 +41,7 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of the file. ``heads`` is how many heads to interleave its rows by, or 0."""
+    """A tensor of the file. ``heads`` is the number of heads whose rows are interleaved, or 0."""
 
     name: str
     type: Type

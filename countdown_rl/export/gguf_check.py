@@ -14,7 +14,7 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
     """Load *file* in llama.cpp and check that it gives the tokens of *tokenizer* for *conversations*.
 
     Returns:
-        Their number, and whether a ``chat`` also gives the same (None without a chat template).
+        Their number, and as ``chat`` whether llama.cpp renders the chat template in the same way (None without one).
     """
     server = llama_cpp.server(file, 256, 1, on_cpu=True)
     users = [next(turn for turn in turns if turn["role"] == "user") for turns in conversations]

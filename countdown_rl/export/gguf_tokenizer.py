@@ -63,7 +63,7 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations
 
 
 def begins_with_bos(tokenizer: Any) -> bool:
-    """Return True if prompts begin with the begin-of-text token, which llama.cpp then adds (once in all)."""
+    """Return True if prompts begin with the begin-of-text token: llama.cpp then adds it, once."""
     if tokenizer.bos_token_id is None:
         return False
     if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
@@ -72,10 +72,10 @@ def begins_with_bos(tokenizer: Any) -> bool:
 
 
 def pre_tokenizer(tokenizer: Any, conversations: Sequence[Conversation]) -> str:
-    """The name of llama.cpp's pre-tokenizer with which *tokenizer* gives its own tokens.
+    """The name of the pre-tokenizer of llama.cpp that leads to the tokens of *tokenizer*.
 
-    If none does for all text, one that does for *conversations*, as a model with a small vocabulary of its own reads
-    no other text.
+    If none does so for all text, one that does so for *conversations* is enough: a model with a small vocabulary of its
+    own reads no other text.
     """
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 

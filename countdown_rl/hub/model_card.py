@@ -57,7 +57,7 @@ class Release:
 
     @property
     def over_nf4(self) -> bool:
-        """True if an adapter was trained over NF4 weights, without which it is not the trained policy."""
+        """True if an adapter was trained over NF4 weights: over others it is not the trained policy."""
         adapters = [link for link in self.chain if link.kind == "adapter"]
         return any("nf4" in (link.facts.get("precision"), link.options.get("precision")) for link in adapters)
 
@@ -138,9 +138,9 @@ def _eval_results(evaluation: Result) -> list["EvalResult"]:
 
 
 def _prompt(release: Release) -> dict[str, Any]:
-    """Return the messages of an example prompt, and the begun answer.
+    """Return the messages of an example prompt, and the beginning of the answer.
 
-    Of a release whose chat template adds the rest (``completed``) only the user turn.
+    If the chat template adds the rest (``completed``), the only message is the user turn.
     """
     row = release.task.row({"task": release.task.name, **release.task.example, **layout(release.chain)})
     messages = [dict(message) for message in row.messages()]

@@ -1,7 +1,6 @@
 """Release folder of a model: weights, model card and the chain of manifests.
 
-It is built from artifacts alone, so the same artifacts and options give the same bytes, and what was built is what
-:mod:`countdown_rl.hub.upload` uploads.
+It is built from artifacts alone: the same artifacts and options give the same bytes.
 """
 
 import json

@@ -13,7 +13,7 @@ _METADATA = 1 << 24
 
 
 def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None) -> None:
-    """Check that no file in *folder*, nor the text of its *manifest*, has *token* or anything in a token's format."""
+    """Check that no file in *folder*, and no text in *manifest*, has *token* or anything in the format of a token."""
     _check("the manifest", manifest, token)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         with file.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Files of a downloaded release: all that the manifest lists, unchanged, and nothing that a release does not have."""
+"""Check of the files of a downloaded release: listed in the manifest, unchanged, and of a kind that a release has."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _MODELFILE = re.compile(
 
 
 def faults(folder: Path, manifest: Manifest, *, links: bool) -> Iterator[str]:
-    """Yield a sentence for each file in *folder* that is not as *manifest*, that of a release, has it.
+    """Yield a sentence for each difference between the files in *folder* and those that *manifest* lists.
 
     With *links* files may be links, as they are in the Hub's cache.
     """

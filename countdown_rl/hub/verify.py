@@ -329,7 +329,7 @@ def _is_other(base: ModelRef, recorded: Mapping[str, Any]) -> bool:
 
 
 def _prompts(tokenizer: Any, rows: Sequence[Row], location: str, report: Verification) -> list[str]:
-    """The prompts that the card's instructions give: of the user turn alone, where the chat template adds the rest."""
+    """The prompts of *rows* as the card tells a user to write them: the user turn if the template adds the rest."""
     completes = chat_template.MARK in (tokenizer.chat_template or "")
     prompts, frames = [], set()
     for row in rows:
@@ -365,7 +365,7 @@ def _verdicts(
 
 
 def _test(puzzles: str, claim: Claim, verdicts: Sequence[bool], per_row: int, before: Sequence[bool]) -> Measurement:
-    """Test *claim* on *verdicts*, *per_row* of each puzzle; *before* are the recorded ones of the recorded puzzles."""
+    """Test *claim* on *verdicts*, *per_row* for each puzzle; *before* are the recorded verdicts on these puzzles."""
     from scipy.stats import fisher_exact
 
     shares = [sum(verdicts[start : start + per_row]) / per_row for start in range(0, len(verdicts), per_row)]

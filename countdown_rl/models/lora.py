@@ -70,7 +70,7 @@ def loading_code(directory: Path, base: ModelRef) -> str:
 class Adapter:
     """The adapter in a directory: *names* of its tensors, and *modules*, the names of those that have LoRA.
 
-    Where it *is_plain* LoRA, :meth:`merge` adds it; PEFT merges others.
+    If it *is_plain* LoRA, :meth:`merge` merges it; PEFT merges others.
     """
 
     def __init__(self, directory: Path) -> None:

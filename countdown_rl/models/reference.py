@@ -58,7 +58,7 @@ class ModelRef:
 
     @property
     def portable_source(self) -> str:
-        """The source for manifests and cards; of a path that leaves the working directory only its last name."""
+        """The source for manifests and cards: a path out of the working directory is reduced to its last name."""
         location = Path(self.location)
         return location.resolve().name if ".." in location.parts else self.location
 

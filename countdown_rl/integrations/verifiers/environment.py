@@ -32,7 +32,7 @@ class ExactTask(vf.Task[ExactData]):
         return {"format": float(grade.format), "strict_format": float(grade.strict_format)}
 
     def grade(self, trace: vf.Trace) -> Grade:
-        """The grade of the last reply, which is unstripped here, unlike ``trace.last_reply``."""
+        """The grade of the last reply. It is not stripped, unlike ``trace.last_reply``."""
         row = parse_row(self.data.row)
         for message in trace.assistant_messages[-1:]:
             return row.grade(row.style.completion(message.content or "", message.reasoning_content))
