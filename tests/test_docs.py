@@ -34,7 +34,7 @@ QUICK = {
     "--eval-size 2 --threads 1",
     ("train", "--probe"): "--probe 2",
     ("eval", ""): "--limit 4 --max-new-tokens 32 --threads 1",
-    ("eval", "--samples"): "--samples 2 --max-new-tokens 128",
+    ("eval", "--samples"): "--samples 2 --max-new-tokens 256",
     ("sft", ""): "--max-steps 1 --batch-size 2 --threads 1",
     ("merge", "--verify"): "--verify sample",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",

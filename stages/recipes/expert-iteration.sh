@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
-# One round of expert iteration: a model learns from its own correct answers to training puzzles. No reward model, no
-# gradient through sampling.
+# One round of expert iteration: a model is fine-tuned on its own correct answers to training puzzles.
 #
 #   [MODEL=...] expert-iteration.sh OUT [--check] [--quick]
 #
-# Up to 4 correct answers of a puzzle, so that easy puzzles do not outweigh hard ones (ReST-EM, arXiv:2312.06585, has a
-# limit of 10), and the shortest ones, since an answer that the token limit cuts off is wrong. Another round begins with
-# MODEL=OUT/sft, in another OUT. The default model needs 10 minutes on one core.
+# At most 4 correct answers of a puzzle are taken, so that easy puzzles do not outweigh hard ones (ReST-EM,
+# arXiv:2312.06585, takes 10), and the shortest, since one that the token limit cuts off is wrong. Another round begins
+# with MODEL=OUT/sft and another OUT.
+#
+# 8 minutes on one core with the default model, which solved 76.4% of the 500 test puzzles before the round and 77.4%
+# after it, +1.0 points with the 95% interval -2.2 to +4.2. The pipeline's GRPO adds 11 points to the same model.
 set -euo pipefail
 arguments=1
 . "$(dirname "$0")/common.bash"
 model=${MODEL:-countdown-tiny}
 
-data=(--n 50000 --seed 42)
-samples=(--limit 1000 --samples 8 --temperature 1 --max-new-tokens 256)
-eval=(--max-new-tokens 256)
-sft=(--eval-every 50 --keep best)
+data=(--n 6000 --valid 200 --test 1000 --seed 42)
+samples=(--limit 500 --samples 8 --temperature 1 --max-new-tokens 256)
+eval=(--limit 500 --max-new-tokens 256)
+sft=(--num-train-epochs 3)
 if [ "$quick" ]; then
-  data+=(--n 300)
+  data+=(--n 300 --valid 30 --test 30)
   samples+=(--limit 6 --samples 2 --max-new-tokens 96)
   eval+=(--limit 4 --max-new-tokens 96)
   sft=(--max-steps 2 --batch-size 2)
