@@ -3,7 +3,7 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from countdown_rl import processes
+from countdown_rl.cli import console
 from countdown_rl.errors import UsageError
 from countdown_rl.options import Options, choices, field_hints, option
 from countdown_rl.processes import LAUNCHES
@@ -77,6 +78,13 @@ class RunOptions(Options):
             "processes": max(self.processes, processes.world_size()),
             "sharded": processes.shards_weights(self.launch),
         }
+
+
+def note_kept_step(facts: Mapping[str, Any]) -> None:
+    """Tell which step's weights a run wrote, where it evaluated them."""
+    if "kept_step" in facts:
+        step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
+        console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

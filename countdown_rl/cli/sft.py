@@ -92,7 +92,5 @@ def sft(
         f"Wrote {out}: loss {facts['loss_first']:.3f} nats per token at first and {facts['loss_last_tenth']:.3f} in "
         f"the last tenth of the run, where {facts['token_accuracy_last_tenth']:.1%} of the tokens were the likeliest."
     )
-    if "kept_step" in facts:
-        step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
-        console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
+    parameters.note_kept_step(facts)
     console.result({"out": str(out), "log": str(log), "resumed": result.resumed} | facts, as_json=as_json)

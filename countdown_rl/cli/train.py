@@ -110,9 +110,7 @@ def train(
         f"Wrote {out}: mean reward {facts['reward_first']:.3f} at first and {facts['reward_last_tenth']:.3f} "
         f"in the last tenth of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
     )
-    if "kept_step" in facts:
-        step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
-        console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation rows solved.")
+    parameters.note_kept_step(facts)
     if result.loading:
         console.note(f"To load it with PEFT: {result.loading}")
     about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}

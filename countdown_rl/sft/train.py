@@ -45,14 +45,8 @@ def train(
         on_note: called with remarks.
     """
     run, options, resume = prepared.run, prepared.options, prepared.resume
-    if not processes.is_main():
-        on_note = lambda _: None  # noqa: E731 - as its default
     journal = Journal(run.log if processes.is_main() else None, options.logging_steps, prepared.max_steps, SftRow)
-    trackers.prepare(options.report_to, (run.log or run.checkpoints).parent)
-    loaded = tuning.load_model(prepared.ref, options, trust_remote_code=run.trust_remote_code)
-    if resume:
-        journal.load(resume)
-        on_note(f"Continuing after step {step_of(resume)}.")
+    loaded = tuning.begin(prepared, journal, on_note)
     _let_turns_end(loaded)
     trainer = _trainer(prepared, loaded, journal, on_step)
     on_note(f"Training on {len(prepared.examples):,} examples, {prepared.max_steps:,} steps.")
@@ -78,8 +72,6 @@ def _let_turns_end(loaded: Loaded) -> None:
 
 
 def _trainer(prepared: PreparedSft, loaded: Loaded, journal: Journal, on_step: Callable[[SftRow], None]) -> Any:
-    import torch
-    from transformers import PrinterCallback
     from trl import SFTTrainer
 
     from countdown_rl.sft.callbacks import SftRecorder, Validation
@@ -87,24 +79,14 @@ def _trainer(prepared: PreparedSft, loaded: Loaded, journal: Journal, on_step: C
     options, store = prepared.options, prepared.store
     schedule = Schedule(options, prepared.max_steps)
     recorder = SftRecorder(options, journal, store, schedule, on_step=on_step)
-    exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
-    trainer = SFTTrainer(
-        model=loaded.model,
+    trainer = tuning.make_trainer(
+        SFTTrainer,
+        loaded,
+        options,
         args=sft_config(prepared, loaded),
         train_dataset=prepared.examples,
-        processing_class=loaded.tokenizer,
         callbacks=[recorder],
-        peft_config=tuning.lora_config(options, loaded.ref),
     )
-    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
-    trainer.create_model_card = lambda *_, **__: None  # a checkpoint needs none
-    if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad and parameter.dtype != torch.float32:
-                parameter.data = exact.get(parameter, parameter.data).float()
-    policy = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(policy, "peft_config"):  # by default PEFT asks the Hub whether the vocabulary has changed
-        policy.save_pretrained = partial(policy.save_pretrained, save_embedding_layers=False)
     if prepared.validation:
         complete = partial(_complete, trainer, loaded, options.max_completion_length)
         trainer.add_callback(

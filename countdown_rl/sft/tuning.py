@@ -2,10 +2,10 @@
 
 import copy
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
@@ -14,9 +14,11 @@ from countdown_rl.inference.generate import out_of_memory
 from countdown_rl.models import chat_template, load, lora, reference
 from countdown_rl.models.torch_internals import has_bf16_products
 from countdown_rl.runlog import log, trackers
-from countdown_rl.runlog.checkpoints import Checkpoints
+from countdown_rl.runlog.checkpoints import Checkpoints, step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.tasks.task import Row
+
+AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 
@@ -74,6 +76,17 @@ def check_model(ref: reference.ModelRef, options: Any, *, sharded: bool) -> None
             raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
 
 
+def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> load.Loaded:
+    """Load the model of the run *prepared*, and into *journal* the past of a run that is resumed."""
+    run, resume = prepared.run, prepared.resume
+    trackers.prepare(prepared.options.report_to, (run.log or run.checkpoints).parent)
+    loaded = load_model(prepared.ref, prepared.options, trust_remote_code=run.trust_remote_code)
+    if resume:
+        journal.load(resume)
+        on_note(f"Continuing after step {step_of(resume)}.")
+    return loaded
+
+
 def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool) -> load.Loaded:
     """Load the model *ref* for training; an adapter is trained further as it is."""
     import torch
@@ -111,6 +124,32 @@ def lora_config(options: Any, ref: reference.ModelRef) -> Any:
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
+
+
+def make_trainer(make: Callable[..., AnyTrainer], loaded: load.Loaded, options: Any, **settings: Any) -> AnyTrainer:
+    """The trainer of *loaded* that *make* returns, quiet and with the trained weights in fp32.
+
+    TRL casts an adapter over 4-bit weights to bf16, in which small updates are lost.
+    """
+    import torch
+    from transformers import PrinterCallback
+
+    exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
+    trainer = make(
+        model=loaded.model,
+        processing_class=loaded.tokenizer,
+        peft_config=lora_config(options, loaded.ref),
+        **settings,
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
+    trainer.create_model_card = lambda *_, **__: None  # a checkpoint needs none
+    if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad and parameter.dtype != torch.float32:
+                parameter.data = exact.get(parameter, parameter.data).float()
+    for adapter in getattr(trainer.model, "peft_config", {}).values():
+        adapter.base_model_name_or_path = ""  # else PEFT asks the Hub for its vocabulary at every checkpoint
+    return trainer
 
 
 def run(trainer: Any, prepared: Any, journal: Journal, *, longest: str) -> None:

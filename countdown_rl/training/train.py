@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from countdown_rl import processes
 from countdown_rl.inference.generate import STOP
 from countdown_rl.models import load, lora
-from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import StepRow
@@ -69,16 +68,9 @@ def train(
     import torch
 
     run, options, resume = prepared.run, prepared.options, prepared.resume
-    main = processes.is_main()  # only rank 0 logs and writes
-    if not main:
-        on_note = lambda _: None  # noqa: E731 - as its default
-    journal = Journal(run.log if main else None, options.logging_steps, options.max_steps)
+    journal = Journal(run.log if processes.is_main() else None, options.logging_steps, options.max_steps)
     prepared.check_memory()
-    trackers.prepare(options.report_to, (run.log or run.checkpoints).parent)
-    loaded = tuning.load_model(prepared.ref, options, trust_remote_code=run.trust_remote_code)
-    if resume:
-        journal.load(resume)
-        on_note(f"Continuing after step {step_of(resume)}.")
+    loaded = tuning.begin(prepared, journal, on_note)
     trainer = _trainer(prepared, loaded, journal, on_step=on_step, on_warning=on_warning)
     if prepared.validation:
         trainer.add_callback(_validation(prepared, trainer, loaded, journal))
@@ -104,8 +96,6 @@ def _trainer(
     on_step: Callable[[StepRow], None],
     on_warning: Callable[[str], None],
 ) -> "Trainer":
-    from transformers import PrinterCallback
-
     from countdown_rl.inference.stop import Stop
     from countdown_rl.training import rollouts
     from countdown_rl.training.callbacks import StepRecorder
@@ -127,18 +117,16 @@ def _trainer(
     grading = rewards.Grading(rows, loaded.tokenizer, recorder.on_graded)
     weights = prepared.weights
     stop = Stop(loaded.tokenizer, loaded.model, STOP)
-    trainer = Trainer(
+    sampler = MixedRollouts(stop, rows, options.seed) if options.dynamic_sampling else rollouts.Rollouts(stop)
+    trainer = tuning.make_trainer(
+        partial(Trainer, options, sampler),
+        loaded,
         options,
-        MixedRollouts(stop, rows, options.seed) if options.dynamic_sampling else rollouts.Rollouts(stop),
-        model=loaded.model,
         reward_funcs=[grading.function(name) for name in weights],
         args=trl_config.grpo_config(options, loaded, list(weights.values()), prepared.store.directory),
         train_dataset=_prompts(rows, order, loaded.tokenizer),
-        processing_class=loaded.tokenizer,
         callbacks=[recorder],
-        peft_config=tuning.lora_config(options, loaded.ref),
     )
-    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
     engine = rollouts.resolve(options, loaded, sharded=trainer.shards_weights)
     if engine != "transformers":
         length = prepared.longest_prompt + options.max_completion_length

@@ -1,6 +1,7 @@
 """TRL's GRPO trainer, made faster on small machines.
 
-The loss of a micro-batch and its gradient are TRL's. The differences:
+The loss of a micro-batch and its gradient are TRL's. The differences, beside those of
+:func:`countdown_rl.sft.tuning.make_trainer`:
 
 * completions are those of :mod:`countdown_rl.training.rollouts`;
 * without a discount, groups with equal rewards have an advantage of exactly zero, where TRL leaves the rounding of
@@ -13,7 +14,6 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
   tokens (``bnpo``, an entropy bonus, experts), rows are neither sorted nor left out;
 * so ``top_entropy_quantile`` takes its quantile over the tokens of the rows that are left, of about equal length,
   where TRL takes it over those of a random part of all rows;
-* trained weights stay in fp32, where TRL casts an adapter over 4-bit weights to bf16, in which small updates are lost;
 * with a discount below 1 each line of a completion has its own advantage: the reward, discounted by the lines after
   it, less the mean over its group at the same line, so that of a search that succeeds the last lines are reinforced
   most;
@@ -78,21 +78,13 @@ class Trainer(RoundTrainer):
         options: TrainOptions,
         rollouts: Rollouts,
         *,
-        model: Any,
         reward_funcs: Sequence[Callable[..., list[float | None]]],
         **kwargs: Any,
     ) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns that rollout_func may change
         self.options, self.rollouts = options, rollouts
         self.rewards = [TimedReward(function) for function in reward_funcs]
-        exact = {parameter: parameter.data for parameter in model.parameters() if parameter.requires_grad}
-        super().__init__(model, reward_funcs=self.rewards, rollout_func=rollouts, **kwargs)
-        if not self.is_deepspeed_enabled:  # which keeps fp32 copies of its own
-            for parameter in self.model.parameters():
-                if parameter.requires_grad and parameter.dtype != torch.float32:
-                    parameter.data = exact.get(parameter, parameter.data).float()
-        for adapter in getattr(self.model, "peft_config", {}).values():
-            adapter.base_model_name_or_path = ""  # else PEFT asks the Hub for its vocabulary at every checkpoint
+        super().__init__(reward_funcs=self.rewards, rollout_func=rollouts, **kwargs)
         self.eos_token_ids = sorted(rollouts.stop.ids)
         self.loss_seconds = 0.0
         #: Figures of the next row of the log.
@@ -102,9 +94,6 @@ class Trainer(RoundTrainer):
             count = self.model.get_input_embeddings().num_embeddings
             ends = ["\n" in rollouts.stop.tokenizer.decode([index]) for index in range(count)]
             self.ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no card into checkpoints."""
 
     def complete_greedily(self, prompts: list[str]) -> list[list[int]]:
         """The most likely completion (token ids) of each prompt; in several processes each decodes a share of them."""

@@ -385,7 +385,7 @@ def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypa
         run(place, tmp_path, options, on_step=killing(13), on_warning=said.append)
     result = run(place, tmp_path, options, on_warning=again.append)
     assert (result.resumed, again) == (11, [])
-    assert sorted(result.warnings) == ["length", "start", "zero"]
+    assert sorted(result.warnings) == ["length", "zero"]
     assert sorted(result.warnings.values()) == sorted(said)
     assert "(100%): a legal expression whose value is not the target, as in '1 + 1'" in result.warnings["zero"]
 
@@ -401,7 +401,7 @@ def test_trl_fields_take_effect(place, tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_one_sentence(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(train.trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(tuning.trackers, "find_spec", lambda name: None)
     with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[wandb\]'"):
         run(place, tmp_path, replace(SMALL, report_to=("wandb",)))
     assert not (tmp_path / "checkpoints").exists()
