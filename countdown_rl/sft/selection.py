@@ -44,14 +44,14 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
             "--samples of each, or easier puzzles."
         )
     inputs = {f"eval-{index}" if index else "eval": result.manifest.as_input() for index, result in enumerate(read)}
-    rows = [row for chosen in kept for row in chosen]
+    rows, test = [row for chosen in kept for row in chosen], _test_puzzles(read)
     with artifacts.writing(out, "demonstrations", options=asdict(options), inputs=inputs) as draft:
         draft.facts |= {
             "read": len(samples),
             "correct": correct,
             "kept": len(rows),
             "puzzles": len(kept),
-            "test_puzzles": len({parse_row(right).identity for right, *_ in rows} & _test_puzzles(read)),
+            "test_puzzles": sum(parse_row(chosen[0][0]).identity in test for chosen in kept),
             "mean_tokens": sum(right["tokens"] for right, *_ in rows) / len(rows),
         }
         if options.pairs:

@@ -98,8 +98,9 @@ def test_puzzles_of_a_test_split_are_named(tmp_path, monkeypatch, capsys):
         if parse_row({"nums": [1, 2, n], "target": 9}).split == "test"
     )
     by_puzzle = evaluation(tmp_path / "a", ["1 + 2 + " + str(of_test["nums"][2]), RIGHT[0]], [PUZZLE, of_test])
-    by_file = evaluation(tmp_path / "b", RIGHT, file="test.jsonl")
-    for source, count in ((by_puzzle, "1 of 2 puzzles"), (by_file, "1 of 1 puzzle")):
+    answers = [RIGHT[0], "50 + 7 + 3"]
+    by_file = evaluation(tmp_path / "b", answers, [PUZZLE, PUZZLE | {"target": 60}], file="test.jsonl")
+    for source, count in ((by_puzzle, "1 of 2 puzzles"), (by_file, "2 of 2 puzzles")):
         assert status(monkeypatch, "collect", source, "--out", tmp_path / "out") == 0
         assert f"warning: {count}" in capsys.readouterr().err
     assert status(monkeypatch, "collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out") == 0
