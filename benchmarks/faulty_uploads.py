@@ -78,13 +78,13 @@ def main() -> None:
                     hub.fail(chance.choice(PLACES), times=chance.choice([1, 1, 2, 9]), **chance.choice(FAULTS))
                 with redirect_stdout(output), redirect_stderr(output):
                     try:
-                        push(folder, repo_id, log=print)
+                        push(folder, repo_id)
                         count["first_try"] += 1
                     except HubError as error:
                         print(error)
                         hub.faults.clear()
                         try:
-                            push(folder, repo_id, log=print)
+                            push(folder, repo_id)
                             count["second_try"] += 1
                         except HubError as again:
                             print(again)

@@ -1,6 +1,7 @@
 """Options of ``publish`` and ``publish-data``: what a release is made from, and its upload."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.errors import UsageError
@@ -47,6 +48,8 @@ class PublishOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_hub_id("--base-model", self.base_model)
+        if self.license_file and not Path(self.license_file).is_file():
+            raise UsageError(f"--license-file {self.license_file} is not a file.")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ _REFUSALS = {
 class Upload:
     """Result of an upload."""
 
-    repo_id: str
     url: str
     commit: str
     tag: str
@@ -108,7 +107,7 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     if options.public and info.private:
         api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
     url = f"{api.endpoint}/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
-    return Upload(repo_id, url, commit, tag, not options.public)
+    return Upload(url, commit, tag, not options.public)
 
 
 def _sentence(error: BaseException, repo_id: str) -> str | None:

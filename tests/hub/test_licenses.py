@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.errors import HubError
+from countdown_rl.errors import HubError, UsageError
 from countdown_rl.hub import licenses, release
 from countdown_rl.hub.config import PublishOptions
 
@@ -55,3 +55,5 @@ def test_the_text_of_a_licence_is_added(root):
     Path("terms.txt").write_text("Do as you like.\n")
     release.build(PublishOptions(model="merged", license="mit", license_file="terms.txt"), Path("release"))
     assert Path("release/LICENSE").read_text() == "Do as you like.\n"
+    with pytest.raises(UsageError, match="--license-file"):
+        PublishOptions(license_file="gone.txt")
