@@ -370,7 +370,7 @@ def record_on(root: Path, name: str, rows: list[Any]) -> None:
 
 def compared(root: Path) -> Path:
     names = ("adapter", "merged")
-    compare.compare({name: root / "eval" / name for name in names}, root / "eval" / "comparison")
+    compare.compare({name: [root / "eval" / name] for name in names}, root / "eval" / "comparison")
     return root / "eval" / "comparison"
 
 
