@@ -17,11 +17,15 @@ def report(
     result: Annotated[
         list[Path] | None, option("Directory of eval; repeatable.", show_default="all in RUN/eval")
     ] = None,
-    log: Annotated[Path | None, option("Log of train.", show_default="RUN/train/log.csv if present")] = None,
+    log: Annotated[
+        list[str] | None,
+        option("Log of train, or NAME=LOG,LOG,... for its seeds; repeatable.", show_default="RUN/train/log.csv"),
+    ] = None,
     demo: Annotated[
         Path | None, option("GGUF of the model, for demo.html beside the report.", show_default="RUN/gguf if present")
     ] = None,
     out: Annotated[Path, option("File to write.")] = Path("artifacts/report.html"),
+    figures: Annotated[Path | None, option("Directory for the training curves as SVG files.")] = None,
     transcripts: Annotated[int, option("Puzzles whose completions are shown.", min=0)] = 24,
     as_json: AsJson = False,
 ) -> None:
@@ -37,11 +41,14 @@ def report(
         countdown-rl report
         countdown-rl report --result artifacts/eval/adapter --out adapter.html
         countdown-rl report --demo artifacts/gguf
+        countdown-rl report --log grpo=42/log.csv,43/log.csv --log rloo/log.csv
+        countdown-rl report --log a/log.csv --log b/log.csv --figures figures
     """
     from countdown_rl.report import page
+    from countdown_rl.report.view import view
 
     try:
-        results, log = page.find(run, results=result or (), log=log)
+        results, runs = page.find(run, results=result or (), logs=log or ())
     except InputError as error:
         raise UsageError(str(error)) from None
     default = run / "gguf"
@@ -50,7 +57,10 @@ def report(
     page.check_path(out)
     if beside:
         page.check_path(beside, "demo")
-    text = page.text(results, log, transcripts=transcripts, demo=beside.name if beside else None)
+    content = view(results, runs, transcripts)
+    text = page.text(content, demo=beside.name if beside else None)
+    if figures:
+        page.save_figures(content["curves"], figures)
     if model and beside:
         from countdown_rl.models.load import silence_libraries
         from countdown_rl.report.demo import of_model
@@ -62,11 +72,11 @@ def report(
         "out": str(out),
         "bytes": size,
         "results": [path.as_posix() for path in results.values()],
-        "log": None if log is None else log.as_posix(),
+        "logs": {name: [path.as_posix() for path in paths] for name, paths in runs.items()},
         "demo": str(beside) if beside else None,
     }
-    names = ", ".join(results) + ("" if log else "; no training log")
-    view = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
+    names = ", ".join(results) + ("" if runs else "; no training log")
+    summary = Text.assemble((f"{out} ", "bold"), f"{size / 1000:,.0f} kB, {names}")
     if beside:
-        view.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")
-    console.result(values, as_json=as_json, view=view)
+        summary.append(f"\n{beside} ", "bold").append(f"{beside.stat().st_size / 1000:,.0f} kB, runs {model}")
+    console.result(values, as_json=as_json, view=summary)

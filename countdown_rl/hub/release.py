@@ -42,7 +42,8 @@ def build(options: PublishOptions, out: Path) -> Manifest:
         if options.license_file:
             (draft.path / LICENSE).write_bytes(Path(options.license_file).read_bytes())
         if release.log:
-            (draft.path / CURVES).write_text(charts.picture(trainlog.read(release.log)), "utf-8")
+            curves = charts.curves({"": [trainlog.read(release.log)]}, trained_on(release.chain))
+            (draft.path / CURVES).write_text(charts.picture(curves), "utf-8")
         if options.with_demo:
             (draft.path / demo.INDEX).write_text(_demo(release), "utf-8")
         (draft.path / CARD).write_text(model_card.render(release, with_demo=options.with_demo), "utf-8")

@@ -4,7 +4,7 @@ The page needs no network, script or font. Every figure in it is read from the a
 completions; the same artifacts give the same bytes.
 """
 
-import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,31 @@ from typing import Any
 from countdown_rl import artifacts, formatting
 from countdown_rl.artifacts import MADE_BY
 from countdown_rl.errors import ArtifactError
-from countdown_rl.evaluation import compare, results, tables
-from countdown_rl.report.view import view
+from countdown_rl.evaluation import compare, tables
+from countdown_rl.report import charts
+from countdown_rl.report.charts import Curve
 
 #: The beginning of every page; a file that begins otherwise is not overwritten.
 MARK = "<!doctype html>\n<!-- a {} of countdown-rl -->\n"
 
+#: Logs by the name of their run.
+Runs = dict[str, list[Path]]
 
-def find(root: Path, *, results: Sequence[Path] = (), log: Path | None = None) -> tuple[dict[str, Path], Path | None]:
-    """The evaluations by name, and the log, in *root*, where the pipeline writes them, unless others are given."""
+
+def find(root: Path, *, results: Sequence[Path] = (), logs: Sequence[str] = ()) -> tuple[dict[str, Path], Runs]:
+    """The evaluations by name, and the logs by run, in *root*, where the pipeline writes them, unless others are given.
+
+    Args:
+        logs: each a path, or ``NAME=PATH,PATH,...`` for the seeds of a run.
+    """
     default_log, directory = root / "train" / "log.csv", root / "eval"
-    if log is not None and not log.is_file():
-        raise ArtifactError(f"{log} does not exist; `{MADE_BY['adapter']}` writes it.")
+    runs = compare.by_setting(logs or ([str(default_log)] if default_log.is_file() else []))
+    if missing := [path for paths in runs.values() for path in paths if not path.is_file()]:
+        raise ArtifactError(f"{missing[0]} does not exist; `{MADE_BY['adapter']}` writes it.")
     paths = list(results) or sorted(path for path in directory.glob("*") if artifacts.peek(path) == "eval")
     if not paths:
         raise ArtifactError(f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one.")
-    return compare.by_name(paths), log or (default_log if default_log.is_file() else None)
+    return compare.by_name(paths), runs
 
 
 def check_path(out: Path, kind: str = "report") -> None:
@@ -45,27 +54,26 @@ def save(page: str, out: Path) -> int:
     """Write *page* at *out*, atomically, and return its size in bytes."""
     content = page.encode()
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    partial = out.with_name(f".{out.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(out)
     return len(content)
 
 
-def text(evaluations: Mapping[str, Path], log: Path | None, *, transcripts: int, demo: str | None = None) -> str:
-    """The HTML of the report about *evaluations* and the training *log*.
+def save_figures(curves: Sequence[Curve], directory: Path) -> None:
+    """Write each of *curves* as an SVG file named by its title into *directory*."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for curve in curves:
+        name = re.sub(r"[^a-z0-9]+", "-", curve.title.lower()).strip("-")
+        (directory / f"{name}.svg").write_text(charts.picture([curve]), "utf-8")
 
-    Args:
-        transcripts: the number of puzzles, from the first, whose completions are shown.
-        demo: name of the file of the demo beside it.
-    """
-    scored = {name: results.read(path) for name, path in evaluations.items()}
+
+def text(values: Mapping[str, Any], demo: str | None = None) -> str:
+    """The HTML of the report about *values*, see :func:`view.view`; *demo* is the file name of the demo beside it."""
     environment = formatting.html_templates()
     filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points)
     environment.filters |= {filter.__name__: filter for filter in filters} | {"leaves": _leaves, "value": _value}
-    html = environment.get_template("report/page.html.jinja").render(view(scored, log, transcripts), demo=demo)
+    html = environment.get_template("report/page.html.jinja").render(values, demo=demo)
     return MARK.format("report") + formatting.printable(html)
 
 

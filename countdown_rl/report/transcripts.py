@@ -1,6 +1,6 @@
 """Completions to read: a selection, in pieces with their equations checked, and their answers step by step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from countdown_rl.evaluation.results import Result
@@ -42,9 +42,3 @@ def changed(first: Result, last: Result) -> dict[str, Any] | None:
     lost = [pair for pair in pairs if pair[0]["correct"] and not pair[1]["correct"]]
     shown = [[tuple(map(annotated, pair)) for pair in side[:CHANGED]] for side in (won, lost)]
     return {"won": len(won), "lost": len(lost), "won_shown": shown[0], "lost_shown": shown[1]}
-
-
-def count_equations(samples: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """The number of equations in the completions, and of those that are right."""
-    kinds = [piece.kind for sample in samples for piece in pieces(sample["completion"])]
-    return kinds.count("right") + kinds.count("wrong"), kinds.count("right")

@@ -8,7 +8,7 @@ from typing import Any
 from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation import compare, diagnose, tables
+from countdown_rl.evaluation import compare, diagnose, results, tables
 from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
 from countdown_rl.report import charts, transcripts
 from countdown_rl.runlog import log as trainlog
@@ -19,14 +19,16 @@ from countdown_rl.tasks.task import REASONS
 Group = Mapping[str, Result]
 
 
-def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
-    """The values of the page about *scored* and the *training* log, with the completions of so many *puzzles*.
+def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]], puzzles: int) -> dict[str, Any]:
+    """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
 
     Models are in the order in which they are made from each other, else as given; then the floor, the
     teacher and the ceiling. Results on other puzzles, or decoded in another way, are in groups of their own, the
     largest first.
     """
-    log = trainlog.read(training) if training else []
+    scored = {name: results.read(path) for name, path in evaluations.items()}
+    logs = {path: trainlog.read(path) for paths in training.values() for path in paths}
+    runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
     last_ones = {"floor": 1, "teacher": 2, "ceiling": 3}
     order = {
         name: (last_ones.get(item.metrics["model"]["kind"], 0), len(_chain(item))) for name, item in scored.items()
@@ -38,6 +40,8 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
     chain, task = _chain(last), task_of(last.metrics)
     tables = [_table(group) for group in groups]
     rows = {row["name"]: row for row in tables[0]["rows"]}
+    own = next((path for path in logs if trainlog.is_log_of(path, chain)), None)
+    log = logs[own or next(iter(logs))] if logs else []
     return {
         "version": __version__,
         "origin": artifacts.origin(chain).name,
@@ -47,9 +51,8 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "first": rows[names[0]],
         "last": rows[names[-1]],
         "log": log,
-        "curves": charts.curves(log) if log else [],
-        "window": charts.window(log) if log else 0,
-        "stride": charts.stride(log) if log else 0,
+        "runs": runs,
+        "curves": charts.curves(runs, task) if log else [],
         "seconds": seconds(log),
         "puzzles": min(puzzles, first.metrics["n"]),
         "transcripts": {
@@ -59,7 +62,8 @@ def view(scored: Group, training: Path | None, puzzles: int) -> dict[str, Any]:
         "lost": {name: diagnose.causes(main[name]) for name in dict.fromkeys((names[0], names[-1]))},
         "shapes": diagnose.shapes(last),
         "chain": [(link, _summary(link)) for link in chain],
-        "other_log": training is not None and not trainlog.is_log_of(training, chain),
+        "other_log": logs and own is None,
+        "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),
         "altered": artifacts.altered(last.manifest.inputs["model"]),
         "versions": last.manifest.versions,
         "reasons": {**REASONS, **task.reasons},
@@ -113,7 +117,6 @@ def _table(group: Group) -> dict[str, Any]:
     return {
         "rows": rows,
         "models": models,
-        "n": rows[0]["n"],
         "samples": models[0]["completions"] // rows[0]["n"],
         "data": values["data"],
         "terms": tables.conditions(values),
@@ -125,14 +128,13 @@ def _table(group: Group) -> dict[str, Any]:
 
 def _details(evaluation: Result) -> dict[str, Any]:
     """The cells of a row that a comparison does not have."""
-    model, samples = evaluation.metrics["model"], evaluation.samples
+    model = evaluation.metrics["model"]
     baseline = task_of(evaluation.metrics).baselines.get(model["source"])
     return {
         "bound": is_baseline(evaluation.metrics),
         "about": baseline.about if baseline else f"{model['source']}, held as {evaluation.metrics['precision']}",
         "metrics": evaluation.metrics,
-        "completions": len(samples),
-        "equations": None if is_baseline(evaluation.metrics) else transcripts.count_equations(samples),
+        "completions": len(evaluation.samples),
     }
 
 

@@ -1,6 +1,7 @@
 """Training curves as SVG: every measured quantity, all points inside, the same bytes for the same log."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ from countdown_rl.errors import InputError
 from countdown_rl.report import charts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
+from countdown_rl.tasks.countdown import TASK
 
 
 def steps(count: int, **values) -> list[StepRow]:
@@ -19,26 +21,60 @@ def steps(count: int, **values) -> list[StepRow]:
     return [StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
 
 
+def curves(*rows: list[StepRow]) -> list[charts.Curve]:
+    return charts.curves({f"run {index}": [log] for index, log in enumerate(rows)}, TASK)
+
+
 def test_unmeasured_quantities_have_no_chart():
-    drawn = charts.curves(steps(5))
-    assert "KL from the initial model" not in [curve.title for curve in drawn]
-    assert [curve.title for curve in charts.curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
-    assert drawn[0].title == "Share solved"
-    assert len(charts.curves(steps(1))[0].svg) > 0
+    assert "KL from the initial model" not in [curve.title for curve in curves(steps(5))]
+    assert [curve.title for curve in curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
+    assert curves(steps(5))[0].title == "Completions"
+    assert curves(steps(5, eval_correct=0.4))[0].change == "40.0% → 40.0%"
+    assert len(curves(steps(1))[0].content) > 0
 
 
-def test_groups_have_charts_of_their_own():
-    drawn = charts.curves(steps(5, groups={"correct_numbers_3": 0.5, "correct_needs_mul-div": None}))
-    assert [curve.subtitle for curve in drawn if curve.title == "Share solved"][1:] == ["numbers 3"]
+def test_a_reward_equal_to_the_share_solved_has_no_chart_of_its_own():
+    assert "Reward" in [curve.title for curve in curves(steps(5))]
+    rows = [replace(row, reward=row.correct) for row in steps(5)]
+    assert "Reward" not in [curve.title for curve in curves(rows)]
 
 
-def test_markup_in_the_name_of_a_group_is_text(tmp_path):
+def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
+    groups = {"correct_numbers_3": 1.0, "correct_numbers_4": 0.5, "correct_needs_mul-div": None}
+    first = curves(steps(5, groups=groups))[0]
+    assert first.title == "Solved by count of numbers"
+    assert re.findall(r"<text x[^>]*>([^<]*)</text>", first.content) == [
+        "3 numbers 100.0% → 100.0%",
+        "4 numbers 50.0% → 50.0%",
+    ]
+
+
+def test_several_runs_have_a_line_each_in_a_chart_for_each_quantity():
+    drawn = curves(steps(5, groups={"correct_numbers_3": 1.0, "correct_numbers_4": 0.5}), steps(9))
+    assert [curve.title for curve in drawn][:4] == ["3 numbers", "4 numbers", "Solved", "Format kept"]
+    assert ["run 1" in curve.content for curve in drawn][:4] == [False, False, True, True]
+
+
+def test_seeds_are_drawn_as_their_mean_with_their_range():
+    seeds = [steps(9, entropy=entropy) for entropy in (1.0, 2.0, 6.0)]
+    drawn = {curve.title: curve for curve in charts.curves({"": seeds}, TASK)}
+    assert drawn["Entropy"].change == "3 → 3"
+    assert 'class="raw' not in drawn["Entropy"].content
+    heights = re.findall(r" ([\d.]+)(?=[LZ])", re.search(r'class="range c0" d="([^"]*)"', drawn["Entropy"].content)[1])
+    assert len(set(heights)) == 2  # of the least and the greatest
+    shorter = charts.curves({"": [steps(9), steps(6)]}, TASK)[0].content
+    assert shorter.count(">6</text>") == 1  # the steps that both have
+
+
+def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
     name = 'correct_needs_"><script>alert(1)</script>'
-    rows = steps(5, groups={name: 0.5})
-    picture = charts.picture(rows)
-    assert "<script>" not in picture
-    assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
-    assert all("<script>" not in curve.svg for curve in charts.curves(rows))
+    rows = steps(5, groups={name: 0.5, "correct_needs_mul-div": 0.5})
+    for drawn in (curves(rows), charts.curves({name: [rows], "b": [rows]}, TASK)):
+        picture = charts.picture(drawn)
+        assert "&lt;script&gt;" in picture
+        assert "<script>" not in picture
+        assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
+        assert all("<script>" not in curve.content + curve.readouts for curve in drawn)
     trainlog.write(tmp_path / "log.csv", rows)
     with pytest.raises(InputError, match="script"):
         trainlog.read(tmp_path / "log.csv")
@@ -46,24 +82,23 @@ def test_markup_in_the_name_of_a_group_is_text(tmp_path):
 
 @pytest.mark.parametrize("rows", [steps(1), steps(2, entropy=None), steps(300, groups={"correct_needs_add-sub": 0.5})])
 def test_the_picture_is_one_well_formed_file_with_every_chart(rows):
-    picture = charts.picture(rows)
-    assert picture == charts.picture(rows)
+    picture = charts.picture(curves(rows))
+    assert picture == charts.picture(curves(rows))
     root = ElementTree.fromstring(picture)
-    inner = root.findall("{*}svg")
-    assert len(inner) == len(charts.curves(rows))
-    height = float(root.get("viewBox").split()[3])
-    assert all(0 <= float(part.get("y")) <= height - charts.HEIGHT for part in inner)
+    assert len(root.findall("{*}g")) == len(curves(rows))
     assert 'class="stop"' not in picture
-    assert picture != charts.picture(steps(7))
+    assert picture != charts.picture(curves(steps(7)))
+    assert ElementTree.fromstring(charts.picture(curves(rows)[:1])).get("viewBox").startswith(f"0 0 {charts.WIDTH} ")
 
 
 def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():
-    (curve, *_) = charts.curves(steps(5_000))
-    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw" d="([^"]*)"', curve.svg)[1])
+    drawn = curves([replace(row, entropy=row.correct) for row in steps(5_000)])
+    (curve,) = (curve for curve in drawn if curve.title == "Entropy")
+    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw c0" d="([^"]*)"', curve.content)[1])
     assert 100 < len(points) <= charts.POINTS
     assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
     assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)
-    assert curve.svg.count('class="stop"') <= charts.READOUTS
+    assert curve.readouts.count('class="stop"') <= charts.READOUTS
     assert points[-1] == (f"{charts.WIDTH - charts.RIGHT:.1f}", f"{charts.TOP:.1f}")
 
 

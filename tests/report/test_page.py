@@ -14,7 +14,7 @@ from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation import results
 from countdown_rl.report import page as report
-from countdown_rl.report.view import seconds
+from countdown_rl.report.view import seconds, view
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.tasks.registry import parse_row
@@ -40,7 +40,15 @@ VOID = {"meta", "br", "input", "link", "img", "rect", "path", "circle", "line"}
 
 def chained(*kinds: str) -> dict:
     """The manifest input of the last of *kinds*, each made from the one before it, all from data."""
-    options = {"n": 50_000, "seed": 42, "steps": 3, "format": "nf4", "deep": {"a": {"b": 1}}, "none": None}
+    options = {
+        "n": 50_000,
+        "seed": 42,
+        "steps": 3,
+        "format": "nf4",
+        "deep": {"a": {"b": 1}},
+        "none": None,
+        "curriculum": True,
+    }
     entry = {"data": Manifest("data", options).as_input()}
     for kind in kinds:
         facts = {"steps": 3, "reward_first": 0.5, "reward_best": 0.5} if kind == "adapter" else {}
@@ -100,7 +108,7 @@ def run(tmp_path, monkeypatch):
 
 
 def page(root=Path("artifacts"), transcripts=12, **sources) -> str:
-    return report.text(*report.find(root, **sources), transcripts=transcripts)
+    return report.text(view(*report.find(root, **sources), transcripts))
 
 
 class Tree(HTMLParser):
@@ -183,7 +191,7 @@ def test_figures_are_those_of_the_metrics(run):
         row = re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
         shown = {key: json.loads(value) for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)}
         low, high = metrics["interval"]
-        assert shown == {key: metrics[key] for key in ("accuracy", "n", "format", "mean_tokens")} | {
+        assert shown == {key: metrics[key] for key in ("accuracy", "format")} | {
             "low": low,
             "high": high,
         }
@@ -211,11 +219,11 @@ def test_pass_at_k_tokens_solutions_and_refusals_are_those_of_the_metrics(tmp_pa
     def values(pattern: str) -> list[float]:
         return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, shown, re.S)[1])]
 
-    passes = [metrics["pass_at"][k]["share"] for k in ("1", "2")]
-    assert values(r'<tr data-pass="base">(.*?)</tr>') == [*passes, metrics["majority"]["share"]]
-    tokens = metrics["tokens"]
-    kept = [tokens[key] for key in ("median", "p95", "mean_right", "mean_wrong", "per_right_answer")]
-    assert values(r'<tr data-tokens="base">(.*?)</tr>') == [metrics["mean_tokens"], *kept, metrics["truncated"]]
+    assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]]
+    assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]]
+    assert 'data-pass="1"' not in shown  # the accuracy
+    for key in ("mean_tokens", "median", "p95", "mean_right", "mean_wrong", "per_right_answer", "truncated"):
+        assert values(rf'<tr data-tokens="{key}">(.*?)</tr>') == [(metrics | metrics["tokens"])[key]]
     kinds = dict(re.findall(r'data-kind="([^"]*)">.*?<data value="([^"]*)"', shown, re.S))
     for kind, share in {"no solution": "0", "1 solution": "1", "2-4 solutions": "2-4"}.items():
         assert json.loads(kinds[kind]) == metrics["groups"]["solutions"][share]["accuracy"]
@@ -231,7 +239,8 @@ def test_paired_differences_are_those_of_a_comparison(run):
         cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
         for key in ("against_first", "against_previous"):
             change = row[key]
-            assert f"{tables.points(change)}<small>p {change['p']:.2g}, {change['won']} won" in cells
+            cell = f"{tables.points(change)}<small>p {change['p']:.2g}, {change['won']} won"
+            assert cells.count(cell) == 1  # the second model's two differences are one
     assert "merged wins 4 puzzles and loses 0." in text
 
 
@@ -268,7 +277,8 @@ def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(ru
     rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
     assert rows == [["base", "adapter", "merged"], ["sampled", "floor"], ["five"]]
     assert "pass@2" in text
-    assert text.count("On other puzzles, or decoded in another way") == 2
+    folded = re.findall(r'<details class="fold card"><summary><b>([^<]*)</b><span>([^<]*)</span>', text)
+    assert folded == [("The same puzzles, decoded in another way", "sampled 50.0%"), ("Other puzzles", "five 66.7%")]
 
 
 def test_of_several_completions_the_first_is_shown_and_no_changes_are_listed(tmp_path):
@@ -313,8 +323,8 @@ def test_faults_are_listed_with_the_points_they_cost(run):
     rows = dict(re.findall(r'<tr data-cause="([^"]*)">(.*?)</tr>', text))
     # All seven wrong completions of base and three of adapter have one false equation; one is cut off.
     cells = {cause: re.findall("<td>(.*?)</td>", row) for cause, row in rows.items()}
-    assert cells["wrong -"][1::2] == ["7", "3"]
-    assert cells["token limit"] == ["0.0", "0", "8.3", "1"]
+    assert [cell.partition("in ")[2] for cell in cells["wrong -"]] == ["7</small>", "3</small>"]
+    assert cells["token limit"] == ["0.0<small>in 0</small>", "8.3<small>in 1</small>"]
     assert "token limit (at most)" in text
 
 
@@ -337,12 +347,12 @@ def test_a_log_of_another_run_and_an_altered_manifest_are_reported(run):
 def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritten(run, tmp_path):
     def write(out, **sources):
         report.check_path(Path(out))
-        return report.save(report.text(*report.find(run, **sources), transcripts=2), Path(out))
+        return report.save(report.text(view(*report.find(run, **sources), 2)), Path(out))
 
     with pytest.raises(ArtifactError, match="nothing/eval holds no evaluation; `countdown-rl eval` makes one"):
         report.find(Path("nothing"))
     with pytest.raises(ArtifactError, match=r"no\.csv does not exist"):
-        report.find(run, log=Path("no.csv"))
+        report.find(run, logs=["no.csv"])
     with pytest.raises(InputError, match="given twice"):
         report.find(run, results=[run / "eval" / "base", run / "eval" / "base"])
     with pytest.raises(ArtifactError, match="is a directory; give --out a file"):
@@ -380,7 +390,7 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
         "out": "artifacts/report.html",
         "bytes": (run / "report.html").stat().st_size,
         "results": [f"artifacts/eval/{name}" for name in ("adapter", "base", "merged")],
-        "log": "artifacts/train/log.csv",
+        "logs": {"log.csv": ["artifacts/train/log.csv"]},
         "demo": None,
     }
     assert command(monkeypatch, "--result", "artifacts/eval/base", "--out", "page.html") == 0
@@ -412,3 +422,40 @@ def test_the_time_of_the_training_is_told(run):
 def test_training_seconds_count_every_step():
     log = trainlog.thinned(steps(10, seconds=2.0), 4)
     assert seconds(log) == 20
+
+
+def test_sections_and_their_links_have_the_same_order(run):
+    text = page()
+    assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text)
+    assert re.findall(r'<section id="([^"]*)"', text)[:2] == ["results", "training"]
+
+
+def test_panels_about_few_puzzles_are_folded(tmp_path):
+    rows = [row | {"id": f"{row['id']}-{copy}"} for row in ROWS for copy in range(2)]
+    rows[0] |= {"nums": [1, 2, 3, 4, 5]}
+    write_eval(tmp_path / "eval" / "base", "+" * 24, rows=rows)
+    text = page(tmp_path)
+    folded = re.findall(r'<details class="few"><summary>(.*?)</summary>(.*?)</details>', text, re.S)
+    assert "5 numbers" in folded[0][0]
+    assert 'data-kind="5 numbers"' in folded[0][1]
+    assert text.count('data-kind="5 numbers"') == 1
+
+
+def test_a_curriculum_is_explained_where_the_log_is_of_that_run(run):
+    assert "A curriculum is on" in page()
+    trainlog.write(run / "train" / "log.csv", steps(4))
+    assert "A curriculum is on" not in page()
+
+
+def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsys):
+    for seed in range(3):
+        trainlog.write(Path(f"{seed}.csv"), steps(9, reward=seed, eval_correct=seed / 10))
+    names = ["--log", "grpo=0.csv,1.csv", "--log", "2.csv", "--figures", "figures"]
+    assert command(monkeypatch, "--json", *names) == 0
+    assert json.loads(capsys.readouterr().out)["logs"] == {"grpo": ["0.csv", "1.csv"], "2.csv": ["2.csv"]}
+    text = Path("artifacts/report.html").read_text()
+    assert "grpo 5.0% → 5.0%" in text
+    assert "2.csv 20.0% → 20.0%" in text
+    assert "None of these logs is" in text
+    assert (Path("figures") / "validation-accuracy.svg").read_text().count('<path class="range ') == 1
+    assert len(list(Path("figures").iterdir())) == text.count("<figure")

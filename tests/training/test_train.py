@@ -21,7 +21,7 @@ from countdown_rl.models import chat_template
 from countdown_rl.report import charts
 from countdown_rl.runlog import checkpoints, diagnostics, log
 from countdown_rl.sft import tuning
-from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.countdown import TASK, CountdownRow
 from countdown_rl.training import callbacks, curriculum, dynamic_sampling, prepare, train
 from countdown_rl.training.config import TrainOptions
 from tests.support import four_bit, tiny_llama
@@ -446,7 +446,7 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
     assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
     weights = "adapter_model.safetensors"
     assert files(tmp_path / "adapter")[weights] == files(unbroken.out)[weights]
-    assert "of validation puzzles, greedy" in [curve.subtitle for curve in charts.curves(rows)]
+    assert charts.curves({"": [rows]}, TASK)[0].title == "Validation accuracy"
 
 
 def greedy_shares(monkeypatch, shares):
