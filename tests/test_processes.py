@@ -135,9 +135,9 @@ def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
     assert not {"WORLD_SIZE", "RANK"} & set(os.environ)
 
 
-def refusal(monkeypatch, capsys, *words):
-    """The sentence with which ``train`` refuses *words* as wrong usage."""
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", "train", *words])
+def refusal(monkeypatch, capsys, *words, command="train"):
+    """The sentence with which a command refuses *words* as wrong usage."""
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", command, *words])
     with pytest.raises(SystemExit) as left:
         main.main()
     assert left.value.code == 2
@@ -149,10 +149,11 @@ def test_more_processes_than_gpus_are_refused(monkeypatch, capsys):
     assert "this machine has 2 GPUs" in refusal(monkeypatch, capsys, "--processes", "4")
 
 
-def test_another_number_of_processes_than_the_environment_has_is_refused(monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["sft", "train"])
+def test_another_number_of_processes_than_the_environment_has_is_refused(monkeypatch, capsys, command):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
-    assert "leave --processes out" in refusal(monkeypatch, capsys, "--processes", "2")
+    assert "leave --processes out" in refusal(monkeypatch, capsys, "--processes", "2", command=command)
 
 
 def test_completions_are_divided_into_whole_micro_batches():
