@@ -2,7 +2,7 @@
 
 from typing import Any
 
-PRIVATE = ("transformers.PreTrainedModel._keep_in_fp32_modules",)
+PRIVATE = ("transformers.PreTrainedModel._keep_in_fp32_modules", "transformers.PreTrainedConfig._attn_implementation")
 
 
 def modules_left_in_16_bits(model: Any) -> list[str]:
@@ -14,3 +14,8 @@ def modules_left_in_16_bits(model: Any) -> list[str]:
     from transformers.quantizers.base import HfQuantizer
 
     return list(HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules))
+
+
+def attention_of(model: Any) -> str:
+    """Return the name of the attention of *model*, such as ``sdpa``; ``set_attn_implementation`` sets it in public."""
+    return str(model.config._attn_implementation)

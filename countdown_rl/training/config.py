@@ -82,6 +82,9 @@ class TrainOptions(TuningOptions):
     ] = 1
     num_iterations: Annotated[int, option("GRPO iterations per batch (mu).", BATCH, min=1)] = 1
     curriculum: Annotated[bool, option("Sample more of the kinds of puzzles solved sometimes.", BATCH)] = False
+    share_prompts: Annotated[
+        bool, option("Compute the prompt of a group once in the loss: faster where completions are short.", BATCH)
+    ] = False
     dynamic_sampling: Annotated[
         bool, option("Draw groups again that are all right or all wrong, as in DAPO.", BATCH)
     ] = False

@@ -18,7 +18,7 @@ from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.sft import tuning
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import memory, rewards, trl_config
+from countdown_rl.training import memory, rewards, shared_prompts, trl_config
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.memory import Estimate
@@ -132,6 +132,8 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     precision = "nf4" if options.precision == "auto" and quantized else options.precision
     dimensions = shape.ModelShape.of(config)
     longest = check_prompts(tokenizer, dimensions.context_length, rows, options, validation)
+    if options.share_prompts:
+        shared_prompts.check(skeleton)
     loaded = load.Loaded(skeleton, tokenizer, light, precision, device, "skeleton")
     trl_config.grpo_config(options, loaded, list(weights.values()), run.checkpoints)  # TRL refuses some values
     rank = options.lora_r

@@ -19,12 +19,14 @@ The loss of a micro-batch and its gradient are TRL's. The differences, beside th
   most;
 * the baseline may be that of RLOO;
 * groups that are all right or all wrong may be drawn again;
+* the prompt of a group may be computed once, see :mod:`countdown_rl.training.shared_prompts`;
 * the seconds of generation, rewards and loss are logged.
 """
 
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ from countdown_rl.errors import UsageError
 from countdown_rl.training import advantages
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.rollouts import Example, Rollouts
+from countdown_rl.training.shared_prompts import SharedPrompts
 from countdown_rl.training.trl_internals import Batch, RoundTrainer
 
 #: Losses that sum over the tokens of a step and divide by their number, and those of them that are by token alone.
@@ -85,6 +88,7 @@ class Trainer(RoundTrainer):
         self.options, self.rollouts = options, rollouts
         self.rewards = [TimedReward(function) for function in reward_funcs]
         super().__init__(reward_funcs=self.rewards, rollout_func=rollouts, **kwargs)
+        self.shared = SharedPrompts(self.model) if options.share_prompts else None
         self.eos_token_ids = sorted(rollouts.stop.ids)
         self.loss_seconds = 0.0
         #: Figures of the next row of the log.
@@ -186,7 +190,9 @@ class Trainer(RoundTrainer):
         parts: list[Tensor] = []
         for update in order.tensor_split(updates):
             if self.sums_over_rows:
-                rank = (live[update].long() * (lengths.max() + 1) + lengths[update]).cpu()
+                rank = live[update].long().cpu()
+                if not self.shared:  # which keeps the completions of a prompt together
+                    rank = rank * (lengths.max() + 1).cpu() + lengths[update].cpu()
                 update = update[rank.argsort(descending=True, stable=True)]  # the live ones first, the longest of all
             parts.extend(update.split(size))
         counts = self._equal_counts([int(live[rows].sum()) for rows in parts])
@@ -231,7 +237,9 @@ class Trainer(RoundTrainer):
         if len(inputs["advantages"]) == 0:
             # A gradient of zero for all: the optimiser leaves out parameters without one.
             return sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad) * 0.0
-        return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
+        packing = self.shared.packed(inputs["prompt_ids"].shape[1]) if self.shared else nullcontext()
+        with packing:
+            return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
 
 
 def _selected(batch: Batch, rows: Tensor) -> Batch:

@@ -65,6 +65,9 @@ COMBINATIONS = {
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     "rloo": {"baseline": "leave-one-out", "scale_rewards": "none"},
     "entropy": {"trl": ("entropy_coef=0.1",)},
+    "shared prompts": {"share_prompts": True},
+    "shared prompts, KL": {"share_prompts": True, "beta": 0.02},
+    "shared prompts, discount": {"share_prompts": True, "discount": 0.9, "scale_rewards": "none"},
 }
 
 
@@ -117,6 +120,9 @@ def round_of(trainer, options):
         "advantages": over_the_mean.flatten(),
         "num_items_in_batch": mask.sum(),
     }
+    if options.share_prompts:
+        for name in ("prompt_ids", "prompt_mask"):
+            batch[name] = batch[name][[0, 0, 0, 0, 4, 4, 4, 4]]
     if options.beta:
         batch["ref_per_token_logps"] = logps
     if options.num_iterations > 1:
