@@ -35,7 +35,7 @@ def quantize(
     Examples:
         countdown-rl quantize --model artifacts/merged --out artifacts/quantized
         countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4
-        countdown-rl quantize --format gguf --gguf-type q4_0
+        countdown-rl quantize --format gguf --gguf-type q4_k_m
     """
     from countdown_rl.export import quantize as quantization
     from countdown_rl.models import load, reference

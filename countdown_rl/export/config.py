@@ -28,4 +28,6 @@ class QuantizeOptions(Options):
     format: Annotated[
         Literal["nf4", "gguf", "w4a16"], option("nf4: transformers; gguf: llama.cpp, Ollama; w4a16: vLLM; see above.")
     ] = "nf4"
-    gguf_type: Annotated[Literal["f16", "q8_0", "q4_0"], option("Type of the GGUF weights.")] = "q8_0"
+    gguf_type: Annotated[
+        Literal["f16", "q8_0", "q4_0", "q4_k_m"], option("Type of the GGUF weights; q4_k_m needs the llama-cpp extra.")
+    ] = "q8_0"

@@ -1,12 +1,15 @@
 """Export to one GGUF file, for llama.cpp and programs built on it (llama-cli, Ollama, LM Studio).
 
-Values are quantized by the ``gguf`` package of llama.cpp. The type of each tensor follows ``llama-quantize``: norms in
-f32, the output head finer than the rest, and f16 for rows that a type cannot hold.
+Values are quantized by llama.cpp's ``gguf`` package (f16, q8_0, q4_0) and, for k-quants, by the ggml library itself
+(``libggml-python``). The type of each tensor follows ``llama-quantize``: the q4_k_m mixture, norms in f32, and the
+same fallback types for rows that a type cannot hold.
 """
 
+import ctypes
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,9 @@ from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.shape import ModelShape, read_config
 
 #: The type of most tensors of each ``--gguf-type``.
-_MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
+_MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": Type.Q4_K}
+#: The types that llama-quantize uses where a row is not a multiple of the type's block.
+_FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
 
 #: transformers' names of supported architectures, and GGUF's.
 ARCHITECTURES = {
@@ -65,7 +70,7 @@ def write(
         The number of tensors of each type.
 
     Raises:
-        ModelError: GGUF does not support the model.
+        ModelError: GGUF does not support the model, or *kind* needs a library that is not installed.
     """
     config = read_config(directory)
     arch = ARCHITECTURES.get(config.model_type)
@@ -74,6 +79,8 @@ def write(
             f"GGUF export supports {', '.join(ARCHITECTURES)}, and this model is {config.model_type}; "
             "convert it with llama.cpp's convert_hf_to_gguf.py."
         )
+    if kind == "q4_k_m":
+        _ggml()
     shape = ModelShape.of(config)
     tensors = _plan(source, shape, arch, kind, tied=config.tie_word_embeddings)
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[arch])
@@ -135,16 +142,31 @@ def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: 
         name = names.get_name(original, try_suffixes=(".weight", ".bias"))
         if name is None:
             raise ModelError(f"GGUF has no name for {original}, so this model cannot be written as GGUF.")
-        type = Type.F32 if len(spec.shape) < 2 else _MAIN_TYPES[kind]
-        if kind == "q4_0" and (name.startswith("output.") or (tied and name.startswith("token_embd."))):
-            type = Type.Q8_0  # logits lose most; llama-quantize uses Q6_K, which the gguf package does not write
-        if spec.shape[-1] % gguf.GGML_QUANT_SIZES[type][0]:
-            type = Type.F16
+        type = Type.F32 if len(spec.shape) < 2 else _type(name, kind, shape.num_layers, tied)
         heads = 0
         if arch in _INTERLEAVED:
             heads = shape.num_heads if ".attn_q." in name else shape.num_kv_heads if ".attn_k." in name else 0
-        plan[original] = _Tensor(name, type, tuple(spec.shape), heads)
+        plan[original] = _Tensor(name, _type_for_rows(type, spec.shape[-1]), tuple(spec.shape), heads)
     return plan
+
+
+def _type(name: str, kind: str, layers: int, tied: bool) -> Type:
+    """The type that llama-quantize gives the matrix called *name* in the mixture *kind*."""
+    if name.startswith("output.") or (tied and name.startswith("token_embd.")):
+        # Logits lose most. llama-quantize uses Q6_K for q4_0 too; Q8_0 needs no other library.
+        return {"q4_k_m": Type.Q6_K, "q4_0": Type.Q8_0}.get(kind, _MAIN_TYPES[kind])
+    if kind == "q4_k_m" and (".attn_v." in name or ".ffn_down." in name):
+        layer, eighth = int(name.split(".")[1]), layers // 8
+        if layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2:
+            return Type.Q6_K
+    return _MAIN_TYPES[kind]
+
+
+def _type_for_rows(type: Type, width: int) -> Type:
+    """*type*, or where rows of *width* are not a multiple of its block, its fallback, or else f16."""
+    if width % gguf.GGML_QUANT_SIZES[type][0]:
+        type = _FALLBACK.get(type, Type.F16)
+    return Type.F16 if width % gguf.GGML_QUANT_SIZES[type][0] else type
 
 
 def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
@@ -154,7 +176,38 @@ def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
     if weight.dim() < 2:
         return weight.float().numpy()
     rows = max(1, _CHUNK // weight.shape[1])
-    return np.concatenate([gguf.quantize(chunk.float().numpy(), tensor.type) for chunk in weight.split(rows)])
+    return np.concatenate([_quantize(chunk.float().numpy(), tensor.type) for chunk in weight.split(rows)])
+
+
+def _quantize(values: np.ndarray, type: Type) -> np.ndarray:
+    if type not in (Type.Q4_K, Type.Q6_K):
+        return gguf.quantize(values, type)
+    values = np.ascontiguousarray(values)
+    out = np.empty(gguf.quant_shape_to_byte_shape(values.shape, type), np.uint8)
+    source, target = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), out.ctypes.data_as(ctypes.c_void_p)
+    written = _ggml().ggml_quantize_chunk(int(type), source, target, 0, *values.shape, None)
+    if written != out.nbytes:
+        raise ModelError(f"ggml wrote {written} bytes instead of {out.nbytes}; update libggml-python.")
+    return out
+
+
+@cache
+def _ggml() -> ctypes.CDLL:
+    """The ggml library in the wheel ``libggml-python``."""
+    try:
+        import libggml
+    except ImportError as error:
+        raise ModelError(
+            "q4_k_m needs the ggml library: `pip install 'countdown-rl[llama-cpp]'`, or give --gguf-type q8_0 or q4_0."
+        ) from error
+    package = Path(libggml.__file__).parent
+    library = ctypes.CDLL(str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib")))
+    library.ggml_quantize_chunk.restype = ctypes.c_size_t
+    library.ggml_quantize_chunk.argtypes = [
+        *(ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p),
+        *(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
+    ]
+    return library
 
 
 def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
