@@ -1,7 +1,7 @@
 """The demo: one self-contained HTML page on which a model solves the puzzles that a reader types.
 
-The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly, and loads them when the reader starts
-a search. It opens from disk and needs no network. Prompt and greedy decoding are those of an evaluation, and the answer
+The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It solves an example at once unless the
+model is large, opens from disk and needs no network. Prompt and greedy decoding are those of an evaluation, and the answer
 is graded in exact fractions by the rules of the grader. The same model gives the same bytes.
 """
 

@@ -71,7 +71,7 @@ def test_the_page_holds_model_and_runtime_and_refers_to_nothing_outside(tiny):
 
 
 def test_the_prompt_is_that_of_the_tokenizer(tiny):
-    match = re.search(r"const PROMPT = (\[.*?\]), SIZES", demo.of_model(tiny))
+    match = re.search(r"const PROMPT = (\[.*?\]), [A-Z]+ =", demo.of_model(tiny))
     assert match
     head, between, tail = json.loads(match[1])
     row = CountdownRow({"nums": [3, 7, 50], "target": 46})
@@ -132,20 +132,21 @@ def shipped(offline: browser.Browser, tmp_path_factory: pytest.TempPathFactory) 
     quantize.quantize_model(reference.resolve("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf"))
     (root / "demo.html").write_text(demo.of_model(root / "gguf"))
     offline.open(root / "demo.html")
+    offline.run(IDLE)  # the example
     return root / "demo.html"
 
 
 @pytest.mark.slow
-def test_the_page_answers_within_three_seconds_of_the_button_without_a_network(shipped, offline):
-    clicked = """new Promise(done => {
-        const start = performance.now();
-        new MutationObserver(() => $("text").textContent.length > 7 && done(performance.now() - start))
-            .observe($("text"), {childList: true});
-        $("search").click();
+def test_the_page_solves_an_example_within_three_seconds_without_a_network(shipped, offline):
+    shown = """new Promise(done => {
+        const start = performance.now(), wait = () =>
+            $("text").textContent.length > 7 ? done(performance.now() - start) : setTimeout(wait, 10);
+        wait();
     })"""
-    times = [offline.run(clicked)]
-    offline.open(shipped)  # once more, for a machine that is busy
-    times.append(offline.run(clicked))
+    times = []
+    for _ in range(2):  # once more, for a machine that is busy
+        offline.open(shipped)
+        times.append(offline.run(shown))
     assert min(times) < 3000
     offline.run(IDLE)
     assert offline.run("$('verdict').textContent")[0] in "✓✗"
@@ -198,6 +199,7 @@ def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(off
     quantize.quantize_model(reference.resolve(str(MERGED)), tmp_path / "gguf", QuantizeOptions(format="gguf"))
     (tmp_path / "demo.html").write_text(demo.of_model(tmp_path / "gguf"))
     offline.open(tmp_path / "demo.html")
+    offline.run(IDLE)
     gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")
     rows = [CountdownRow(json.loads(line)) for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()]
     engine = LlamaCpp(reference.resolve(str(tmp_path / "gguf")), Decoding(demo.MAX_TOKENS, 0.0, 1.0, 0), threads=1)
