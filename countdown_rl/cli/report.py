@@ -41,11 +41,9 @@ def report(
         countdown-rl report
         countdown-rl report --result artifacts/eval/adapter --out adapter.html
         countdown-rl report --demo artifacts/gguf
-        countdown-rl report --log grpo=42/log.csv,43/log.csv --log rloo/log.csv
-        countdown-rl report --log a/log.csv --log b/log.csv --figures figures
+        countdown-rl report --log grpo=a.csv,b.csv --log c.csv --figures figures
     """
-    from countdown_rl.report import page
-    from countdown_rl.report.view import view
+    from countdown_rl.report import page, view
 
     try:
         results, runs = page.find(run, results=result or (), logs=log or ())
@@ -57,7 +55,7 @@ def report(
     page.check_path(out)
     if beside:
         page.check_path(beside, "demo")
-    content = view(results, runs, transcripts)
+    content = view.view(results, runs, transcripts)
     text = page.text(content, demo=beside.name if beside else None)
     if figures:
         page.save_figures(content["curves"], figures)
