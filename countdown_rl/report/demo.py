@@ -1,8 +1,8 @@
 """The demo: one self-contained HTML page on which a model solves the puzzles that a reader types.
 
-The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It solves an example at once unless the
-model is large, opens from disk and needs no network. Prompt and greedy decoding are those of an evaluation, and the answer
-is graded in exact fractions by the rules of the grader. The same model gives the same bytes.
+The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It solves an example at once unless
+the model is large, opens from disk and needs no network. Prompt and greedy decoding are those of an evaluation, and the
+answer is graded in exact fractions by the rules of the grader. The same model gives the same bytes.
 """
 
 import base64
