@@ -7,12 +7,11 @@ So a run that is killed at any moment has a checkpoint to resume from.
 import json
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
+from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.formatting import flag
 
@@ -139,42 +138,6 @@ class Checkpoints:
         (self.directory / RUN).unlink(missing_ok=True)
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
-
-
-class Schedule:
-    """When to save a checkpoint: every so many steps or minutes, at the end of a round, before the last step.
-
-    Args:
-        options: ``save_steps`` and ``save_minutes``.
-        round_steps: steps that use one round of completions.
-    """
-
-    def __init__(self, options: Any, max_steps: int, round_steps: int = 1) -> None:
-        self._round_steps, self._max_steps = round_steps, max_steps
-        self._every = -(-options.save_steps // round_steps) * round_steps
-        self._seconds = options.save_minutes * 60
-        self._last = time.monotonic()
-
-    def due(self, step: int) -> bool:
-        """Return True if a checkpoint is due after *step*; the same in every process."""
-        if step % self._round_steps or step >= self._max_steps:
-            return False
-        late = time.monotonic() - self._last >= self._seconds
-        if not (self._every and step % self._every == 0) and not (self._seconds and _of_rank_0(late)):
-            return False
-        self._last = time.monotonic()
-        return True
-
-    def stop(self, step: int) -> bool:
-        """Return True if training ends after *step* because of a signal; the same in every process."""
-        return step % self._round_steps == 0 and _of_rank_0(processes.pending_signal() is not None)
-
-
-def _of_rank_0(value: bool) -> bool:
-    """The *value* that the first process has."""
-    from accelerate.utils import broadcast_object_list
-
-    return bool(broadcast_object_list([value])[0])
 
 
 def _remove(directories: Sequence[Path]) -> None:

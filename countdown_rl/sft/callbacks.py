@@ -9,23 +9,29 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
 from countdown_rl import artifacts, processes
 from countdown_rl.errors import CountdownError
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
-from countdown_rl.runlog.checkpoints import Checkpoints, Schedule
+from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow, rounded
 from countdown_rl.sft import tuning
 
 
 class Saver(TrainerCallback):
-    """Seeds each step, and saves checkpoints with *journal* in *store* when *schedule* says so."""
+    """Seeds each step, and saves checkpoints with *journal* in *store*: every ``save_steps``, and at a signal.
 
-    def __init__(self, options: Any, journal: Journal, store: Checkpoints, schedule: Schedule) -> None:
-        self._options, self._journal, self._store, self._schedule = options, journal, store, schedule
+    Args:
+        round_steps: steps that use one round of completions. A checkpoint is saved at the end of a round.
+    """
+
+    def __init__(self, options: Any, journal: Journal, store: Checkpoints, round_steps: int = 1) -> None:
+        self._options, self._journal, self._store, self._round_steps = options, journal, store, round_steps
+        self._every = -(-options.save_steps // round_steps) * round_steps
         self._begin = time.perf_counter()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -33,9 +39,11 @@ class Saver(TrainerCallback):
         torch.manual_seed(step_seed(self._options.seed, state.global_step, args.process_index))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        stop = state.global_step < self._journal.max_steps and self._schedule.stop(state.global_step)
-        control.should_save = stop or self._schedule.due(state.global_step)
-        control.should_training_stop |= stop
+        step = state.global_step
+        if step < self._journal.max_steps and step % self._round_steps == 0:
+            (stop,) = broadcast_object_list([processes.pending_signal() is not None])  # that of rank 0
+            control.should_save = stop or bool(self._every and step % self._every == 0)
+            control.should_training_stop |= stop
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

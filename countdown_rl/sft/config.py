@@ -43,8 +43,7 @@ class TuningOptions(Options):
 
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
     threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
-    save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 50
-    save_minutes: Annotated[float, option("Minutes between further checkpoints; 0: none.", RUN, min=0)] = 10.0
+    save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
     logging_steps: Annotated[int, option("Steps per row of the log.", RUN, min=1)] = 1
     eval_every: Annotated[
         int, option("Steps between greedy evaluations on the validation split of --data; 0: none.", RUN, min=0)

@@ -14,7 +14,7 @@ from countdown_rl import processes
 from countdown_rl.inference.generate import STOP, Decoding, Generator, batches
 from countdown_rl.models.load import Loaded
 from countdown_rl.runlog import trackers
-from countdown_rl.runlog.checkpoints import Schedule, step_of
+from countdown_rl.runlog.checkpoints import step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft import demonstrations, tuning
@@ -77,8 +77,7 @@ def _trainer(prepared: PreparedSft, loaded: Loaded, journal: Journal, on_step: C
     from countdown_rl.sft.callbacks import SftRecorder, Validation
 
     options, store = prepared.options, prepared.store
-    schedule = Schedule(options, prepared.max_steps)
-    recorder = SftRecorder(options, journal, store, schedule, on_step=on_step)
+    recorder = SftRecorder(options, journal, store, on_step=on_step)
     trainer = tuning.make_trainer(
         SFTTrainer,
         loaded,

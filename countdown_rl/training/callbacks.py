@@ -9,7 +9,7 @@ from accelerate.utils import gather_object
 
 from countdown_rl import processes
 from countdown_rl.runlog import diagnostics
-from countdown_rl.runlog.checkpoints import Checkpoints, Schedule
+from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import GROUP, StepRow, rounded
 from countdown_rl.sft.callbacks import Saver, check_finite
@@ -41,7 +41,7 @@ class StepRecorder(Saver):
         on_step: Callable[[StepRow], None],
         on_warning: Callable[[str], None],
     ) -> None:
-        super().__init__(options, journal, store, Schedule(options, options.max_steps, options.round_steps))
+        super().__init__(options, journal, store, options.round_steps)
         self._curriculum, self._task = curriculum, task
         self._on_step, self._on_warning = on_step, on_warning
         self._generation_logs: dict[str, Any] = {}

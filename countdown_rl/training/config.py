@@ -149,8 +149,6 @@ class TrainOptions(TuningOptions):
 
     precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "nf4"
 
-    save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
-    save_minutes: Annotated[float, option("Minutes between further checkpoints; 0: none.", RUN, min=0)] = 0.0
     sample_every: Annotated[int, option("Steps between saved completions; 0: none.", RUN, min=0)] = 10
     sample_size: Annotated[int, option("Completions saved at a time.", RUN, min=1)] = 4
     stop_on_collapse: Annotated[bool, option("Stop when a warning says that accuracy collapses.", RUN)] = False

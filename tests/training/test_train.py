@@ -352,18 +352,6 @@ def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
         assert all(len(kinds) == 1 for kinds in groups)
 
 
-def test_checkpoints_are_saved_by_time(place, tmp_path):
-    options = replace(SMALL, save_steps=0, save_minutes=1e-6)
-    with pytest.raises(Killed):
-        run(place, tmp_path, options, on_step=killing(3))
-    # A checkpoint is written after the row of its step.
-    assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
-    hourly = checkpoints.Schedule(replace(SMALL, save_steps=0, save_minutes=60), 6)
-    assert not any(hourly.due(step) for step in range(1, 6))
-    by_round = checkpoints.Schedule(replace(SMALL, save_steps=0, save_minutes=1e-9), 6, 2)
-    assert [step for step in range(1, 7) if by_round.due(step)] == [2, 4]
-
-
 def test_samples_hold_completions_with_their_grades(place, tmp_path):
     result = run(place, tmp_path, replace(SMALL, sample_every=2, sample_size=2))
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
