@@ -9,7 +9,6 @@ from countdown_rl import processes
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
-from countdown_rl.data.enumeration import Enumeration
 from countdown_rl.data.source import Candidate, Dropped, RowSource
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.puzzle import rules
@@ -60,8 +59,8 @@ class CountdownSource(RowSource):
         return Candidate(puzzle.id, "test" if own_test else rules.split_of(nums), make)
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
-        enumeration = Enumeration(self._distribution, self._exclusion)
-        plans = [generate.plan_split(enumeration, *size, seed=self.options.seed) for size in sizes.items()]
+        wanted, seed = (self._distribution, self._exclusion), self.options.seed
+        plans = [generate.plan_split(*wanted, split, n, seed=seed) for split, n in sizes.items()]
         workers = self.options.workers or processes.cpu_threads()
         return {plan.split: generate.rows(plan, workers=workers) for plan in plans}
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from countdown_rl.data.distribution import IMPOSSIBLE, Distribution
-from countdown_rl.data.enumeration import Array, Enumeration, zeros
+from countdown_rl.data import enumeration
+from countdown_rl.data.distribution import IMPOSSIBLE, Distribution, Exclusion
+from countdown_rl.data.enumeration import Array, zeros
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.puzzle import kernel, kernel_numba, rules, solver
 from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, PARTS, SPLITS, Puzzle
@@ -36,7 +37,8 @@ class SplitPlan:
         positions: of such a row, its position in the list, (rows,).
     """
 
-    enumeration: Enumeration
+    distribution: Distribution
+    exclude: Exclusion
     split: str
     seed: int
     sizes: Array
@@ -44,14 +46,9 @@ class SplitPlan:
     positions: Array
     listed: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    @property
-    def distribution(self) -> Distribution:
-        return self.enumeration.distribution
 
-
-def plan_split(enumeration: Enumeration, split: str, n: int, *, seed: int) -> SplitPlan:
+def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: int, *, seed: int) -> SplitPlan:
     """Plan the *n* rows of *split*. Where puzzles of a size run out, the other sizes make up for it."""
-    distribution = enumeration.distribution
     values, most = sorted(distribution.values), max(distribution.sizes)
     largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
     if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= 100_000:
@@ -63,7 +60,7 @@ def plan_split(enumeration: Enumeration, split: str, n: int, *, seed: int) -> Sp
     impossible = np.floor((indices + 1) * distribution.impossible + 1e-9).astype(np.int64) > before
     in_turn = np.array(distribution.balanced_cells(), dtype=np.int64)
     cells = np.where(impossible, IMPOSSIBLE, in_turn[(indices - before) % len(in_turn)])
-    result = SplitPlan(enumeration, split, seed, zeros(n), cells, zeros(n))
+    result = SplitPlan(distribution, exclude, split, seed, zeros(n), cells, zeros(n))
     for kind in np.unique(cells).tolist():
         _choose_sizes(result, kind)
     for size, kind in result.listed:
@@ -92,7 +89,8 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
         for size in list(weights):
             selected = rows[drawn == size]
             have = int(((plan.sizes == size) & (plan.cells == cells)).sum())
-            puzzles = plan.enumeration.puzzles(size, plan.split, cells, enough=2 * (have + len(selected)))
+            enough = 2 * (have + len(selected))
+            puzzles = enumeration.puzzles(plan.distribution, plan.exclude, size, plan.split, cells, enough)
             if puzzles is not None:
                 if (size, cells) not in plan.listed:
                     keys = np.full(len(puzzles), kernel.scramble(plan.seed), dtype=np.int64)
@@ -112,11 +110,10 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
     """The rows of *plan* in order, drawn ahead by so many threads."""
     seen: set[str] = set()
-    exclude = plan.enumeration.exclude
     tables = _tables(plan)
     for first, drawn in _chunks(plan, workers):
         for offset, row in enumerate(_described(plan, drawn)):
-            while row and (row["id"] in seen or (exclude and (tuple(sorted(row["nums"])), row["target"]) in exclude)):
+            while row and (row["id"] in seen or (tuple(sorted(row["nums"])), row["target"]) in plan.exclude):
                 again = _draw(plan, np.array([first + offset]), drawn.attempts[offset : offset + 1], tables)
                 drawn.attempts[offset] = again.attempts[0]
                 row = next(_described(plan, again))

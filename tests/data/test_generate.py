@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from countdown_rl.data import enumeration, generate
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
-from countdown_rl.data.enumeration import Enumeration
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import RULES, SPLITS, Puzzle
@@ -20,7 +19,7 @@ SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
 
 
 def make(wanted, split="train", n=200, *, seed=1, exclude=None, workers=1):
-    plan = generate.plan_split(Enumeration(wanted, exclude or Exclusion()), split, n, seed=seed)
+    plan = generate.plan_split(wanted, exclude or Exclusion(), split, n, seed=seed)
     return list(generate.rows(plan, workers=workers))
 
 
