@@ -256,12 +256,12 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
             "loss": round(tokens / max(last.seconds_loss, 1e-9), 1),
             "step": round(tokens / last.seconds, 1),
         },
-        "estimate": prepared.estimates[0].as_dict(),
+        "estimate": prepared.memory.estimates[0].as_dict(),
     }
     if torch.cuda.is_available():
         peak = torch.cuda.max_memory_allocated()
         result |= {"peak": peak, "reserved": torch.cuda.max_memory_reserved()}
-        result["peak_over_estimate"] = round(peak / prepared.estimates[0].peak, 3)
+        result["peak_over_estimate"] = round(peak / prepared.memory.estimates[0].peak, 3)
     return result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -16,6 +16,9 @@ from countdown_rl.cli import console
 from countdown_rl.errors import UsageError
 from countdown_rl.options import Options, choices, field_hints, option
 from countdown_rl.processes import LAUNCHES
+
+if TYPE_CHECKING:
+    from countdown_rl.sft.memory import Memory
 
 RUN = "Run"
 
@@ -30,6 +33,17 @@ Checkpoints = Annotated[
 ]
 #: By default a run with another --out leaves the log of the pipeline alone.
 Log = Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")]
+
+#: Parts of the memory estimate, in words.
+_PARTS = {
+    "weights": "weights",
+    "adapter": "LoRA adapter",
+    "gradients": "gradients",
+    "optimiser": "optimiser states",
+    "generation": "during generation",
+    "loss": "during the loss",
+    "peak": "peak",
+}
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,35 @@ def note_kept_step(facts: Mapping[str, Any]) -> None:
     if "kept_step" in facts:
         step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
         console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
+
+
+def show_check(values: Mapping[str, Any], memory: "Memory", fewer: str, *, as_json: bool) -> None:
+    """Print the result of a check, *values* or the table of *memory*; warn if this machine has too little.
+
+    Args:
+        fewer: options of which lower values need less memory.
+    """
+    needed, available = _size(memory.estimates[0].peak), _size(memory.available or 0)
+    if memory.fits is False:
+        console.warn(
+            f"the run needs about {needed} and a margin, and this machine has {available}; lower {fewer}, or add "
+            "--gradient-checkpointing."
+        )
+    devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
+    table = console.table("memory", *(devices[estimate.device] for estimate in memory.estimates))
+    for name, text in _PARTS.items():
+        sizes = [getattr(estimate, name) for estimate in memory.estimates]
+        if any(sizes):
+            table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
+    if memory.fits is not None:
+        table.caption = f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
+    console.result(values, as_json=as_json, view=table)
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in MiB or GiB."""
+    mebi = count / 2**20
+    return f"{mebi:.1f} MiB" if mebi < 1000 else f"{mebi / 1024:.1f} GiB"
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -72,7 +72,8 @@ def sft(
             f"of {prepared.learning_rate:g}."
         )
         if processing.check:
-            console.result(prepared.as_dict(), as_json=as_json)
+            fewer = "--micro-batch or --max-length"
+            parameters.show_check(prepared.as_dict(), prepared.memory, fewer, as_json=as_json)
             return
         with console.progress("step") as update:
             update(0, prepared.max_steps, "")

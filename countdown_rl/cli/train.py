@@ -14,17 +14,6 @@ from countdown_rl.training.config import TrainOptions
 if TYPE_CHECKING:
     from countdown_rl.training.prepare import PreparedTraining
 
-#: Parts of the memory estimate, in words.
-_PARTS = {
-    "weights": "weights",
-    "adapter": "LoRA adapter",
-    "gradients": "gradients",
-    "optimiser": "optimiser states",
-    "generation": "during generation",
-    "loss": "during the loss",
-    "peak": "peak",
-}
-
 
 @parameters.with_options
 def train(
@@ -86,7 +75,7 @@ def train(
         **processing.settings(),
     )
     if processing.check:
-        _show_memory(prepare.prepare(run, options), as_json=as_json)
+        _show_check(prepare.prepare(run, options), as_json=as_json)
         return
     if probe is not None:
         _show_probe(prepare.prepare(run, options), probe, as_json=as_json)
@@ -117,27 +106,14 @@ def train(
     console.result(about | {"memory": result.memory} | facts, as_json=as_json)
 
 
-def _show_memory(prepared: "PreparedTraining", *, as_json: bool) -> None:
-    """Print the result of a check; warn if this machine has too little memory."""
+def _show_check(prepared: "PreparedTraining", *, as_json: bool) -> None:
     console.note(
-        f"{prepared.ref.portable_source}: {prepared.architecture}, {prepared.trainable:,} of {prepared.parameters:,} "
-        f"parameters trained; {len(prepared.rows):,} rows, prompts of up to {prepared.longest_prompt} tokens."
+        f"{prepared.ref.portable_source}: {prepared.architecture}, {prepared.memory.trainable:,} of "
+        f"{prepared.parameters:,} parameters trained; {len(prepared.rows):,} rows, prompts of up to "
+        f"{prepared.longest_prompt} tokens."
     )
-    if prepared.fits is False:
-        needed, available = _size(prepared.estimates[0].peak), _size(prepared.device_memory or 0)
-        console.warn(
-            f"the run needs about {needed} and a margin, and this machine has {available}; lower --micro-batch, "
-            "--prompts or --max-completion-length, or add --gradient-checkpointing."
-        )
-    devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
-    table = console.table("memory", *(devices[estimate.device] for estimate in prepared.estimates))
-    for name, text in _PARTS.items():
-        cells = (_size(getattr(estimate, name)) for estimate in prepared.estimates)
-        table.add_row(text, *cells, style="bold" if name == "peak" else "")
-    if prepared.fits is not None:
-        needs = f"about {_size(prepared.estimates[0].peak)} of {_size(prepared.device_memory or 0)}"
-        table.caption = f"fits this machine: {'yes' if prepared.fits else 'no'} ({needs})"
-    console.result(prepared.as_dict(), as_json=as_json, view=table)
+    fewer = "--micro-batch, --prompts or --max-completion-length"
+    parameters.show_check(prepared.as_dict(), prepared.memory, fewer, as_json=as_json)
 
 
 def _show_probe(prepared: "PreparedTraining", count: int, *, as_json: bool) -> None:
@@ -153,9 +129,3 @@ def _show_probe(prepared: "PreparedTraining", count: int, *, as_json: bool) -> N
         table.add_row(name, f"{shares.mixed:.1%}", interval(shares.interval), f"{shares.groups:,}", *cells)
     table.caption = result.advice
     console.result({"verdict": result.total.verdict, **asdict(result)}, as_json=as_json, view=table)
-
-
-def _size(count: int) -> str:
-    """Return a number of bytes in MiB or GiB."""
-    mebi = count / 2**20
-    return f"{mebi:.1f} MiB" if mebi < 1000 else f"{mebi / 1024:.1f} GiB"

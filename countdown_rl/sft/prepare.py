@@ -11,7 +11,7 @@ from countdown_rl.errors import UsageError
 from countdown_rl.models import load, reference, shape
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
-from countdown_rl.sft import demonstrations, tuning
+from countdown_rl.sft import demonstrations, memory, tuning
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
 from countdown_rl.tasks.task import Row
@@ -55,12 +55,14 @@ class PreparedSft:
     learning_rate: float
     max_steps: int
     longest: int
+    memory: memory.Memory
 
     def as_dict(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
         names = ("parameters", "learning_rate", "max_steps", "longest")
         values = {name: getattr(self, name) for name in names}
-        return {"model": self.ref.portable_source, "demonstrations": self.demonstrations.facts()} | values
+        facts = {"model": self.ref.portable_source, "demonstrations": self.demonstrations.facts()}
+        return facts | values | self.memory.as_dict()
 
 
 def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> PreparedSft:
@@ -85,7 +87,8 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
     known, inputs = demonstrations.read(options, run.files, run.data, on_row)
     validation = tuning.read_validation(run.data, options) if run.data else []
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
-    parameters = shape.skeleton(config, trust_remote_code=run.trust_remote_code).num_parameters()
+    skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
+    parameters = skeleton.num_parameters()
     tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
     examples = dataset(demonstrations.tokenize(known, tokenizer, options.max_length), options)
     context = shape.ModelShape.of(config).context_length
@@ -109,6 +112,7 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
         learning_rate=options.rate(parameters),
         max_steps=options.max_steps or ceil(options.num_train_epochs * steps_per_epoch),
         longest=longest,
+        memory=memory.plan(skeleton, light, options, length=longest, scored=longest),
     )
 
 

@@ -12,19 +12,14 @@ from typing import Any
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, ModelError, UsageError
-from countdown_rl.inference import generate
-from countdown_rl.models import chat_template, load, model_files, reference, shape
+from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
-from countdown_rl.sft import tuning
+from countdown_rl.sft import memory, tuning
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import memory, rewards, shared_prompts, trl_config
+from countdown_rl.training import rewards, shared_prompts, trl_config
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
-from countdown_rl.training.memory import Estimate
-
-#: The memory that a run should find: its estimate times the first, and the second in bytes for CUDA and fragments.
-_MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +44,6 @@ class PreparedTraining:
         resume: the checkpoint to continue from.
         longest_prompt: in tokens.
         bytes_per_token: least memory that one token of a completion takes.
-        estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
-        device_memory: bytes that the device of this machine has, where that is known.
     """
 
     run: TrainRun
@@ -64,35 +57,24 @@ class PreparedTraining:
     resume: Path | None
     architecture: str
     parameters: int
-    trainable: int
     longest_prompt: int
     bytes_per_token: int
-    estimates: list[Estimate]
-    device_memory: int | None
-
-    @property
-    def fits(self) -> bool | None:
-        """True if the run fits the memory of this machine with a margin; None where that is not known."""
-        needed = _MARGIN_SHARE * self.estimates[0].peak + _MARGIN
-        return None if self.device_memory is None else needed <= self.device_memory
+    memory: memory.Memory
 
     def as_dict(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
-        names = ("architecture", "parameters", "trainable", "longest_prompt", "device_memory", "fits")
-        return {"model": self.ref.portable_source, "rows": len(self.rows)} | {
-            **{name: getattr(self, name) for name in names},
-            "memory": [estimate.as_dict() for estimate in self.estimates],
-        }
+        values = {name: getattr(self, name) for name in ("architecture", "parameters", "longest_prompt")}
+        return {"model": self.ref.portable_source, "rows": len(self.rows)} | values | self.memory.as_dict()
 
     def check_memory(self) -> None:
         """Check that the completions of a step can be sampled at all: one token of each, with its logits."""
         options = self.options
         completions = options.prompts * options.num_generations * options.steps_per_generation // self.run.processes
-        needed = completions * self.bytes_per_token
-        if self.device_memory is not None and needed > self.device_memory:
+        needed, available = completions * self.bytes_per_token, self.memory.available
+        if available is not None and needed > available:
             raise UsageError(
                 f"{completions:,} completions at a time take over {needed / 1e9:,.0f} GB and this machine has "
-                f"{self.device_memory / 1e9:,.0f} GB; lower --num-generations, --prompts or --steps-per-generation."
+                f"{available / 1e9:,.0f} GB; lower --num-generations, --prompts or --steps-per-generation."
             )
 
 
@@ -116,7 +98,6 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
 
     ref = reference.resolve(run.model, revision=run.revision)
     light = reference.without_weights(ref)
-    base = light.base or light
     check_model(light, options, sharded=run.sharded)
     trackers.check_trackers(options.report_to)
     rollouts.check_engine(options, light, sharded=run.sharded)
@@ -124,36 +105,26 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     store = tuning.checkpoints(run, options, inputs)
     resume = None if run.restart else store.to_resume()
 
-    config = shape.read_config(reference.local_path(base), trust_remote_code=run.trust_remote_code)
+    config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
     tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
     device = load.device_name("auto").partition(":")[0]
-    quantized = load.stored_format(base) == "bitsandbytes-4bit"
-    precision = "nf4" if options.precision == "auto" and quantized else options.precision
     dimensions = shape.ModelShape.of(config)
     longest = check_prompts(tokenizer, dimensions.context_length, rows, options, validation)
     if options.share_prompts:
         shared_prompts.check(skeleton)
-    loaded = load.Loaded(skeleton, tokenizer, light, precision, device, "skeleton")
+    loaded = load.Loaded(skeleton, tokenizer, light, memory.run_precision(light, options), device, "skeleton")
     trl_config.grpo_config(options, loaded, list(weights.values()), run.checkpoints)  # TRL refuses some values
-    rank = options.lora_r
-    if light.base is not None:
-        rank = int(model_files.adapter_config(reference.local_path(light)).get("r", 8))
-    total = skeleton.num_parameters()
-    adapter = memory.lora_parameters(skeleton, rank) if options.tune == "lora" else 0
-    estimates = [
-        memory.estimate(
-            skeleton,
-            options,
-            device=kind,
-            nf4=kind == "cuda" and precision == "nf4",
-            width=_width(precision, kind, skeleton),
-            prompt=longest,
-            rank=rank,
-            processes=run.processes,
-        )
-        for kind in dict.fromkeys((device, "cuda"))
-    ]
+    completions = options.prompts * options.num_generations * options.steps_per_generation
+    planned = memory.plan(
+        skeleton,
+        light,
+        options,
+        length=longest + options.max_completion_length,
+        scored=options.max_completion_length,
+        sequences=completions // run.processes,
+        reference=bool(options.beta),
+    )
     return PreparedTraining(
         run=run,
         options=options,
@@ -165,13 +136,11 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
         store=store,
         resume=resume,
         architecture=type(skeleton).__name__,
-        parameters=total + adapter,
-        trainable=adapter or total,
+        parameters=skeleton.num_parameters() + (planned.trainable if options.tune == "lora" else 0),
         longest_prompt=longest,
         bytes_per_token=4 * dimensions.vocab_size
         + 4 * dimensions.num_layers * dimensions.num_kv_heads * dimensions.head_dim,  # keys and values in bf16
-        estimates=estimates,
-        device_memory=_device_memory(device),
+        memory=planned,
     )
 
 
@@ -225,21 +194,3 @@ def check_prompts(
             f"{longest + options.max_completion_length}; lower --max-completion-length."
         )
     return longest
-
-
-def _width(precision: str, device: str, skeleton: Any) -> int:
-    """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        return 4 if precision == "fp32" else 2
-    return int(load.compute_dtype(precision, torch.device(device), skeleton).itemsize)
-
-
-def _device_memory(device: str) -> int | None:
-    """Bytes of memory that *device* has in total."""
-    import torch
-
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[1])
-    return generate.main_memory()

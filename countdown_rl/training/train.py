@@ -79,7 +79,7 @@ def train(
     facts = _facts(trainer, prepared, loaded, journal)
     memory = None
     if loaded.device.startswith("cuda"):
-        memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": prepared.estimates[-1].peak}
+        memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": prepared.memory.estimates[-1].peak}
         peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
         on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
     tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prepared.rows[0].messages())

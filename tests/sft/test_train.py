@@ -20,7 +20,7 @@ from countdown_rl.sft import demonstrations, prepare, train, tuning
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
 from countdown_rl.sft.prepare import SftRun
-from tests.support import tiny_llama
+from tests.support import command, tiny_llama
 
 SMALL = SftOptions(
     max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
@@ -104,6 +104,17 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
     assert files(tmp_path / "out") == files(whole.out)
     assert [replace(row, seconds=0) for row in result.rows] == [replace(row, seconds=0) for row in whole.rows]
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_check_shows_the_memory_that_a_run_needs(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["sft", "--check", "--model", place / "model", "--from", place / "demos.jsonl"]
+    assert command.status(monkeypatch, *words) == 0
+    table = capsys.readouterr().out
+    assert "during the loss" in table
+    assert "fits this machine: yes" in table
+    assert "during generation" not in table
+    assert not list(tmp_path.iterdir())
 
 
 def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):

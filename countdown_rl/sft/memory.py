@@ -1,17 +1,19 @@
 """Estimate of the memory of a training run, from the shapes of the model alone.
 
 Weights, gradients and optimiser states are counted exactly. The peak adds the larger of two parts that do not
-overlap in time: the key-value cache of generation, and the activations kept for the backward pass. The latter follow
-Korthikanti et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, to fused attention, which keeps no
-scores, and to a LoRA pair on every linear layer.
+overlap in time: the key-value cache of generation, in GRPO, and the activations kept for the backward pass. The latter
+follow Korthikanti et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, to fused attention, which keeps
+no scores, and to a LoRA pair on every linear layer.
 """
 
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+from countdown_rl.inference import generate
+from countdown_rl.models import load, model_files, reference
 from countdown_rl.models.shape import ModelShape
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.sft.config import TuningOptions
 
 #: Bytes per NF4 weight: 4 bits, one byte of scale per 64, and four per 256 of these scales.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -21,6 +23,8 @@ _TRAINED = 4
 _TILE = (4_096, 32_768)
 #: Copies of the fp32 logits in sampling: raw, warped, softmax.
 _SAMPLING = 3
+#: The memory that a run should find: its estimate times the first, and the second in bytes for CUDA and fragments.
+_MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,65 @@ class Estimate:
         return asdict(self) | {"peak": self.peak}
 
 
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a run.
+
+    Attributes:
+        trainable: parameters that are trained.
+        estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
+        available: bytes that the device of this machine has, where that is known.
+    """
+
+    trainable: int
+    estimates: list[Estimate]
+    available: int | None
+
+    @property
+    def fits(self) -> bool | None:
+        """True if the run fits the memory of this machine with a margin; None where that is not known."""
+        needed = _MARGIN_SHARE * self.estimates[0].peak + _MARGIN
+        return None if self.available is None else needed <= self.available
+
+    def as_dict(self) -> dict[str, Any]:
+        """The values that ``--check --json`` prints."""
+        memory = [estimate.as_dict() for estimate in self.estimates]
+        return {"trainable": self.trainable, "device_memory": self.available, "fits": self.fits, "memory": memory}
+
+
+def plan(model: Any, ref: reference.ModelRef, options: TuningOptions, **sizes: Any) -> Memory:
+    """The memory of a run of *options* on *ref*, whose skeleton is *model*.
+
+    Args:
+        sizes: those of :func:`estimate` that follow from neither.
+    """
+    device = load.device_name("auto").partition(":")[0]
+    precision, rank = run_precision(ref, options), options.lora_r
+    if ref.base is not None:
+        rank = int(model_files.adapter_config(reference.local_path(ref)).get("r", 8))
+    estimates = [
+        estimate(
+            model,
+            options,
+            device=kind,
+            nf4=kind == "cuda" and precision == "nf4",
+            width=_width(precision, kind, model),
+            rank=rank,
+            **sizes,
+        )
+        for kind in dict.fromkeys((device, "cuda"))
+    ]
+    trainable = lora_parameters(model, rank) if options.tune == "lora" else model.num_parameters()
+    return Memory(trainable, estimates, _device_memory(device))
+
+
+def run_precision(ref: reference.ModelRef, options: TuningOptions) -> str:
+    """The precision of a run: for "auto" that of the adapter *ref* or of stored 4-bit weights, where *ref* has them."""
+    precision = load.trained_precision(ref, options.precision)
+    quantized = precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
+    return "nf4" if quantized else precision
+
+
 def lora_parameters(model: Any, rank: int) -> int:
     """Parameters of a LoRA adapter of *rank* on every linear layer of *model* but the output head."""
     head = model.get_output_embeddings()
@@ -57,22 +120,26 @@ def lora_parameters(model: Any, rank: int) -> int:
 
 def estimate(
     model: Any,
-    options: TrainOptions,
+    options: TuningOptions,
     *,
     device: str,
     nf4: bool,
     width: int,
-    prompt: int,
     rank: int,
-    processes: int = 1,
+    length: int,
+    scored: int,
+    sequences: int = 0,
+    reference: bool = False,
 ) -> Estimate:
-    """The memory of a run of *options* on *model*, which needs no weights, in each of *processes*.
+    """The memory of a process of a run of *options* on *model*, which needs no weights.
 
     Args:
         nf4: linear layers are held in 4 bits, which only CUDA does.
         width: bytes per number in the forward pass, 2 or 4.
-        prompt: tokens of the longest prompt.
         rank: of the adapter.
+        length: tokens of the longest sequence, of which the loss is computed on *scored*.
+        sequences: those that are generated at a time.
+        reference: a run that trains all weights keeps the initial model too.
     """
     from countdown_rl.models.nf4 import linears
 
@@ -83,10 +150,8 @@ def estimate(
     trained = adapter = lora_parameters(model, rank)
     if options.tune == "all":  # fp32 weights, their copies for autocast, and the initial model
         trained, adapter = total, 0
-        weights = total * (_TRAINED + (width if width < _TRAINED else 0) + (width if options.beta else 0))
+        weights = total * (_TRAINED + (width if width < _TRAINED else 0) + (width if reference else 0))
 
-    sequences = options.prompts * options.num_generations * options.steps_per_generation // processes
-    length = prompt + options.max_completion_length
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width * sequences * length
     generation = cache + _SAMPLING * 4 * sequences * shape.vocab_size
 
@@ -101,8 +166,7 @@ def estimate(
         kept = shape.num_layers * tokens * shape.hidden_size * width + block
     else:
         kept = shape.num_layers * block
-    scored = min(options.micro_batch * options.max_completion_length, _TILE[0])
-    tile = 4 * scored * min(shape.vocab_size, _TILE[1])
+    tile = 4 * min(options.micro_batch * scored, _TILE[0]) * min(shape.vocab_size, _TILE[1])
     unpacked = max(packed, default=0) * width
     return Estimate(
         device=device,
@@ -152,3 +216,21 @@ def _normed_heads(model: Any, shape: ModelShape) -> int:
     """Values per token of the queries and keys that *model* norms, as Qwen3 does."""
     normed = any(name.endswith("q_norm") for name, _ in model.named_modules())
     return (shape.num_heads + shape.num_kv_heads) * shape.head_dim if normed else 0
+
+
+def _width(precision: str, device: str, skeleton: Any) -> int:
+    """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        return 4 if precision == "fp32" else 2
+    return int(load.compute_dtype(precision, torch.device(device), skeleton).itemsize)
+
+
+def _device_memory(device: str) -> int | None:
+    """Bytes of memory that *device* has in total."""
+    import torch
+
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[1])
+    return generate.main_memory()
