@@ -160,9 +160,9 @@ def test_the_readme_is_short_and_leads_to_every_page():
 def run(page: str) -> None:
     """Run the commands of *page* in the working directory."""
     for block in blocks(page):
-        if block.language == "python" and not block.reason:
-            name = re.match(r"# (\w+\.py)\n", block.text)
-            assert name, "a block of Python begins with the name of its file"
+        if block.language in ("python", "jinja") and not block.reason:
+            name = re.match(r"(?:#|{#) (\w+\.\w+)", block.text)
+            assert name, "a block of code begins with the name of its file"
             Path(name[1]).write_text(block.text)
         if not block.reason:
             printed = "".join(_run(line) for line in block.lines())

@@ -20,6 +20,7 @@ from tests.support import standins
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
 SMOLLM2 = ROOT / "stages" / "recipes" / "smollm2-135m.sh"
+EVALUATED = ["zero-shot", "sft", "adapter", "quantized", "q8_0", "sft-sampled", "adapter-sampled"]
 #: The family of each recipe's model, and the data set that it reads from the Hub.
 FIELD = {
     "llama-3.1-8b-countdown": ("llama-3.1", "countdown"),
@@ -48,9 +49,7 @@ def calls(recipe: Path) -> list[tuple[str, set[str]]]:
     for name, body in re.findall(r"\b(\w+)\+?=\(([^)]*)\)", text):
         arrays.setdefault(name, set()).update(_flags_in(body))
     commands = []
-    for line in text.splitlines():
-        if not line.startswith("countdown-rl "):
-            continue
+    for line in re.findall(r"^ *(?:once \S+ )?(countdown-rl .*)", text, re.M):
         given = _flags_in(line).union(*(arrays[name] for name in re.findall(r"\$\{(\w+)\[@\]\}", line)))
         commands.append((line.split()[1], given))
     return commands
@@ -275,9 +274,9 @@ def run(gguf, tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_every_artifact_of_a_real_model_is_complete_and_of_its_kind(run):
-    kinds = {"data": "data", "sft": "model", "eval/comparison": "comparison", "release": "release"}
-    kinds |= {name: name for name in ("adapter", "merged", "quantized")}
-    kinds |= {f"eval/{name}": "eval" for name in ("base", "adapter", "merged", "quantized")}
+    kinds = {"data": "data", "sft": "model", "adapter": "adapter", "merged": "merged", "dequantized": "merged"}
+    kinds |= {"quantized": "quantized", "q8_0": "quantized", "eval/comparison": "comparison", "release": "release"}
+    kinds |= {f"eval/{name}": "eval" for name in EVALUATED}
     for name, kind in kinds.items():
         artifacts.read(run / name, kind)
         assert "../" not in (run / name / artifacts.MANIFEST).read_text()
@@ -316,7 +315,7 @@ def test_the_merge_of_a_real_model_agrees_with_its_adapter(run):
 @pytest.mark.slow
 def test_the_comparison_has_a_row_for_each_model(run):
     rows = json.loads((run / "eval" / "comparison" / "comparison.json").read_text())["results"]
-    assert [row["name"] for row in rows] == ["base", "adapter", "merged", "quantized"]
+    assert [row["name"] for row in rows] == EVALUATED
     assert len({row["n"] for row in rows}) == 1
 
 
