@@ -35,6 +35,7 @@ QUICK = {
     ("train", "--probe"): "--probe 2",
     ("eval", ""): "--limit 4 --max-new-tokens 32 --threads 1",
     ("eval", "--samples"): "--samples 2 --max-new-tokens 256",
+    ("eval", "--pass-at"): "--pass-at 1,2",
     ("sft", ""): "--max-steps 1 --batch-size 2 --threads 1",
     ("merge", "--verify"): "--verify sample",
     ("quantize", "--data"): "--limit 4 --max-new-tokens 32",
