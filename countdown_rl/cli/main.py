@@ -4,6 +4,7 @@ A command lives in the module and function of its name. The module is imported o
 its own help, and torch only while it runs, so that help and completion answer at once.
 """
 
+import codecs
 import errno
 import io
 import os
@@ -44,6 +45,9 @@ COMMANDS = {
         "export-task": "Write the task for another evaluator (lm-eval, verifiers).",
     },
 }
+
+#: Characters that are written by others where the encoding of stdout or stderr lacks them.
+_PLAIN = {"−": "-", "×": "*", "÷": "/", "→": "->", "✓": "+", "✗": "x", "…": "...", "·": "-", "–": "-", "±": "+/-"}
 
 app = typer.Typer(
     name="countdown-rl",
@@ -102,9 +106,7 @@ def main(run: Callable[[], Any] = app) -> None:
 
         console.silence()
     processes.wait_without_spinning()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
-            stream.reconfigure(errors="backslashreplace")  # characters that the encoding lacks
+    _write_in_any_encoding()
     try:
         with processes.signals_as_exceptions():
             run()
@@ -119,6 +121,22 @@ def main(run: Callable[[], Any] = app) -> None:
         if isinstance(error, OSError) and (sentence := _os_sentence(error)):
             _exit(sentence, 1)
         _exit("this is a bug in countdown-rl; please report it with the lines above.", 1, bug=error)
+
+
+def _write_in_any_encoding() -> None:
+    """Write characters that the encoding of stdout or stderr lacks in plain ones, or as escapes."""
+
+    def plain(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        text = error.object[error.start : error.end]
+        escaped = (_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
+        return "".join(escaped), error.end
+
+    codecs.register_error("plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
+            stream.reconfigure(errors="plain")
 
 
 def _os_sentence(error: OSError) -> str | None:
