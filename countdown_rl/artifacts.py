@@ -23,10 +23,13 @@ from typing_extensions import TypedDict
 
 from countdown_rl import __version__, typed_json
 from countdown_rl.errors import ArtifactError, first_line
+from countdown_rl.formatting import flag
 
 MANIFEST = "manifest.json"
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
+#: Differences that are named before the rest are counted.
+_NAMED = 3
 
 #: The command that makes each kind, for error messages.
 MADE_BY = {
@@ -292,6 +295,54 @@ def check_writable(out: Path, kind: str) -> None:
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise _refused(parent)
+
+
+def finished(
+    out: Path, kind: str, *, options: Mapping[str, Any], inputs: Mapping[str, Any], overwrite: bool
+) -> Manifest | None:
+    """Return the manifest of the artifact at *out* where *options* and *inputs* made it, else None.
+
+    Raises:
+        ArtifactError: the intact artifact of others is there, and *overwrite* is False.
+    """
+    if overwrite:
+        return None
+    try:
+        manifest = read(out, kind)
+    except ArtifactError:  # missing or damaged
+        return None
+    differences = describe_differences(
+        {"options": manifest.options, "inputs": manifest.inputs},
+        json.loads(json.dumps({"options": portable(options), "inputs": portable(inputs)})),
+    )
+    if differences:
+        raise ArtifactError(
+            f"{out} holds {_with_article(kind)} that this command did not make ({'; '.join(differences)}), which would "
+            "be lost; give --out another directory, or --overwrite to replace it."
+        )
+    return manifest
+
+
+def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the differences between the ``options``, ``inputs`` and ``versions`` of two runs, as phrases.
+
+    Such as ``--seed was 42, is 1`` or ``other data``; beyond a few, they are counted.
+    """
+    phrases = []
+    for section in ("options", "inputs", "versions"):
+        before, after = was.get(section, {}), now.get(section, {})
+        for key in dict.fromkeys([*after, *before]):
+            if before.get(key) != after.get(key):
+                name = flag(key) if section == "options" else key
+                change = f"{name} was {_text(before.get(key))}, is {_text(after.get(key))}"
+                phrases.append(f"other {key}" if section == "inputs" else change)
+    return phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else [])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "not given"
+    return "not given" if value is None else str(value)
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:

@@ -8,7 +8,16 @@ from rich.table import Table
 
 from countdown_rl import artifacts, processes
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Data, Model, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli.parameters import (
+    AsJson,
+    Data,
+    Model,
+    Overwrite,
+    Revision,
+    TrustRemoteCode,
+    note_finished,
+    with_options,
+)
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.options import option
 from countdown_rl.tasks import explain
@@ -28,6 +37,7 @@ def eval(
     out: Annotated[
         Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
     ] = None,
+    overwrite: Overwrite = False,
     options: EvalOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -60,10 +70,13 @@ def eval(
             revision=revision,
             data=data,
             out=out,
+            overwrite=overwrite,
             trust_remote_code=trust_remote_code,
             process=(processes.rank(), processes.world_size()),
             on_batch=with_share(update),
         )
+    if result.path == out:
+        note_finished(out)
     form, correct, truncated = (result.metrics[name] for name in ("format", "accuracy", "truncated"))
     if hint := explain.no_format(form, correct, truncated, "--max-new-tokens"):
         console.warn(hint)

@@ -26,6 +26,7 @@ AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
 Data = Annotated[Path, option("Data directory of gen-data, or one JSONL file.")]
 Model = Annotated[str, option("Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
 Out = Annotated[Path, option("Directory to write.")]
+Overwrite = Annotated[bool, option("Replace a finished artifact at --out.", name="--overwrite")]
 Revision = Annotated[str | None, option("Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
 Checkpoints = Annotated[
@@ -92,6 +93,11 @@ class RunOptions(Options):
             "processes": max(self.processes, processes.world_size()),
             "sharded": processes.shards_weights(self.launch),
         }
+
+
+def note_finished(out: Path) -> None:
+    """Tell that the artifact at *out* is the one that the command would write."""
+    console.note(f"{out} is there, made by the same options from the same inputs; --overwrite makes it again.")
 
 
 def note_kept_step(facts: Mapping[str, Any]) -> None:

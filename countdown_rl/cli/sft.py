@@ -16,6 +16,7 @@ def sft(
     revision: parameters.Revision = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     out: parameters.Out = Path("artifacts/sft"),
+    overwrite: parameters.Overwrite = False,
     as_json: parameters.AsJson = False,
     files: Annotated[
         list[Path],
@@ -46,7 +47,7 @@ def sft(
     log = log or Path(f"{out}-run", "log.csv")
     checkpoints = checkpoints or log.with_name("checkpoints")
     processing.start_processes()
-    from countdown_rl.sft import prepare
+    from countdown_rl.sft import prepare, tuning
     from countdown_rl.sft import train as training
 
     run = prepare.SftRun(
@@ -74,6 +75,10 @@ def sft(
         if processing.check:
             fewer = "--micro-batch or --max-length"
             parameters.show_check(prepared.as_dict(), prepared.memory, fewer, as_json=as_json)
+            return
+        if finished := tuning.finished(prepared, overwrite=overwrite):
+            parameters.note_finished(out)
+            console.result({"out": str(out), "log": str(log)} | finished.facts, as_json=as_json)
             return
         with console.progress("step") as update:
             update(0, prepared.max_steps, "")

@@ -26,6 +26,7 @@ def train(
         Path | None,
         option("Directory to write.", show_default="artifacts/adapter, or artifacts/model with --tune all"),
     ] = None,
+    overwrite: parameters.Overwrite = False,
     as_json: parameters.AsJson = False,
     options: TrainOptions,
     log: parameters.Log = None,
@@ -61,6 +62,7 @@ def train(
         options.micro_batches(processing.processes)
     processing.start_processes(alone=probe is not None)
     from countdown_rl.runlog.checkpoints import Checkpoints
+    from countdown_rl.sft import tuning
     from countdown_rl.training import prepare
     from countdown_rl.training import train as training
 
@@ -90,6 +92,10 @@ def train(
 
         try:
             prepared = prepare.prepare(run, options)
+            if finished := tuning.finished(prepared, overwrite=overwrite):
+                parameters.note_finished(out)
+                console.result({"out": str(out), "log": str(log)} | finished.facts, as_json=as_json)
+                return
             result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
         except (KeyboardInterrupt, processes.Terminated):
             console.note(Checkpoints(checkpoints, {}).how_to_continue())

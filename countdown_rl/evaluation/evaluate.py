@@ -42,6 +42,7 @@ def evaluate(
     model: str,
     data: Path,
     out: Path,
+    overwrite: bool = True,
     revision: str | None = None,
     trust_remote_code: bool = False,
     process: tuple[int, int] = (0, 1),
@@ -52,6 +53,8 @@ def evaluate(
     Args:
         model: a model reference, ``random``, ``solver`` or ``teacher`` for a baseline, or a server's name for it.
         data: a JSONL file, or a data artifact, of which the test split is used.
+        overwrite: replace the finished evaluation at *out*; else it is returned where it is this one, and an error
+            where it is not.
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
             batches, and rank 0 writes.
         on_batch: called once with the batches of an interrupted run, then after every batch, of this process.
@@ -68,6 +71,8 @@ def evaluate(
         if revision is not None or world > 1:
             raise UsageError(f"--model {model} takes no --revision and no launcher; leave them out.")
         inputs["model"] = {"source": model, "kind": baseline.kind}
+        if result := _finished(out, options, inputs, overwrite):
+            return result
         return _evaluate_baseline(baseline, rows, options, inputs, out)
 
     engine: Engine | OpenAI
@@ -77,11 +82,15 @@ def evaluate(
         server = (options.base_url, model, Decoding.of(options))
         engine = OpenAI(*server, concurrency=options.concurrency, timeout=options.timeout)
         name, inputs["model"] = "openai", engine.as_input()
+        if result := _finished(out, options, inputs, overwrite):
+            return result
         rows = [engine.row(row) for row in rows]
         prompts: Sequence[Any] = [engine.prompt(row) for row in rows]
     else:
         ref = reference.resolve(model, revision=revision)
         inputs["model"] = ref.as_input()
+        if result := _finished(out, options, inputs, overwrite):
+            return result
         load.silence_libraries()
         import torch
 
@@ -106,6 +115,12 @@ def evaluate(
         _disconnect()
     progress.clear()
     return Result(metrics, samples)
+
+
+def _finished(out: Path, options: EvalOptions, inputs: Mapping[str, Any], overwrite: bool) -> Result | None:
+    """Return this evaluation where it is at *out* already, see :func:`artifacts.finished`."""
+    given = {"options": _settings(options), "inputs": inputs}
+    return results.read(out) if artifacts.finished(out, "eval", **given, overwrite=overwrite) else None
 
 
 def _evaluate_baseline(

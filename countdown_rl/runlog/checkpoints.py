@@ -13,12 +13,9 @@ from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, UsageError
-from countdown_rl.formatting import flag
 
 RUN = "run.json"
 MARK = "complete"
-#: Differences that are named before the rest are counted.
-_NAMED = 3
 
 
 class Checkpoints:
@@ -68,25 +65,14 @@ class Checkpoints:
         return "There is no checkpoint of this run yet; the same command starts it again."
 
     def differences(self) -> list[str]:
-        """The differences between this run and the unfinished one in the directory; empty where there is none.
-
-        Each is a phrase such as ``--seed was 42, is 1`` or ``other data``; beyond a few, they are counted.
-        """
+        """The differences between this run and the unfinished one in the directory; empty where there is none."""
         if self.newest() is None:
             return []
         kept = self._kept()
         if kept == self.identity:
             return []
-        phrases = []
-        for section in ("options", "inputs", "versions") if kept else ():
-            was, now = (run.get(section, {}) for run in (kept, self.identity))
-            for key in dict.fromkeys([*now, *was]):
-                if was.get(key) != now.get(key):
-                    name = flag(key) if section == "options" else key
-                    change = f"{name} was {_text(was.get(key))}, is {_text(now.get(key))}"
-                    phrases.append(f"other {key}" if section == "inputs" else change)
-        phrases = phrases or ["it cannot be read"]
-        return phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else [])
+        phrases = artifacts.describe_differences(kept, self.identity) if kept else []
+        return phrases or ["it cannot be read"]
 
     def _kept(self) -> Any:
         """The identity of the run in the directory; an option that is newer than it had its default."""
@@ -150,9 +136,3 @@ def _remove(directories: Sequence[Path]) -> None:
 def step_of(checkpoint: Path) -> int:
     """The optimiser step after which *checkpoint* was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "not given"
-    return "not given" if value is None else str(value)

@@ -87,6 +87,22 @@ def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> lo
     return loaded
 
 
+def finished(prepared: Any, *, overwrite: bool) -> artifacts.Manifest | None:
+    """Return the manifest of what the run *prepared* has written already, see :func:`artifacts.finished`."""
+    options = prepared.options
+    manifest = artifacts.finished(
+        prepared.run.out, options.kind, options=_described(prepared), inputs=prepared.inputs, overwrite=overwrite
+    )
+    if manifest and prepared.resume and processes.is_main():
+        prepared.store.clear()  # the run was killed between its last two steps
+    return manifest
+
+
+def _described(prepared: Any) -> dict[str, Any]:
+    """The options in the manifest of the run *prepared*."""
+    return asdict(prepared.options) | {"model": prepared.ref.portable_source, "revision": prepared.ref.revision}
+
+
 def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool) -> load.Loaded:
     """Load the model *ref* for training; an adapter is trained further as it is."""
     import torch
@@ -233,7 +249,7 @@ def finish(
     best = journal.best() if options.keep == "best" else None
     state = None if best else gathered(trainer)
     if processes.is_main():
-        described = asdict(options) | {"model": ref.portable_source, "revision": ref.revision}
+        described = _described(prepared)
         with artifacts.writing(
             prepared.run.out, options.kind, options=described, inputs=prepared.inputs, libraries=LIBRARIES
         ) as draft:
