@@ -557,6 +557,9 @@ def main() -> None:
             run_part(name, gguf=gguf, tiny=args.tiny)
         return
     words = ["--out", str(bench.RESULTS), *(["--gguf", str(gguf)] if gguf else []), *(["--tiny"] if args.tiny else [])]
+    from countdown_rl.models import load
+
+    print(load.unused_gpu(), file=sys.stderr)
     outcomes = run_all(names, words)
     for name, outcome in outcomes.items():
         print(f"{name:20} {outcome}")

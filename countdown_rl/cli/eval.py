@@ -74,6 +74,7 @@ def eval(
             trust_remote_code=trust_remote_code,
             process=(processes.rank(), processes.world_size()),
             on_batch=with_share(update),
+            on_warning=console.warn,
         )
     if result.path == out:
         note_finished(out)

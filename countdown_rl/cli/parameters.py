@@ -107,6 +107,14 @@ def note_kept_step(facts: Mapping[str, Any]) -> None:
         console.note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
 
 
+def warn_of_unused_gpu() -> None:
+    """Warn where torch does not see the GPU of this machine."""
+    from countdown_rl.models import load
+
+    if text := load.unused_gpu():
+        console.warn(text)
+
+
 def show_check(values: Mapping[str, Any], memory: "Memory", fewer: str, *, as_json: bool) -> None:
     """Print the result of a check, *values* or the table of *memory*; warn if this machine has too little.
 

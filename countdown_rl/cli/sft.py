@@ -47,6 +47,7 @@ def sft(
     log = log or Path(f"{out}-run", "log.csv")
     checkpoints = checkpoints or log.with_name("checkpoints")
     processing.start_processes()
+    parameters.warn_of_unused_gpu()
     from countdown_rl.sft import prepare, tuning
     from countdown_rl.sft import train as training
 

@@ -61,6 +61,7 @@ def train(
     if not processes.launched():
         options.micro_batches(processing.processes)
     processing.start_processes(alone=probe is not None)
+    parameters.warn_of_unused_gpu()
     from countdown_rl.runlog.checkpoints import Checkpoints
     from countdown_rl.sft import tuning
     from countdown_rl.training import prepare

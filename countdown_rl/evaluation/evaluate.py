@@ -47,6 +47,7 @@ def evaluate(
     trust_remote_code: bool = False,
     process: tuple[int, int] = (0, 1),
     on_batch: OnBatch | None = None,
+    on_warning: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
 
@@ -58,6 +59,7 @@ def evaluate(
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
             batches, and rank 0 writes.
         on_batch: called once with the batches of an interrupted run, then after every batch, of this process.
+        on_warning: called with a warning about this machine.
     """
     artifacts.check_writable(out, "eval")
     file = jsonl.test_file(Path(data))
@@ -92,6 +94,8 @@ def evaluate(
         if result := _finished(out, options, inputs, overwrite):
             return result
         load.silence_libraries()
+        if options.device == "auto" and (warning := load.unused_gpu()):
+            on_warning(warning)
         import torch
 
         torch.set_num_threads(options.threads or processes.cpu_threads())

@@ -20,6 +20,8 @@ from countdown_rl.models.reference import ModelRef, local_path
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
 
+_DEVICE_FILES = Path("/dev")
+
 _LIBRARIES = ("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "peft", "torch", "transformers", "trl")
 
 
@@ -134,6 +136,20 @@ def device_name(name: str) -> str:
     return name
 
 
+def unused_gpu() -> str:
+    """A warning where this machine has an NVIDIA GPU that torch does not see, and the environment does not hide it."""
+    import torch
+
+    files = sorted(_DEVICE_FILES.glob("nvidia[0-9]*"))
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")
+    if not files or hidden or torch.cuda.is_available():
+        return ""
+    return (
+        f"this machine has an NVIDIA GPU ({files[0]}) that torch {torch.__version__} does not see, so the CPU "
+        "computes; install a build of torch for its driver (docs/gpu.md)."
+    )
+
+
 def stored_format(ref: ModelRef) -> str:
     """Storage format of the weights of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain"."""
     path = local_path(ref)
@@ -161,7 +177,7 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     if precision in ("bf16", "fp32"):
         return torch.bfloat16 if precision == "bf16" else torch.float32
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     if device.type == "mps":
         return torch.bfloat16
     large = model.num_parameters() > MAX_FP32_PARAMETERS

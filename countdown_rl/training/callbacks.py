@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from accelerate.utils import gather_object
 
 from countdown_rl import processes
@@ -12,7 +13,7 @@ from countdown_rl.runlog import diagnostics
 from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import GROUP, StepRow, rounded
-from countdown_rl.sft.callbacks import Saver, check_finite
+from countdown_rl.sft.callbacks import Saver, check_finite, step_seed
 from countdown_rl.tasks.task import Task
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import Curriculum, kind
@@ -47,6 +48,12 @@ class StepRecorder(Saver):
         self._generation_logs: dict[str, Any] = {}
         self._reasons: deque[Counter[str]] = deque(maxlen=diagnostics.WINDOW)
         self._examples: dict[str, str] = {}
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        super().on_step_begin(args, state, control)
+        # vLLM's runner on a GPU seeds each completion from NumPy; processes that share an engine need equal seeds.
+        engine = args.process_index // args.vllm_tensor_parallel_size
+        np.random.seed(step_seed(self._options.seed, state.global_step, engine) % 2**32)
 
     def on_graded(self, step: int, completions: Sequence[GradedCompletion]) -> None:
         """Take in a round of completions, generated for *step* and the steps that share them."""

@@ -1,4 +1,4 @@
-"""Defaults of the paths of a run."""
+"""Defaults of the paths of a run, and a warning before it."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ import pytest
 
 from countdown_rl.cli.main import app
 from countdown_rl.errors import UsageError
+from countdown_rl.inference import engines
+from countdown_rl.models import load
 from countdown_rl.sft import prepare as sft
 from countdown_rl.training import prepare as train
 
@@ -30,3 +32,19 @@ def test_another_out_has_a_log_and_checkpoints_of_its_own(tmp_path, monkeypatch,
         monkeypatch.setattr(module, "prepare", stop)
     with pytest.raises(UsageError, match="stopped here"):
         app([*words, "--check"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("command", ["train", "sft", "eval"])
+def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(tmp_path, monkeypatch, capsys, command):
+    def stop(*_, **__):
+        raise UsageError("stopped here")
+
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"id": "1", "nums": [1, 2], "target": 3}\n')
+    monkeypatch.setattr(load, "unused_gpu", lambda: "there is a GPU.")
+    for module, name in ((sft, "prepare"), (train, "prepare"), (engines, "resolve")):
+        monkeypatch.setattr(module, name, stop)
+    words = ["--model", "countdown-tiny", "--data", "rows.jsonl"] if command == "eval" else []
+    with pytest.raises(UsageError, match="stopped here"):
+        app([command, *words], standalone_mode=False)
+    assert "warning: there is a GPU." in capsys.readouterr().err

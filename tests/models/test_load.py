@@ -8,7 +8,7 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models import reference
+from countdown_rl.models import load, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
 from countdown_rl.models.shape import ModelShape, read_config
@@ -249,6 +249,22 @@ def test_code_of_a_checkpoint_is_refused_without_asking(base, tmp_path, monkeypa
     with pytest.raises(ModelError, match="--trust-remote-code"):
         read_config(tmp_path)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_gpu_that_torch_does_not_see_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(load, "_DEVICE_FILES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert not load.unused_gpu()
+    (tmp_path / "nvidia0").touch()
+    assert "nvidia0" in load.unused_gpu()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not load.unused_gpu()
+
+
+def test_bf16_that_a_gpu_emulates_is_not_chosen(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert load.compute_dtype("auto", torch.device("cuda"), None) == torch.float32
 
 
 def test_silence_covers_the_libraries_and_no_other_module():

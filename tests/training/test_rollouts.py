@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import accelerate
+import numpy as np
 import peft
 import pytest
 import torch
@@ -43,6 +44,8 @@ class Engine:
         self.policy = load.load_model(reference.resolve(model), precision="fp32").model
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
+        np.random.seed(0)  # the process index
+        self.numbers = []
         Engine.last = self
 
     def load_weights(self, pairs):
@@ -57,6 +60,7 @@ class Engine:
     @torch.no_grad()
     def generate(self, prompts, sampling_params, use_tqdm):
         os.write(1, b"INFO engine\n")  # as vLLM does
+        self.numbers.append(np.random.randint(2**31))  # of which the runner on a GPU makes seeds
         self.prompts.append(prompts)
         self.params.append(sampling_params)
         return [self._complete(prompt["prompt_token_ids"], sampling_params) for prompt in prompts]
@@ -129,6 +133,21 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     for name, value in engine.policy.named_parameters():  # sent last for the evaluation after the last step
         torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
     assert "INFO engine" not in capfd.readouterr().out
+
+
+def test_the_seed_decides_what_an_engine_draws(place, tmp_path, vllm):
+    def numbers(out, seed):
+        options = replace(SMALL, seed=seed, max_steps=2, eval_every=0, max_prompt_length=1000)
+        paths = {"out": tmp_path / out, "checkpoints": tmp_path / "checkpoints"}
+        train.train(
+            prepare.prepare(prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths), options)
+        )
+        assert not any(params.get("seed") for params in Engine.last.params)  # else a group would be of equals
+        return Engine.last.numbers
+
+    first, again, other = numbers("first", 1), numbers("again", 1), numbers("other", 2)
+    assert first == again
+    assert len({*first, *other}) == 4
 
 
 def test_groups_that_are_drawn_again_keep_the_probabilities_of_the_engine(place, tmp_path, vllm, monkeypatch):
