@@ -245,8 +245,9 @@ def writing(
             version=__version__,
         )
         (partial / MANIFEST).write_bytes(manifest.to_bytes())
-        for path in [*partial.rglob("*"), partial]:
-            path.chmod(0o755 if path.is_dir() else 0o644)  # safetensors makes files that only their owner can read
+        os.umask(mask := os.umask(0))  # it cannot be read without setting it
+        for path in [*partial.rglob("*"), partial]:  # safetensors makes files that only their owner can read
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
         fsync(partial)
         _replace(partial, out)
 
@@ -256,7 +257,7 @@ def locked(*directories: Path) -> Iterator[None]:
     """Hold the locks of *directories* that are about to be written; the kernel releases those of a killed process."""
     with ExitStack() as stack:
         for directory in directories:
-            stack.enter_context(_lock(directory.resolve()))
+            stack.enter_context(_lock(_resolved(directory)))
         yield
 
 
@@ -288,8 +289,10 @@ def _lock(directory: Path) -> Iterator[None]:
 def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
     out = Path(out)
-    if out.resolve() in (Path.cwd(), *Path.cwd().parents):
+    if (real := _resolved(out)) in (Path.cwd(), *Path.cwd().parents):
         raise ArtifactError(f"{out} is the directory you are in, or holds it; give --out a directory of its own.")
+    if real.is_mount():
+        raise ArtifactError(f"{out} is a mount point, which cannot be replaced; give --out a directory in it.")
     _recover(out)
     if out.exists():
         if not out.is_dir():
@@ -488,6 +491,14 @@ def _with_article(kind: str) -> str:
 def _target(out: Path) -> Path:
     """The path that *out* leads to, where it is a link."""
     return Path(os.path.realpath(out)) if out.is_symlink() else out
+
+
+def _resolved(path: Path) -> Path:
+    """The absolute *path* without links."""
+    real = Path(os.path.realpath(path))
+    if any(part.is_symlink() for part in (real, *real.parents)):
+        raise ArtifactError(f"{path} leads into a loop of links; give another directory.")
+    return real
 
 
 def _replace(new: Path, out: Path) -> None:

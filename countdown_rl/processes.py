@@ -127,7 +127,8 @@ def shards_weights(launch: str | None = None) -> bool:
 def cpu_threads() -> int:
     """Return this process's share of the CPU threads of this machine that it may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, usable // max(1, int(processes) if processes.isdecimal() else 1))
 
 
 def wait_without_spinning() -> None:

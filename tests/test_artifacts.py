@@ -103,6 +103,31 @@ def test_an_artifact_of_another_kind_is_refused():
         artifacts.read(Path("data"), "eval")
 
 
+def test_a_mount_point_is_refused_before_the_work(monkeypatch):
+    Path("volume").mkdir()
+    monkeypatch.setattr("pathlib.Path.is_mount", lambda path: path.name == "volume")
+    with pytest.raises(ArtifactError, match="mount point"):
+        artifacts.check_writable(Path("volume"), "data")
+
+
+@pytest.mark.parametrize("out", ["loop", "loop/out"])
+def test_a_loop_of_links_is_refused_before_the_work(out):
+    Path("loop").symlink_to("loop")
+    with pytest.raises(ArtifactError, match="loop of links"):
+        artifacts.check_writable(Path(out), "data")
+
+
+def test_an_artifact_can_be_read_by_those_whom_the_umask_lets(monkeypatch):
+    before = os.umask(0o027)
+    try:
+        with artifacts.writing(Path("out"), "data", options={}) as draft:
+            (draft.path / "rows").touch(0o600)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in Path("out").iterdir()} == {0o640}
+    assert Path("out").stat().st_mode & 0o777 == 0o750
+
+
 def test_a_gitignore_file_survives_writing_the_artifact():
     ignored = Path("data/.gitignore")
     ignored.parent.mkdir()

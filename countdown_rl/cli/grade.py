@@ -1,5 +1,6 @@
 """``countdown-rl grade``: grades of completions, one line each."""
 
+import os
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -43,13 +44,16 @@ def grade(
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
-        lines: BinaryIO = sys.stdin.buffer
-        if source != "-":
+        if source == "-":
+            if sys.stdin is None:
+                raise InputError("standard input is closed; give a FILE.")
+            lines: BinaryIO = sys.stdin.buffer
+        else:
             if not Path(source).is_file():
                 raise InputError(f"{source} does not exist or is no file.")
-            if out is not None and out.exists() and out.samefile(source):
-                raise UsageError("--out is the input file; give another one.")
             lines = stack.enter_context(Path(source).open("rb"))
+        if out is not None and out.is_file() and os.path.samestat(os.fstat(lines.fileno()), out.stat()):
+            raise UsageError("--out is the input file; give another one.")
         stream: TextIO | None = None if as_json else sys.stdout
         if out is not None:
             stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))

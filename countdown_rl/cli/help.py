@@ -1,6 +1,8 @@
 """Plain help pages: options and commands in panels, nothing cut in a narrow terminal, and examples at the end."""
 
 import inspect
+import os
+import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +34,16 @@ class Command(_Panels, TyperCommand):
 
 class CommandGroup(_Panels, TyperGroup):
     """The list of commands, in panels."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; it ends with status 0 where the reader of stdout has exited, as ``head`` does."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
 
 
 def as_command(name: str, function: Callable[..., Any]) -> Command:

@@ -7,7 +7,6 @@ its own help, and torch only while it runs, so that help and completion answer a
 import codecs
 import errno
 import io
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -105,6 +104,8 @@ def main(run: Callable[[], Any] = app) -> None:
         from countdown_rl.cli import console
 
         console.silence()
+    if sys.stdout is None:
+        _exit("stdout is closed; redirect it to a file, or to /dev/null.", 1)
     processes.wait_without_spinning()
     _write_in_any_encoding()
     try:
@@ -114,9 +115,6 @@ def main(run: Callable[[], Any] = app) -> None:
         _exit(str(error), 2 if isinstance(error, UsageError) else 1, everywhere=False)
     except (KeyboardInterrupt, processes.Terminated) as error:
         _exit(f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
-    except BrokenPipeError:  # the reader of stdout has exited, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:
         if isinstance(error, OSError) and (sentence := _os_sentence(error)):
             _exit(sentence, 1)

@@ -38,6 +38,11 @@ class SamplingOptions(Options):
     ] = 0.0
     seed: Annotated[int, option("Random seed of sampling.", DECODING, min=0)] = 42
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.temperature < 0.01:
+            raise UsageError(f"--temperature {self.temperature} is too small; give 0 for greedy, or 0.01 and more.")
+
 
 @dataclass(frozen=True)
 class AskOptions(SamplingOptions):

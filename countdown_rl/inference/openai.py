@@ -78,8 +78,8 @@ class OpenAI:
     def __init__(
         self, base_url: str, model: str, decoding: Decoding, *, concurrency: int = 1, timeout: float = 600
     ) -> None:
-        url = urlsplit(base_url)
-        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc or url.query:
+        host = _host(base_url)
+        if host is None:
             raise UsageError(
                 "--base-url should be like http://127.0.0.1:8000/v1, without a password; the key of a server is read "
                 "from OPENAI_API_KEY."
@@ -87,7 +87,7 @@ class OpenAI:
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = base_url, model, decoding
         self._concurrency, self._timeout = concurrency, timeout
-        self._limit = "max_completion_tokens" if url.hostname == "api.openai.com" else "max_tokens"
+        self._limit = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
         self.server = asyncio.run(self._owner())
         self.continues = self.server in CONTINUES
@@ -248,6 +248,16 @@ class OpenAI:
             f"{self._url} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds.items())}: {said:.300}); "
             f"{remedy}."
         )
+
+
+def _host(base_url: str) -> str | None:
+    """The host of a server's address, or None where that is malformed or has a password or a query."""
+    try:
+        url = urlsplit(base_url)
+        valid = url.scheme in ("http", "https") and base_url.isprintable() and url.port != 0  # also checks the port
+    except ValueError:
+        return None
+    return url.hostname if valid and "@" not in url.netloc and not url.query else None
 
 
 def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Completion:

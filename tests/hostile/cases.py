@@ -170,10 +170,15 @@ CASES = [
             (TRAIN, "--trl", "entropy_coef=1e308"),
             (TRAIN, "--seed", 2**32),
             (f"{EVAL} model", "--temperature", "1e308"),
+            (f"{EVAL} model", "--temperature", "1e-308"),
             (f"{EVAL} model", "--seed", 2**64),
             ("gen-data --out out", "--seed", 2**32),
             (f"{ASK} model", "--seed", 2**32),
         )
+    ),
+    *(
+        Case(f"a server at {url}", f"{EVAL} m --engine openai --base-url {url}", 2, "--base-url should be like")
+        for url in ("http://[", "http://a:b/v1", "http://a:99999/v1", "'http://a\nb'")
     ),
     # Rewards
     *(
@@ -320,6 +325,10 @@ CASES = [
         )
     ),
     Case("a terminal of one column", "samples eval", 0, "3", environment={"COLUMNS": "1", "LINES": "1"}),
+    *(
+        Case(f"LOCAL_WORLD_SIZE={size}", f"{EVAL} model", 0, "solved", environment={"LOCAL_WORLD_SIZE": size})
+        for size in ("0", "-1", "many")
+    ),
     Case("an output below a file", "gen-data --n 20 --out rows.jsonl/out", 1, "cannot be written"),
     Case("an output that cannot be written", "gen-data --n 20 --out /proc/out", 1, "cannot be written"),
 ]

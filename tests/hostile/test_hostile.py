@@ -84,12 +84,33 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
     assert not list(Path().glob(".out*"))
 
 
-def test_a_closed_stdout_ends_without_a_word():
-    command = [sys.executable, "-m", "countdown_rl", "solve", "3", "4", "--target", "7"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as child:
-        child.stdout.close()
-        assert child.stderr.read() == b""
-    assert child.returncode in (0, 1)
+def shell(script: str) -> subprocess.CompletedProcess[str]:
+    """Run *script*, in which ``$run`` is countdown-rl."""
+    environment = {"run": f"{shlex.quote(sys.executable)} -m countdown_rl", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(["bash", "-c", script], env=os.environ | environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("command", ["solve 3 4 --target 7", "grade many.jsonl"])
+def test_a_reader_of_stdout_that_exits_ends_a_command_without_a_word(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    row = {"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}
+    Path("many.jsonl").write_text(f"{json.dumps(row)}\n" * 2000)
+    done = shell(f"$run {command} | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("redirections", "status", "word"),
+    [("F >&-", 1, "stdout is closed"), ("<&-", 1, "standard input is closed"), ("--out F < F", 2, "is the input file")],
+)
+def test_grade_loses_no_lines_to_closed_or_shared_files(redirections, status, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"}) + "\n"
+    Path("F").write_text(line)
+    done = shell(f"$run grade {redirections}")
+    assert done.returncode == status
+    assert word in done.stderr
+    assert Path("F").read_text() == line
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
