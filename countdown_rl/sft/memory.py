@@ -6,7 +6,7 @@ follow Korthikanti et al. 2022 (arXiv:2205.05198), section 4, adapted to gated b
 no scores, and to a LoRA pair on every linear layer.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -75,10 +75,11 @@ class Memory:
         return {"trainable": self.trainable, "device_memory": self.available, "fits": self.fits, "memory": memory}
 
 
-def plan(model: Any, ref: reference.ModelRef, options: TuningOptions, **sizes: Any) -> Memory:
+def plan(model: Any, ref: reference.ModelRef, options: TuningOptions, *, shards: int, **sizes: Any) -> Memory:
     """The memory of a run of *options* on *ref*, whose skeleton is *model*.
 
     Args:
+        shards: processes that each hold a part of the weights.
         sizes: those of :func:`estimate` that follow from neither.
     """
     device = load.device_name("auto").partition(":")[0]
@@ -97,6 +98,8 @@ def plan(model: Any, ref: reference.ModelRef, options: TuningOptions, **sizes: A
         )
         for kind in dict.fromkeys((device, "cuda"))
     ]
+    sharded = ("weights", "adapter", "gradients", "optimiser")
+    estimates = [replace(each, **{name: getattr(each, name) // shards for name in sharded}) for each in estimates]
     trainable = lora_parameters(model, rank) if options.tune == "lora" else model.num_parameters()
     return Memory(trainable, estimates, _device_memory(device))
 

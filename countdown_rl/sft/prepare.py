@@ -112,7 +112,9 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
         learning_rate=options.rate(parameters),
         max_steps=options.max_steps or ceil(options.num_train_epochs * steps_per_epoch),
         longest=longest,
-        memory=memory.plan(skeleton, light, options, length=longest, scored=longest),
+        memory=memory.plan(
+            skeleton, light, options, shards=run.processes if run.sharded else 1, length=longest, scored=longest
+        ),
     )
 
 

@@ -120,6 +120,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
         skeleton,
         light,
         options,
+        shards=run.processes if run.sharded else 1,
         length=longest + options.max_completion_length,
         scored=options.max_completion_length,
         sequences=completions // run.processes,

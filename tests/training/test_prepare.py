@@ -118,6 +118,13 @@ def test_a_valid_run_is_described_and_nothing_is_written(check, llama, rows, tmp
             ["--processes", 2, "--precision", "bf16", "--lora-dropout", 0.05, "--micro-batch", 2],
             (279_168, 131_072, 131_072, 262_144, 7_766_016, 7_211_776),
         ),
+        (
+            [
+                *("--processes", 2, "--launch", "fsdp", "--precision", "bf16"),
+                *("--lora-dropout", 0.05, "--micro-batch", 2, "--rollouts", "transformers"),
+            ],
+            (139_584, 65_536, 65_536, 131_072, 7_766_016, 7_211_776),
+        ),
     ],
 )
 def test_the_figures_of_a_check_follow_from_the_options(check, llama, rows, words, figures):
