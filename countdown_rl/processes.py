@@ -22,6 +22,9 @@ _CONFIGS = Path(__file__).parent / "assets" / "launch"
 #: Parameters of glibc's ``mallopt``, from its ``malloc.h``.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
+#: Arguments of this program, where it is ``countdown-rl``.
+arguments: list[str] | None = None
+
 _deferred = False
 _pending: int | None = None
 

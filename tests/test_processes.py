@@ -13,6 +13,7 @@ import pytest
 
 from countdown_rl import artifacts, processes
 from countdown_rl.cli import main
+from countdown_rl.cli.parameters import RunOptions
 from countdown_rl.data import jsonl
 from countdown_rl.errors import CountdownError, UsageError
 from countdown_rl.models.checkpoint import Checkpoint
@@ -154,6 +155,12 @@ def test_another_number_of_processes_than_the_environment_has_is_refused(monkeyp
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
     assert "leave --processes out" in refusal(monkeypatch, capsys, "--processes", "2", command=command)
+
+
+def test_a_command_that_python_calls_starts_no_processes_with_the_arguments_of_another_program(monkeypatch):
+    monkeypatch.setattr(processes, "arguments", None)
+    with pytest.raises(UsageError, match="command line"):
+        RunOptions(processes=2).start_processes()
 
 
 def test_completions_are_divided_into_whole_micro_batches():

@@ -106,6 +106,7 @@ def main(run: Callable[[], Any] = app) -> None:
         console.silence()
     if sys.stdout is None:
         _exit("stdout is closed; redirect it to a file, or to /dev/null.", 1)
+    processes.arguments = sys.argv[1:]
     processes.wait_without_spinning()
     _write_in_any_encoding()
     try:

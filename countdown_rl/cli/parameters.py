@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -83,8 +82,11 @@ class RunOptions(Options):
         if self.launch is not None:
             processes.launch_configuration(self.launch)
         if not (alone or self.check) and (self.processes > 1 or self.launch is not None):
-            arguments, configuration = sys.argv[1:], self.launch or "ddp"
-            raise typer.Exit(processes.launch(arguments, processes=self.processes, configuration=configuration))
+            if processes.arguments is None:
+                raise UsageError("--processes and --launch start `countdown-rl` again; use them on its command line.")
+            configuration = self.launch or "ddp"
+            status = processes.launch(processes.arguments, processes=self.processes, configuration=configuration)
+            raise typer.Exit(status)
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of a ``Run`` that these options decide."""

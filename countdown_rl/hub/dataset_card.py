@@ -37,7 +37,9 @@ def build(options: PublishDataOptions, out: Path) -> Manifest:
         task = task_of(manifest.options)
         draft.facts.update(name=options.name or f"{task.name}-{task.noun}s", license=options.license, rows=rows)
         with (data / f"{next(iter(rows))}.jsonl").open(encoding="utf-8") as stream:
-            fields = list(json.loads(next(stream)))
+            fields = list(json.loads(next(stream, "{}")))
+        if not fields:
+            raise ArtifactError(f"{data} has fewer rows than its manifest; make it again with `{MADE_BY['data']}`.")
         (draft.path / "README.md").write_text(_card(manifest, draft.facts, task, fields), "utf-8")
         secret_scan.check_no_token(draft.path, manifest=json.dumps(inputs))
     return artifacts.read(out, "data-release", verify=False)

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from numbers import Real
 from pathlib import Path
@@ -136,10 +136,10 @@ def _values(
     name: str, function: Callable[..., Any], completions: Sequence["GradedCompletion"], columns: Mapping[str, Any]
 ) -> list[float | None]:
     """The rewards *name* of *completions*; *columns* are TRL's own arguments."""
-    batch = _takes_batches(function)
+    keys = dict.fromkeys(key for each in completions for key in each.row)
+    batch = _takes_batches(function, {*keys, *columns})
     try:
         if batch:
-            keys = dict.fromkeys(key for each in completions for key in each.row)
             values = function(**{key: [each.row.get(key) for each in completions] for key in keys}, **columns)
         else:
             values = [function(each.grade, each.row, each.tokens) for each in completions]
@@ -153,16 +153,16 @@ def _values(
     return [None if value is None else float(value) for value in values]
 
 
-def _takes_batches(function: Callable[..., Any]) -> bool:
-    """Return True if *function* is written for TRL, which calls it by the names of the columns."""
+def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> bool:
+    """Return True if *function* is written for TRL, which calls it by the names of the *columns*."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
         return False
-    return any(
-        parameter.name in ("completions", "prompts") or parameter.kind is parameter.VAR_KEYWORD
-        for parameter in parameters
-    )
+    if any(parameter.name in ("completions", "prompts") for parameter in parameters):
+        return True
+    unknown = (each for each in parameters if each.default is each.empty and each.name not in columns)
+    return [each.kind for each in unknown] == [inspect.Parameter.VAR_KEYWORD]
 
 
 class GradedCompletion(NamedTuple):

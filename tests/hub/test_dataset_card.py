@@ -118,6 +118,14 @@ def test_damaged_data_are_refused(data, tmp_path):
     assert not (tmp_path / "release").exists()
 
 
+def test_rows_that_only_the_manifest_has_are_refused(tmp_path):
+    with artifacts.writing(tmp_path / "data", "data", options={"task": "countdown"}) as draft:
+        (draft.path / "train.jsonl").touch()
+        draft.facts["splits"] = {"train": {"rows": 10_000_000}}
+    with pytest.raises(ArtifactError, match="fewer rows"):
+        dataset_card.build(PublishDataOptions(data=str(tmp_path / "data")), tmp_path / "release")
+
+
 def test_the_command_publishes_data(hub, data, tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):

@@ -139,6 +139,14 @@ def written_for_trl(completions, target, trainer_state, **columns):
     ]
 
 
+def with_more_keywords(grade, row, tokens, **_):
+    return float(grade.correct)
+
+
+def of_columns(target, **columns):
+    return [float(number > 1) for number in target]
+
+
 def ends(*_):
     raise SystemExit
 
@@ -161,6 +169,11 @@ def too_many_arguments(grade, row, tokens, more):
 def test_a_reward_of_the_wrong_kind_is_refused_before_training(name):
     with pytest.raises(UsageError, match=name):
         rewards.check_rewards([f"{__name__}:{name}"], ROWS)
+
+
+@pytest.mark.parametrize("name", ["with_more_keywords", "of_columns"])
+def test_keywords_are_those_of_a_batch_only_beside_columns(name):
+    rewards.check_rewards([f"{__name__}:{name}"], ROWS)
 
 
 def test_a_reward_written_for_trl_runs_unchanged():
