@@ -40,6 +40,7 @@ _PARTS = {
     "adapter": "LoRA adapter",
     "gradients": "gradients",
     "optimiser": "optimiser states",
+    "engine": "vLLM",
     "generation": "during generation",
     "loss": "during the loss",
     "peak": "peak",

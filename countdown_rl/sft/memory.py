@@ -29,7 +29,7 @@ _MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes per process. ``device`` is "cuda", "mps" or "cpu"."""
+    """Bytes per process. ``device`` is "cuda", "mps" or "cpu"; ``engine`` is vLLM, with a cache of its own."""
 
     device: str
     weights: int
@@ -38,11 +38,13 @@ class Estimate:
     optimiser: int
     generation: int
     loss: int
+    engine: int = 0
 
     @property
     def peak(self) -> int:
         """The maximum at any time: generation and loss alternate."""
-        return self.weights + self.adapter + self.gradients + self.optimiser + max(self.generation, self.loss)
+        held = self.weights + self.adapter + self.gradients + self.optimiser + self.engine
+        return held + max(self.generation, self.loss)
 
     def as_dict(self) -> dict[str, Any]:
         """All parts and the peak, for ``--json``."""
@@ -64,10 +66,16 @@ class Memory:
     available: int | None
 
     @property
+    def spare(self) -> float | None:
+        """Bytes of this machine's memory that the run leaves, with a margin; None where its memory is not known."""
+        engine = self.estimates[0].engine  # which takes no more than it is given
+        needed = _MARGIN_SHARE * (self.estimates[0].peak - engine) + _MARGIN + engine
+        return None if self.available is None else self.available - needed
+
+    @property
     def fits(self) -> bool | None:
-        """True if the run fits the memory of this machine with a margin; None where that is not known."""
-        needed = _MARGIN_SHARE * self.estimates[0].peak + _MARGIN
-        return None if self.available is None else needed <= self.available
+        """True if the run fits the memory of this machine; None where that is not known."""
+        return None if self.spare is None else self.spare >= 0
 
     def as_dict(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""

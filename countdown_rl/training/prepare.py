@@ -44,6 +44,7 @@ class PreparedTraining:
         resume: the checkpoint to continue from.
         longest_prompt: in tokens.
         bytes_per_token: least memory that one token of a completion takes.
+        rollouts: the engine, "transformers", "vllm" or "vllm-server".
     """
 
     run: TrainRun
@@ -59,11 +60,12 @@ class PreparedTraining:
     parameters: int
     longest_prompt: int
     bytes_per_token: int
+    rollouts: str
     memory: memory.Memory
 
     def as_dict(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
-        values = {name: getattr(self, name) for name in ("architecture", "parameters", "longest_prompt")}
+        values = {name: getattr(self, name) for name in ("architecture", "parameters", "longest_prompt", "rollouts")}
         return {"model": self.ref.portable_source, "rows": len(self.rows)} | values | self.memory.as_dict()
 
     def check_memory(self) -> None:
@@ -71,7 +73,7 @@ class PreparedTraining:
         options = self.options
         completions = options.prompts * options.num_generations * options.steps_per_generation // self.run.processes
         needed, available = completions * self.bytes_per_token, self.memory.available
-        if available is not None and needed > available:
+        if self.rollouts == "transformers" and available is not None and needed > available:
             raise UsageError(
                 f"{completions:,} completions at a time take over {needed / 1e9:,.0f} GB and this machine has "
                 f"{available / 1e9:,.0f} GB; lower --num-generations, --prompts or --steps-per-generation."
@@ -114,7 +116,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     if options.share_prompts:
         shared_prompts.check(skeleton)
     loaded = load.Loaded(skeleton, tokenizer, light, memory.run_precision(light, options), device, "skeleton")
-    trl_config.grpo_config(options, loaded, list(weights.values()), run.checkpoints)  # TRL refuses some values
+    grpo_config = trl_config.grpo_config(options, loaded, list(weights.values()), run.checkpoints)
     completions = options.prompts * options.num_generations * options.steps_per_generation
     planned = memory.plan(
         skeleton,
@@ -126,6 +128,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
         sequences=completions // run.processes,
         reference=bool(options.beta),
     )
+    engine, planned = rollouts.plan(options, loaded, grpo_config, planned, processes=run.processes, sharded=run.sharded)
     return PreparedTraining(
         run=run,
         options=options,
@@ -141,6 +144,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
         longest_prompt=longest,
         bytes_per_token=4 * dimensions.vocab_size
         + 4 * dimensions.num_layers * dimensions.num_kv_heads * dimensions.head_dim,  # keys and values in bf16
+        rollouts=engine,
         memory=planned,
     )
 

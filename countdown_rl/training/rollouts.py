@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,18 +12,19 @@ from trl.distributed import DistributedBackend
 from trl.models import unwrap_model_for_generation
 
 from countdown_rl import processes
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.generate import generate
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, lora, model_files, reference
+from countdown_rl.sft.memory import Memory
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.trl_internals import PolicyEngine
 
-#: Share of a GPU's memory that an engine's weights may take for "auto"; TRL gives the engine 0.3 of it in all.
-_AUTO_SHARE = 0.2
+#: Bytes that vLLM takes beside weights and cache: CUDA graphs, and activations of the 4,096 tokens it reads at a time.
+_ENGINE = 3 * 2**29
 
 
 #: A row of the trainer's data set: ``prompt`` (text with its special tokens) and ``row`` (an index).
@@ -148,56 +150,96 @@ def check_engine(options: TrainOptions, ref: reference.ModelRef, *, sharded: boo
         raise ModelError(f"--rollouts {options.rollouts} needs vLLM: `pip install 'countdown-rl[vllm]'`.")
 
 
-def resolve(options: TrainOptions, loaded: load.Loaded, *, sharded: bool) -> str:
-    """The engine of a run that passed :func:`check_engine`: "transformers", "vllm" or "vllm-server"."""
-    special = any(map(lora.is_special, loaded.model.modules()))
-    if options.rollouts == "auto":
-        from peft import PeftModel
+def plan(
+    options: TrainOptions, loaded: load.Loaded, config: Any, planned: Memory, *, processes: int, sharded: bool
+) -> tuple[str, Memory]:
+    """The engine of a run that passed :func:`check_engine`, and *planned* with its memory instead of generation's.
 
-        plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain" and not (sharded or special)
-        if not plain or not loaded.device.startswith("cuda") or find_spec("vllm") is None:
-            return "transformers"
-        weights = 2 * PeftModel.get_nb_trainable_parameters(loaded.model)[1]  # it counts packed ones, of any model
-        return "vllm" if weights <= _AUTO_SHARE * torch.cuda.mem_get_info()[1] else "transformers"
-    if special and options.rollouts != "transformers":
-        raise UsageError(
-            f"--rollouts {options.rollouts} supports LoRA without variants and biases; use --rollouts transformers."
-        )
-    return options.rollouts
+    It gets the cache of all completions of a round, or what training leaves. "auto" is vLLM where that holds a group.
+
+    Args:
+        loaded: the skeleton of the model.
+        config: the ``GRPOConfig``.
+
+    Returns:
+        "transformers", "vllm" or "vllm-server".
+    """
+    gpu, auto = loaded.device == "cuda", options.rollouts == "auto"
+    plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
+    usable = gpu and plain and not sharded and find_spec("vllm")
+    if options.rollouts == "transformers" or (auto and not usable):
+        return "transformers", planned
+    *others, estimate = planned.estimates
+    training = replace(planned, estimates=[*others, replace(estimate, generation=0)])
+    if options.rollouts == "vllm-server":
+        return options.rollouts, training
+    weights = loaded.model.num_parameters() * (4 if loaded.precision == "fp32" else 2)
+    fixed = weights // config.vllm_tensor_parallel_size + _ENGINE
+    groups = options.prompts * options.steps_per_generation / processes
+    least, engine = fixed + round(estimate.generation / max(1, groups)), fixed + estimate.generation
+    if gpu and planned.available and training.spare is not None:  # of another GPU the memory is not known
+        if auto and training.spare < least:
+            return "transformers", planned
+        engine = max(least, min(engine, int(training.spare)))
+        if any(item.startswith("vllm_gpu_memory_utilization=") for item in options.trl):
+            engine = int(config.vllm_gpu_memory_utilization * planned.available)
+    return "vllm", replace(planned, estimates=[*others, replace(estimate, generation=0, engine=engine)])
+
+
+def resolve(rollouts: str, options: TrainOptions, model: Any) -> str:
+    """The engine *rollouts* of :func:`plan`, or "transformers" where it cannot hold the adapter of *model*.
+
+    Raises:
+        UsageError: *options* insist on the engine.
+    """
+    if rollouts == "transformers" or not any(map(lora.is_special, model.modules())):
+        return rollouts
+    if options.rollouts == "auto":
+        return "transformers"
+    raise UsageError(f"--rollouts {rollouts} supports LoRA without variants and biases; use --rollouts transformers.")
 
 
 def use_engine(
-    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, planned: Memory, on_warning: Callable[[str], None]
 ) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions."""
-    config = trainer.args
-    same = ("tensor_parallel_size", "gpu_memory_utilization", "enable_sleep_mode", "model_impl", "group_port")
+    config, share = trainer.args, trainer.args.vllm_gpu_memory_utilization
+    if planned.available and planned.estimates[0].engine:
+        share = round(planned.estimates[0].engine / planned.available, 3)
+    same = ("tensor_parallel_size", "enable_sleep_mode", "model_impl", "group_port")
     server = ("server_base_url", "server_host", "server_port", "server_timeout")
     sampling = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_completion_length")
     path = reference.local_path(loaded.ref.base or loaded.ref)  # the unquantized weights that the engine starts from
     model_files.check_files(path)
     stop = trainer.rollouts.stop
-    engine = PolicyEngine(
-        str(path),
-        torch.float32 if loaded.precision == "fp32" else torch.bfloat16,
-        model=trainer.model,
-        accelerator=trainer.accelerator,
-        processing_class=trainer.processing_class,
-        mode="server" if rollouts == "vllm-server" else "colocate",
-        max_model_length=length,
-        max_num_seqs=config.per_device_train_batch_size
-        * config.steps_per_generation
-        * config.vllm_tensor_parallel_size,
-        trust_remote_code=config.trust_remote_code,
-        generation_kwargs={
-            "stop": [stop.text],
-            "include_stop_str_in_output": True,
-            "stop_token_ids": sorted(stop.ids),
-        }
-        | (config.generation_kwargs or {}),
-        **{name: getattr(config, f"vllm_{name}") for name in (*same, *server)},
-        **{name: getattr(config, name) for name in sampling},
-    )
+    try:
+        engine = PolicyEngine(
+            str(path),
+            torch.float32 if loaded.precision == "fp32" else torch.bfloat16,
+            gpu_memory_utilization=share,
+            model=trainer.model,
+            accelerator=trainer.accelerator,
+            processing_class=trainer.processing_class,
+            mode="server" if rollouts == "vllm-server" else "colocate",
+            max_model_length=length,
+            max_num_seqs=config.per_device_train_batch_size
+            * config.steps_per_generation
+            * config.vllm_tensor_parallel_size,
+            trust_remote_code=config.trust_remote_code,
+            generation_kwargs={
+                "stop": [stop.text],
+                "include_stop_str_in_output": True,
+                "stop_token_ids": sorted(stop.ids),
+            }
+            | (config.generation_kwargs or {}),
+            **{name: getattr(config, f"vllm_{name}") for name in (*same, *server)},
+            **{name: getattr(config, name) for name in sampling},
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"vLLM does not start: {first_line(error).rstrip('.')}; for another share of the GPU than {share:g} give "
+            "--trl vllm_gpu_memory_utilization, or leave vLLM out by --rollouts transformers."
+        ) from error
     trainer.use_engine(engine)
     if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():
         on_warning(

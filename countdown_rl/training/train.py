@@ -74,7 +74,10 @@ def train(
     trainer = _trainer(prepared, loaded, journal, on_step=on_step, on_warning=on_warning)
     if prepared.validation:
         trainer.add_callback(_validation(prepared, trainer, loaded, journal))
-    tuning.run(trainer, prepared, journal, longest="--max-completion-length")
+    longest = "--max-completion-length"
+    if prepared.rollouts == "vllm":
+        longest += " or --trl vllm_gpu_memory_utilization"
+    tuning.run(trainer, prepared, journal, longest=longest)
 
     facts = _facts(trainer, prepared, loaded, journal)
     memory = None
@@ -127,10 +130,10 @@ def _trainer(
         train_dataset=_prompts(rows, order, loaded.tokenizer),
         callbacks=[recorder],
     )
-    engine = rollouts.resolve(options, loaded, sharded=trainer.shards_weights)
+    engine = rollouts.resolve(prepared.rollouts, options, loaded.model)
     if engine != "transformers":
         length = prepared.longest_prompt + options.max_completion_length
-        rollouts.use_engine(trainer, engine, loaded, length, on_warning)
+        rollouts.use_engine(trainer, engine, loaded, length, prepared.memory, on_warning)
     return trainer
 
 
