@@ -47,10 +47,13 @@ _REFUSALS = ("content_filter", "content_policy_violation")
 #: Remedies of failures that would repeat.
 _REMEDIES = dict.fromkeys(("HTTP 400", "HTTP 422"), "change what it refuses")
 _REMEDIES |= dict.fromkeys(("HTTP 401", "HTTP 403"), "check the key in OPENAI_API_KEY")
+_REMEDIES |= {f"HTTP {status}": "give the --base-url that it redirects to" for status in (301, 302, 303, 307, 308)}
 _REMEDIES |= {"HTTP 404": "check --base-url and --model"}
 
 #: Errors from reading a response that breaks the protocol.
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+#: Times that a malformed response is asked for.
+_ATTEMPTS = 3
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -165,7 +168,10 @@ class OpenAI:
     def _client(self, retries: int) -> Any:
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(base_url=self._url, api_key=self._key, max_retries=retries, timeout=self._timeout)
+        from countdown_rl.inference import bounded
+
+        settings = {"base_url": self._url, "api_key": self._key, "timeout": self._timeout}
+        return AsyncOpenAI(**settings, max_retries=retries, http_client=bounded.client())
 
     @contextmanager
     def _requests(self) -> Iterator[Callable[..., Future[Completion]]]:
@@ -197,6 +203,18 @@ class OpenAI:
             return ""
 
     async def _ask(
+        self, client: Any, prompt: Mapping[str, Any], number: int, on_text: Callable[[str], None] | None = None
+    ) -> Completion:
+        """The completion of *prompt*; a malformed one is asked for again, unless *on_text* has got text of it."""
+        for _ in range(1, 1 if on_text else _ATTEMPTS):
+            try:
+                return await self._request(client, prompt, number)
+            except _FailedError as error:
+                if error.args[0] != "malformed response":
+                    raise
+        return await self._request(client, prompt, number, on_text)
+
+    async def _request(
         self, client: Any, prompt: Mapping[str, Any], number: int, on_text: Callable[[str], None] | None = None
     ) -> Completion:
         import httpx2
@@ -267,13 +285,21 @@ def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Compl
     if finish in (None, "error", "abort"):
         raise ValueError(f"`finish_reason` is {finish}")
     text, end = _text(message, prompt, finish), generate.STOP in (message.get("content") or "")
-    details: dict[str, Any] = {"prompt_tokens": int(usage["prompt_tokens"])}
+    details: dict[str, Any] = {"prompt_tokens": _figure(usage["prompt_tokens"])}
     if usage.get("cost") is not None:
-        details["cost"] = float(usage["cost"])
+        details["cost"] = _figure(usage["cost"], float)
     if not end and (message.get("refusal") or finish == "content_filter"):
         details["reason"] = "refused"
         text = text or message.get("refusal") or ""
-    return Completion(text, int(usage["completion_tokens"]), end or finish != "length", details)
+    text.encode()  # half a character cannot be written
+    return Completion(text, _figure(usage["completion_tokens"]), end or finish != "length", details)
+
+
+def _figure(value: Any, kind: Callable[[Any], Any] = int) -> Any:
+    """The figure *value* of a response as *kind*. Raises ValueError if it is negative, NaN or beyond any use."""
+    if not 0 <= (figure := kind(value)) <= 2**40:
+        raise ValueError(f"`usage` has {value}")
+    return figure
 
 
 def _text(message: Mapping[str, Any], prompt: Mapping[str, Any], finish: str | None = None) -> str:

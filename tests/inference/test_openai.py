@@ -1,9 +1,10 @@
 """The client of OpenAI-compatible servers: against llama.cpp's own server, and against one with every fault."""
 
+import gzip
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import ask as asking
-from countdown_rl.inference import engines, llama_cpp, openai
+from countdown_rl.inference import bounded, engines, llama_cpp, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
 from countdown_rl.tasks.countdown import BEGUN
@@ -455,6 +456,48 @@ def test_the_completion_of_a_server_is_streamed(stub, deltas, pieces):
     assert written == pieces
     assert reply.completion.text == "".join(pieces)
     assert (reply.grade.correct, reply.completion.tokens, reply.completion.ended) == (True, 12, True)
+
+
+def odd(message: Mapping[str, Any] = {}, finish: str = "stop", **usage: Any) -> bytes:
+    value = answer(finish=finish, **message)
+    return json.dumps(value | {"usage": value["usage"] | usage}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        odd({"content": "\ud800"}),
+        odd({"content": "", "refusal": {"a": 1}}),
+        odd(completion_tokens=float("inf")),
+        odd(completion_tokens=-1),
+        odd(prompt_tokens=10**400),
+        odd(cost=float("nan")),
+    ],
+)
+def test_an_odd_answer_is_asked_for_again(stub, tmp_path, data):
+    run(stub, tmp_path, "expected")
+    del stub.requests[:]
+    stub.reply = lambda number, body, handler: send(handler, data) if number == 2 else answer()
+    run(stub, tmp_path)
+    assert len(stub.requests) == len(ROWS) + 1
+    assert written(tmp_path / "eval") == written(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answer_is_read_to_its_bound(stub, tmp_path, monkeypatch, compressed):
+    monkeypatch.setattr(bounded, "MAX_BYTES", 10**5)
+    monkeypatch.setattr(openai, "RETRIES", 0)
+    headers = {"Content_Encoding": "gzip"} if compressed else {}
+    data = gzip.compress(odd()) if compressed else b" " * 10**6 + odd()
+    stub.reply = lambda number, body, handler: send(handler, data, **headers)
+    with pytest.raises(ModelError, match="compressed" if compressed else "more than 100,000 bytes"):
+        run(stub, tmp_path)
+
+
+def test_a_redirect_is_not_followed(stub, tmp_path):
+    stub.reply = lambda number, body, handler: send(handler, {}, 307, Location="http://127.0.0.1:9/v1")
+    with pytest.raises(ModelError, match=r"HTTP 307.*redirects"):
+        run(stub, tmp_path)
 
 
 @pytest.mark.parametrize("cut", ["connection", "error", "usage"])
