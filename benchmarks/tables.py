@@ -24,6 +24,20 @@ SUMMARY = {
     "quantized": "trained, merged, 4-bit",
     "solver": "exact solver",
 }
+#: Rows of the table of SmolLM2-135M: the evaluation, and what it is called there.
+PRETRAINED = {
+    "zero-shot": "as downloaded",
+    "sft": "supervised start",
+    "control": "more supervised fine-tuning, for as long as GRPO",
+    "adapter": "GRPO from the supervised start",
+    "merged": "merged into the original base",
+    "dequantized": "merged into the de-quantized base",
+    "quantized": "NF4, of the merge into the original",
+    "q8_0": "GGUF Q8_0, of the other merge",
+    "q4_k_m": "GGUF Q4_K_M, of the other merge",
+    "sft-sampled": "supervised start, sampled",
+    "adapter-sampled": "GRPO, sampled",
+}
 #: Rows of the table of sizes: parameters in millions, and the file of results.
 SIZES = {"1.08": "learning-1m", "5.16": "learning-5m", "10.21": "learning-10m"}
 
@@ -69,6 +83,23 @@ def learning() -> str:
         log = ROOT / f"benchmarks/results/learning-{run['seed']}.csv"
         lines.append((str(run["seed"]), *both(run), change, minutes(log)))
     header = ("seed", "greedy", "gain", "sampled", "gain", "change of pass@4", "minutes of steps")
+    return table(header, lines)
+
+
+def pretrained() -> str:
+    """SmolLM2-135M before and after each stage."""
+    rows = {row["name"]: row for row in result("smollm2/comparison")["results"]}
+    lines = []
+    for name, text in PRETRAINED.items():
+        row, change = rows[name], rows[name].get("against_first")
+        needs = (percent(row["groups"]["needs"][kind]["accuracy"]) for kind in ("add-sub", "mul-div"))
+        low, high = (f"{100 * value:.1f}" for value in row["interval"])
+        difference = ""
+        if change and name != "zero-shot":
+            difference = f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})"
+        pass_at = percent(row.get("pass_at", {}).get("16", {}).get("share"))
+        lines.append((text, percent(row["accuracy"]), f"{low} to {high}", *needs, pass_at, difference))
+    header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "pass@16", "against the start")
     return table(header, lines)
 
 
@@ -174,7 +205,10 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-TABLES = {function.__name__: function for function in (summary, comparison, learning, sizes, variants, passes, budgets)}
+TABLES = {
+    function.__name__: function
+    for function in (summary, comparison, pretrained, learning, sizes, variants, passes, budgets)
+}
 
 
 if __name__ == "__main__":

