@@ -42,6 +42,8 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
         facts = build.make(options, out, on_row)
     for reason, text in facts.get("reasons", {}).items():
         console.note(f"dropped {console.plural(facts['dropped'][reason], 'row')}: {text}")
+    if unused := facts.get("unused"):
+        console.note(f"left out {console.plural(len(unused), 'column')}: {', '.join(unused)}")
     for split, counts in facts["splits"].items():
         if not counts["rows"]:
             console.warn(f"the split {split} is empty.")

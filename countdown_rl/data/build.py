@@ -30,7 +30,8 @@ OnRow = Callable[[int, int], None]
 def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: None) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
-    Those of an import have also ``reasons``: why rows were dropped, in words with an example.
+    Those of an import have also ``reasons``: why rows were dropped, in words with an example; and ``unused``: columns
+    that are not in the data.
     """
     task = _task(options)
     source: RowSource = resolve(task.source)(task, options)
@@ -80,7 +81,8 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             for split, rows in splits.items()
         }
     reasons = {key: item.examples[key] for item in imports for key, _ in item.dropped.most_common()}
-    return draft.facts | ({"reasons": reasons} if imports else {})
+    unused = sorted({column for item in imports for column in item.unused})
+    return draft.facts | ({"reasons": reasons, "unused": unused} if imports else {})
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,22 @@ _FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parqu
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 
+class _Reading(dict[str, Any]):
+    """Fields of a row, and the names of those that were read."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
+
 @dataclass
 class Import:
     """Rows by split, and the number of rows read.
@@ -33,12 +49,14 @@ class Import:
     Attributes:
         dropped: the number of rows left out, by reason.
         examples: a phrase with the first of them, by reason.
+        unused: the columns of the first row that neither are in the data nor were read.
     """
 
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return sum(map(len, self.splits.values()))
@@ -135,14 +153,18 @@ def import_rows(
         result.read += 1
         on_row(len(result))
         try:
-            row = candidate(published_split, fields)
+            reading = _Reading(fields)
+            row = candidate(published_split, reading)
             limit = limits.get(row.split)
             if row.id in seen:
                 raise Dropped("duplicate")
             if limit is not None and len(result.splits[row.split]) >= limit:
                 raise Dropped("split-full")
             seen.add(row.id)
-            result.splits[row.split].append(row.make())
+            made = row.make()
+            if not result:
+                result.unused = sorted(fields.keys() - made.keys() - reading.read)
+            result.splits[row.split].append(made)
         except Dropped as dropped:
             result.dropped[dropped.reason] += 1
             text = json.dumps(fields, ensure_ascii=False, default=str)

@@ -15,6 +15,7 @@ from countdown_rl import artifacts
 from countdown_rl.data import external, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.countdown import CountdownSource
+from countdown_rl.data.source import RowSource
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import task
 
@@ -144,3 +145,17 @@ def test_compressed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
     source = CountdownSource(task("countdown"), DataOptions())
     imported = external.import_rows(external.from_file(path), 1, source.candidate, limits={})
     assert [row["id"] for rows in imported.splits.values() for row in rows] == ["3-7-50=46"]
+
+
+@pytest.mark.parametrize("key", ["nums", "numbers"])
+def test_columns_that_are_neither_kept_nor_read_are_named(tmp_path, key):
+    rows = [{key: row["nums"], "target": row["target"], "completion": "?", "note": 1} for row in PUZZLES]
+    source = CountdownSource(task("countdown"), DataOptions())
+    imported = external.import_rows((("", row) for row in rows), 9, source.candidate, {})
+    assert imported.unused == ["completion", "note"]
+
+
+def test_columns_that_a_task_reads_are_not_named():
+    rows = [("", {"question": "One and one?", "answer": "2 #### 2", "level": 1})]
+    source = RowSource(task("gsm8k"), DataOptions(task="gsm8k"))
+    assert external.import_rows(rows, 1, source.candidate, {}).unused == ["level"]
