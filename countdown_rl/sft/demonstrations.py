@@ -100,8 +100,8 @@ def _sources(
     if not (files or options.from_hub or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
     for index, file in enumerate(files):
-        inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
         yield from _parsed(str(file), external.from_file(file))
+        inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
     for index, name in enumerate(options.from_hub):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)

@@ -72,7 +72,7 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
     if options.batch_size % (options.micro_batch * run.processes):
         raise UsageError(
             f"{run.processes} processes cannot share {options.batch_size} demonstrations evenly in batches of "
-            f"--micro-batch {options.micro_batch}; change --batch-size."
+            f"--micro-batch {options.micro_batch}; lower that, or raise --batch-size."
         )
     if options.eval_every and run.data is None:
         raise UsageError("--eval-every evaluates the validation puzzles of --data; give that too.")

@@ -153,16 +153,10 @@ def check_engine(options: TrainOptions, ref: reference.ModelRef, *, sharded: boo
 def plan(
     options: TrainOptions, loaded: load.Loaded, config: Any, planned: Memory, *, processes: int, sharded: bool
 ) -> tuple[str, Memory]:
-    """The engine of a run that passed :func:`check_engine`, and *planned* with its memory instead of generation's.
+    """The engine of a run that passed :func:`check_engine`, and *planned* with its memory in place of generation's.
 
-    It gets the cache of all completions of a round, or what training leaves. "auto" is vLLM where that holds a group.
-
-    Args:
-        loaded: the skeleton of the model.
-        config: the ``GRPOConfig``.
-
-    Returns:
-        "transformers", "vllm" or "vllm-server".
+    It has the cache of all completions of a round, or what training leaves; "auto" is vLLM where that holds the
+    completions of one puzzle. *loaded* is a skeleton, *config* the ``GRPOConfig``.
     """
     gpu, auto = loaded.device == "cuda", options.rollouts == "auto"
     plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
@@ -187,11 +181,7 @@ def plan(
 
 
 def resolve(rollouts: str, options: TrainOptions, model: Any) -> str:
-    """The engine *rollouts* of :func:`plan`, or "transformers" where it cannot hold the adapter of *model*.
-
-    Raises:
-        UsageError: *options* insist on the engine.
-    """
+    """The engine *rollouts* of :func:`plan`, or for "auto" another one where it cannot hold the adapter of *model*."""
     if rollouts == "transformers" or not any(map(lora.is_special, model.modules())):
         return rollouts
     if options.rollouts == "auto":

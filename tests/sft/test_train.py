@@ -11,7 +11,7 @@ import torch
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError
+from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.models import chat_template
 from countdown_rl.runlog import log
 from countdown_rl.runlog.journal import Journal
@@ -115,6 +115,11 @@ def test_a_check_shows_the_memory_that_a_run_needs(place, tmp_path, monkeypatch,
     assert "fits this machine: yes" in table
     assert "during generation" not in table
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_missing_is_named(place, tmp_path):
+    with pytest.raises(InputError, match=r"none\.jsonl does not exist"):
+        run(place, tmp_path, files=[tmp_path / "none.jsonl"])
 
 
 def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):
