@@ -370,7 +370,7 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     file = path / MANIFEST
     if not file.is_file():
         raise ArtifactError(f"{path} has no {MANIFEST}, so it is not a finished artifact; {make} makes one.")
-    manifest = Manifest.parse(file.read_bytes(), file, f"make it again with {make}")
+    manifest = Manifest.parse(typed_json.read_bytes(file), file, f"make it again with {make}")
     if manifest.kind not in kinds:
         wanted = " or ".join(map(_with_article, kinds))
         raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
@@ -387,7 +387,7 @@ def peek(path: Path) -> str | None:
     """The kind of the artifact at *path*, or None where there is no readable manifest; nothing else is checked."""
     _recover(path)
     try:
-        kind = Manifest.parse((path / MANIFEST).read_bytes(), path / MANIFEST).kind
+        kind = Manifest.parse(typed_json.read_bytes(path / MANIFEST), path / MANIFEST).kind
     except (OSError, ArtifactError):
         return None
     return kind if kind in MADE_BY else None

@@ -12,14 +12,21 @@ from countdown_rl.errors import ArtifactError
 
 #: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
 MAX_DEPTH = 200
+#: Bytes that one may have.
+MAX_BYTES = 2**28
 
 
 def read(file: Path, hint: Any = dict) -> dict[str, Any]:
     """Return the JSON object in *file*, of the type *hint*."""
-    try:
-        return parse(file.read_bytes(), file, hint)
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{file} is missing; download or make it again.") from error
+    return parse(read_bytes(file), file, hint)
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the contents of *file*. Raises ArtifactError if it is missing, no ordinary file, or far too large."""
+    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+        fault = "not an ordinary JSON file" if file.exists() else "missing"
+        raise ArtifactError(f"{file} is {fault}; download or make it again.")
+    return file.read_bytes()
 
 
 def parse(data: bytes | str, source: Path | str, hint: Any = dict, *, remedy: str = "make or download it again") -> Any:

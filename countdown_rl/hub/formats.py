@@ -109,7 +109,8 @@ def measures(evaluation: Result, weights: Manifest) -> bool:
 
 def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
     """Return the sha256 of each file that a model in the chain *links* was trained on."""
-    entries = [link.inputs["data"] for link in links if link.kind in ("adapter", "model") and "data" in link.inputs]
+    trained = (link.inputs for link in links if link.kind in ("adapter", "model"))
+    entries = [entry for inputs in trained for key, entry in inputs.items() if key.startswith(("data", "from"))]
     files = [(entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry) for entry in entries]
     return {file.get("sha256", entry["digest"]) for file, entry in files}
 

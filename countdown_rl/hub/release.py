@@ -105,7 +105,7 @@ def _evaluation(options: PublishOptions, weights: Weights) -> Result | None:
     if not measures(evaluation, weights.manifest):
         raise ArtifactError(
             f"{path} is an evaluation of other weights than {weights.path} holds now; run "
-            f"`countdown-rl eval --model {weights.path} --out {path}` again."
+            f"`countdown-rl eval --model {weights.path} --out {path} --overwrite`."
         )
     return evaluation
 

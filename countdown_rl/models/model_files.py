@@ -123,6 +123,8 @@ def shards(directory: Path) -> list[Path]:
     for name in names:
         if not re.fullmatch(r"[^/\\\0]+\.safetensors", name):
             raise ModelError(f"{index} names {name}, and only safetensors files beside it are read; remove it.")
+    if WEIGHTS not in names and (directory / WEIGHTS).exists():  # which transformers would read instead
+        raise ModelError(f"{directory} holds {WEIGHTS} and an index of other files; remove one of the two.")
     return [directory / name for name in names]
 
 

@@ -150,6 +150,9 @@ def _is_local(source: str) -> bool:
 
 
 def _directory(source: str, path: Path) -> ModelRef:
+    for file in path.iterdir():
+        if file.exists() and not file.is_file() and not file.is_dir():  # reading it might never end
+            raise ModelError(f"{file} is no ordinary file; remove it.")
     manifest = artifacts.read(path, LOADABLE) if artifacts.peek(path) is not None else None
     if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
         if not (path / "adapter_model.safetensors").is_file():

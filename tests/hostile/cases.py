@@ -2,13 +2,15 @@
 
 Each is run in a directory with the files of :func:`tests.hostile.test_hostile.place`: ``model`` (a checkpoint),
 ``adapter`` (a LoRA adapter over it), ``rows.jsonl`` (puzzles) and ``eval`` (an evaluation). ``files`` replaces some:
-text and bytes are written as they are, a mapping is merged into the JSON object that is there, and None removes the
-file. ``environment`` sets variables. ``seal`` brings the manifest of ``eval`` up to date with them.
+text and bytes are written as they are, a path becomes a link to it, a mapping is merged into the JSON object that is
+there, and None removes the file. ``environment`` sets variables. ``seal`` brings the manifest of ``eval`` up to date
+with them.
 """
 
 import json
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 ASK = "ask 3 4 --target 7 --model"
@@ -98,6 +100,32 @@ CASES = [
         1,
         "adapter",
         {"model/adapter_config.json": {"peft_type": "LORA", "base_model_name_or_path": "elsewhere/model"}},
+    ),
+    *(
+        Case(
+            f"two sets of weights in {command.split()[0]}",
+            command,
+            1,
+            "remove one",
+            {
+                "model/model.safetensors.index.json": {"weight_map": {"lm_head.weight": "other.safetensors"}},
+                "model/other.safetensors": b"",
+            },
+        )
+        for command in (f"{ASK} model", f"{EVAL} model", "quantize --model model --out out")
+    ),
+    # Special files
+    *(
+        Case(f"{name} as {special} in {command.split()[0]}", command, 1, word, {name: Path(special)})
+        for special in ("/dev/zero", "fifo")
+        for name, command, word in (
+            ("model/model.safetensors", f"{ASK} model", "ordinary"),
+            ("model/model.safetensors", f"{EVAL} model", "ordinary"),
+            ("model/tokenizer.json", f"{ASK} model", "ordinary"),
+            ("model/config.json", "quantize --model model --out out", "ordinary"),
+            ("adapter/adapter_config.json", MERGE, "ordinary"),
+            ("eval/manifest.json", "samples eval", "not a finished artifact"),
+        )
     ),
     # Text that a terminal obeys
     Case(

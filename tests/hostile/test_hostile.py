@@ -43,6 +43,9 @@ def write(name: str, content) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if content is None:
         path.unlink()
+    elif isinstance(content, Path):
+        path.unlink(missing_ok=True)
+        path.symlink_to(content.absolute())
     elif isinstance(content, bytes | str):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     else:
@@ -62,6 +65,7 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     for directory in ("model", "adapter"):
         Path(directory, "code.py").write_text("open('executed', 'w')\n")
+    os.mkfifo("fifo")
     for name, content in case.files.items():
         write(name, content)
     if case.seal:

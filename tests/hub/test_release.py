@@ -108,6 +108,17 @@ def test_a_comparison_without_this_evaluation_is_refused_or_left_out(root):
     assert "comparison" not in build().inputs
 
 
+@pytest.mark.parametrize("key", ["data", "from"])
+def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root, key):
+    file = artifacts.file_input(Path("data/test.jsonl"))
+    shutil.rmtree("merged")
+    with artifacts.writing(Path("merged"), "model", options={}, inputs={key: file}) as draft:
+        tiny_llama.checkpoint(draft.path)
+    release_chain.evaluate(Path(), "merged", accuracy=0.99)
+    with pytest.raises(ArtifactError, match="used in training"):
+        build()
+
+
 def test_weights_evaluated_on_their_training_puzzles_are_refused(root):
     data = artifacts.read(Path("data"), "data")
     shutil.rmtree("data")
