@@ -170,7 +170,7 @@ class OpenAI:
 
         from countdown_rl.inference import bounded
 
-        settings = {"base_url": self._url, "api_key": self._key, "timeout": self._timeout}
+        settings: dict[str, Any] = {"base_url": self._url, "api_key": self._key, "timeout": self._timeout}
         return AsyncOpenAI(**settings, max_retries=retries, http_client=bounded.client())
 
     @contextmanager
