@@ -526,7 +526,7 @@ def test_a_result_is_replaced_only_by_a_complete_one(here, monkeypatch, capsys):
     assert command(monkeypatch, *GOOD, "--data", "broken.jsonl") == 1
     assert files(Path("out")) == before
     capsys.readouterr()
-    assert command(monkeypatch, *GOOD, "--limit", "3", "--json") == 0
+    assert command(monkeypatch, *GOOD, "--limit", "3", "--overwrite", "--json") == 0
     said = capsys.readouterr()
     told = json.loads(said.out)
     assert said.out.count("\n") == 1
