@@ -66,9 +66,7 @@ class StepRecorder(Saver):
         options = self._options
         if processes.is_main() and _contains_multiple(step, options.sample_every, options.round_steps):
             stride = max(1, len(completions) // options.sample_size)
-            self._journal.add_samples(
-                [_sample(step, each, options) for each in completions[::stride][: options.sample_size]]
-            )
+            self._journal.add_samples([_sample(step, each) for each in completions[::stride][: options.sample_size]])
         if self._curriculum:
             outcomes = gather_object([(kind(each.row), bool(each.grade.correct)) for each in completions])
             self._curriculum.observe(outcomes, options.num_generations)
@@ -118,15 +116,14 @@ def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
     )
 
 
-def _sample(step: int, completion: GradedCompletion, options: TrainOptions) -> dict[str, Any]:
+def _sample(step: int, completion: GradedCompletion) -> dict[str, Any]:
     row, grade = completion.row, completion.grade
-    truncated = grade.answer is None and completion.tokens >= options.max_completion_length
     return (
         {"step": step}
         | row.kept
         | {"completion": completion.text}
         | {key: getattr(grade, key) for key in ("correct", "reason", "answer", "value")}
-        | {"tokens": completion.tokens, "truncated": truncated}
+        | {"tokens": completion.tokens, "truncated": completion.truncated}
     )
 
 

@@ -119,7 +119,7 @@ def _imported(name: str) -> Callable[..., Any]:
 def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
     """Call each reward once, on a completion of each of *rows*."""
     text = "</think>\n<answer>1</answer>"
-    completions = [GradedCompletion(row, text, row.grade(text), 8) for row in rows]
+    completions = [GradedCompletion(row, text, row.grade(text), 8, False) for row in rows]
     columns = {
         "prompts": [row.messages()[-1]["content"] for row in rows],
         "completions": [text] * len(rows),
@@ -166,12 +166,13 @@ def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> boo
 
 
 class GradedCompletion(NamedTuple):
-    """A completion of *row* with its grade; ``tokens`` is its length."""
+    """A completion of *row* with its grade; ``tokens`` is its length, and it is truncated if it has no end."""
 
     row: Row
     text: str
     grade: Grade
     tokens: int
+    truncated: bool
 
 
 class Grading:
@@ -179,14 +180,19 @@ class Grading:
 
     Args:
         rows: the training data; the ``row`` column of the trainer's data set holds indices into it.
+        stop: True for the token ids of a completion that ended, see :class:`countdown_rl.inference.stop.Stop`.
         on_graded: called once per round, with the step it is for and every completion of this process, those of
             one prompt side by side.
     """
 
     def __init__(
-        self, rows: Sequence[Row], tokenizer: Any, on_graded: Callable[[int, Sequence[GradedCompletion]], None]
+        self,
+        rows: Sequence[Row],
+        tokenizer: Any,
+        stop: Callable[[list[int]], bool],
+        on_graded: Callable[[int, Sequence[GradedCompletion]], None],
     ) -> None:
-        self._rows, self._tokenizer, self._on_graded = rows, tokenizer, on_graded
+        self._rows, self._tokenizer, self._stop, self._on_graded = rows, tokenizer, stop, on_graded
         self._batch: Any = None
         self._completions: list[GradedCompletion] = []
 
@@ -201,7 +207,9 @@ class Grading:
                 self._batch = completion_ids
                 texts = [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in completion_ids]
                 self._completions = [
-                    GradedCompletion(self._rows[index], text, self._rows[index].grade(text), len(ids))
+                    GradedCompletion(
+                        self._rows[index], text, self._rows[index].grade(text), len(ids), not self._stop(ids)
+                    )
                     for ids, index, text in zip(completion_ids, row, texts, strict=True)
                 ]
                 for each in self._completions:  # TRL takes the mean over all of them, in every process

@@ -117,9 +117,9 @@ def _trainer(
     recorder = StepRecorder(
         options, journal, prepared.store, curriculum, task_of(rows[0]), on_step=on_step, on_warning=on_warning
     )
-    grading = rewards.Grading(rows, loaded.tokenizer, recorder.on_graded)
-    weights = prepared.weights
     stop = Stop(loaded.tokenizer, loaded.model, STOP)
+    grading = rewards.Grading(rows, loaded.tokenizer, stop, recorder.on_graded)
+    weights = prepared.weights
     sampler = MixedRollouts(stop, rows, options.seed) if options.dynamic_sampling else rollouts.Rollouts(stop)
     trainer = tuning.make_trainer(
         partial(Trainer, options, sampler),

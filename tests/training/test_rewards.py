@@ -183,13 +183,17 @@ def test_a_reward_written_for_trl_runs_unchanged():
 
     name = f"{__name__}:written_for_trl"
     rewards.check_rewards([name], ROWS)
-    function = rewards.Grading(ROWS, Tokenizer(), lambda *_: None).function(name)
+    seen = []
+    function = rewards.Grading(ROWS, Tokenizer(), bool, lambda step, completions: seen.extend(completions)).function(
+        name
+    )
     arguments = {"completions": ["</think><answer>65</answer>", ""], "prompts": ["", ""], "log_extra": None}
     values = function(
         completion_ids=[[1], []], row=[0, 1], log_metric=lambda *_: None, trainer_state=SimpleNamespace(global_step=3),
         **arguments,
     )  # fmt: skip
     assert values == [1.0, None]
+    assert [completion.truncated for completion in seen] == [False, True]
 
 
 def test_every_reward_is_called_once_before_training():
