@@ -27,7 +27,8 @@ def publish(
     Examples:
         countdown-rl publish --eval artifacts/eval/quantized
         countdown-rl publish --push --repo-id me/countdown-tiny-nf4
-        countdown-rl publish --model artifacts/gguf --with-demo --push --repo-id me/countdown-gguf
+        countdown-rl publish --model artifacts/gguf --with-demo --push \\
+          --repo-id me/countdown-gguf
     """
     from countdown_rl.cli.upload import finish
     from countdown_rl.hub import release
