@@ -28,7 +28,7 @@ SUMMARY = {
 PRETRAINED = {
     "zero-shot": "as downloaded",
     "sft": "supervised start",
-    "control": "more supervised fine-tuning, for as long as GRPO",
+    "sft-nf4": "the same, its weights rounded to NF4",
     "adapter": "GRPO from the supervised start",
     "merged": "merged into the original base",
     "dequantized": "merged into the de-quantized base",
