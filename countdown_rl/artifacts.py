@@ -266,6 +266,7 @@ def _lock(directory: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     file = directory.parent / f".{directory.name}.lock"
+    missing = [parent for parent in file.parents if not parent.exists()]
     # One lock a process for each path: its holder can take it again.
     lock = FileLock(file, is_singleton=True, thread_local=False, blocking=False)
     try:
@@ -284,6 +285,9 @@ def _lock(directory: Path) -> Iterator[None]:
             with suppress(OSError):  # before the release, so that no other process holds it; on Windows it stays
                 file.unlink()
         lock.release()
+        with suppress(OSError):  # one of them holds something now
+            for parent in missing:
+                parent.rmdir()
 
 
 def check_writable(out: Path, kind: str) -> None:

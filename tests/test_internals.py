@@ -5,6 +5,7 @@ import importlib
 import inspect
 import sys
 import textwrap
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -42,8 +43,12 @@ def is_of_library(base):
 
 @cache
 def classes_of(owner):
-    """The syntax of a class of a library and of its base classes."""
-    return [ast.parse(textwrap.dedent(inspect.getsource(base))) for base in owner.__mro__ if is_of_library(base)]
+    """The syntax of a class of a library and of its base classes, as far as their source can be found."""
+    trees = []
+    for base in filter(is_of_library, owner.__mro__):
+        with suppress(OSError):  # raised for a class whose __module__ names another module than its own
+            trees.append(ast.parse(textwrap.dedent(inspect.getsource(base))))
+    return trees
 
 
 @cache
