@@ -3,9 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from countdown_rl.errors import ModelError, first_line
+from countdown_rl.errors import InputError
+from countdown_rl.tasks import limited
+from countdown_rl.tasks.limited import LimitError
 
 #: Arguments of every template. Llama 3 templates print today's date by default, and a prompt must not depend on it.
 CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
@@ -28,6 +31,10 @@ _SYSTEM = (
 )
 _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
 
+#: The function that renders for ``apply_chat_template``, and the files that hold a chat template.
+_RENDER = "transformers.utils.chat_template_utils:render_jinja_template"
+_FILES = ("chat_template.jinja", "tokenizer_config.json")
+
 
 def render(
     tokenizer: Any, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = TEMPLATE_ARGUMENTS
@@ -42,10 +49,7 @@ def render(
     """
     turns = [dict(message) for message in messages]
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
-    try:
-        text = _apply(tokenizer, turns, arguments)
-    except Exception as error:  # jinja2's own, and whatever the expressions of the template raise
-        raise ModelError(f"the chat template of the model fails: {first_line(error)}") from error
+    text = _apply(tokenizer, turns, arguments)
     # The generation prompt of a reasoning model may open <think> itself; the prefill must not open it again.
     if OPEN_THINK in prefill and text.rstrip().endswith(OPEN_THINK):
         text = text.rstrip().removesuffix(OPEN_THINK)
@@ -70,25 +74,36 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     for system in _SYSTEM if "system" in texts else ("",):
         head = system.replace("SYSTEM", texts.get("system", ""))
         tokenizer.chat_template = MARK.join((head, original.removesuffix("\n"), tail))
-        with suppress(ModelError):
+        with suppress(InputError):
             if render(tokenizer, user, CHAT_ARGUMENTS) == expected:
                 return
     tokenizer.chat_template = original
 
 
-def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
-    def apply(turns: list[dict[str, str]]) -> str:
-        template = None if tokenizer.chat_template else PLAIN
-        text: str = tokenizer.apply_chat_template(
-            turns, chat_template=template, tokenize=False, add_generation_prompt=True, **arguments
-        )
-        return text
+def apply(tokenizer: Any, turns: Sequence[Mapping[str, str]], **arguments: Any) -> str:
+    """The text that ``tokenizer.apply_chat_template`` makes of *turns*, rendered in a child process with limits.
 
+    Raises:
+        InputError: the template fails.
+        LimitError: it takes too much time or memory.
+    """
+    template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
+    arguments = {**tokenizer.special_tokens_map, **arguments}
+    try:
+        (text,), _ = limited.call(_RENDER, [turns], chat_template=template, **arguments)
+    except (InputError, LimitError) as error:
+        place = Path(tokenizer.name_or_path or "the model")
+        file = next((place / name for name in _FILES if (place / name).is_file()), place)
+        raise type(error)(f"the chat template of {file} fails: {str(error).rstrip('.')}.") from error
+    return str(text)
+
+
+def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
     head = turns[0]
-    if head["role"] != "system":
-        return apply(turns)
-    with suppress(Exception):  # raised by templates without a system role
-        if head["content"].strip() in (text := apply(turns)):
-            return text
-    _, first, *rest = turns
-    return apply([{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest])
+    if head["role"] == "system":
+        with suppress(InputError):  # of templates without a system role
+            if head["content"].strip() in (text := apply(tokenizer, turns, add_generation_prompt=True, **arguments)):
+                return text
+        _, first, *rest = turns
+        turns = [{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest]
+    return apply(tokenizer, turns, add_generation_prompt=True, **arguments)

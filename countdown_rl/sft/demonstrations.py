@@ -173,7 +173,7 @@ def end_of_turn(tokenizer: Any) -> str:
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
     rest = ""
     if tokenizer.chat_template:
-        rest = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(mark)[2].strip()
+        rest = chat_template.apply(tokenizer, turns).rpartition(mark)[2].strip()
     return rest or str(tokenizer.eos_token)
 
 

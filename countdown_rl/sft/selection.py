@@ -121,8 +121,7 @@ def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str
 
 
 def _rendered(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str | None:
-    """The text of a conversation, as TRL renders it; None where the chat template fails or there is none."""
-    with suppress(Exception):  # whatever the template raises
-        text: str = tokenizer.apply_chat_template(turns, tokenize=False, **chat_template.CHAT_ARGUMENTS)
-        return text.rstrip()
+    """The text of a conversation, as TRL renders it; None where the chat template fails."""
+    with suppress(InputError):
+        return chat_template.apply(tokenizer, turns, **chat_template.CHAT_ARGUMENTS).rstrip()
     return None

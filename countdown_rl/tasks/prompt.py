@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError
+from jinja2 import StrictUndefined, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from countdown_rl.errors import InputError, first_line
+from countdown_rl.errors import InputError
+from countdown_rl.tasks import limited
+from countdown_rl.tasks.limited import LimitError
 
 _TURNS = ("system", "user", "assistant")
 
@@ -26,16 +28,22 @@ def messages(template: str, fields: Mapping[str, Any]) -> list[dict[str, str]]:
         InputError: the template cannot be compiled or rendered, or it has no user turn.
     """
     try:
-        compiled = _compiled(template)
-        blocks = compiled.blocks or {"user": compiled.root_render_func}
-        turns = []
-        for role in (role for role in _TURNS if role in blocks):
-            context = compiled.new_context(dict(fields) if role == "user" else {})
-            turns.append({"role": role, "content": "".join(blocks[role](context)).strip()})
-    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-        raise InputError(f"the template cannot be rendered: {first_line(error).rstrip('.')}") from error
+        turns: list[dict[str, str]] = limited.call(f"{__name__}:render", template, dict(fields))
+    except (InputError, LimitError) as error:
+        raise InputError(f"the template cannot be rendered: {str(error).rstrip('.')}") from error
+    return turns
+
+
+def render(template: str, fields: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The turns of *template* as :func:`messages` returns them, rendered in this process."""
+    compiled = _compiled(template)
+    blocks = compiled.blocks or {"user": compiled.root_render_func}
     if "user" not in blocks or blocks.keys() - {*_TURNS}:
-        raise InputError(f"the template has the blocks {', '.join(blocks)}; take {', '.join(_TURNS)}")
+        raise ValueError(f"it has the blocks {', '.join(blocks)}; take {', '.join(_TURNS)}")
+    turns = []
+    for role in (role for role in _TURNS if role in blocks):
+        context = compiled.new_context(dict(fields) if role == "user" else {})
+        turns.append({"role": role, "content": "".join(blocks[role](context)).strip()})
     return turns
 
 

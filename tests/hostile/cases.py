@@ -331,12 +331,23 @@ CASES = [
         {"model/generation_config.json": {"eos_token_id": "x"}},
     ),
     *(
-        Case(f"a chat template: {name}", f"{ASK} model", 1, "chat template", {"model/chat_template.jinja": content})
+        Case(
+            f"a chat template: {name}",
+            f"{ASK} model",
+            1,
+            "chat_template.jinja fails",
+            {"model/chat_template.jinja": content},
+        )
         for name, content in (
             ("syntax", "{% for"),
             ("undefined", "{{ messages[0].content.x.y }}"),
             ("division by zero", "{{ 1 / 0 }}"),
             ("endless", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+            ("a product", "{{ 'x' * 10**10 }}"),
+            (
+                "doubled strings",
+                "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+            ),
             ("an escape in its message", "{{ raise_exception('" + ESCAPE + "') }}"),
         )
     ),

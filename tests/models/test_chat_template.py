@@ -1,8 +1,11 @@
 """Prompts through chat templates in the style of well-known model families."""
 
+from importlib.resources import files
+from pathlib import Path
+
 import pytest
 
-from countdown_rl.models.chat_template import CHAT_ARGUMENTS, complete_user_turn, render
+from countdown_rl.models.chat_template import CHAT_ARGUMENTS, apply, complete_user_turn, render
 from tests.support import tiny_llama
 
 SYSTEM, USER, BEGUN = "Reason first.", "Numbers: 3 7 50", "Let me see. \n<think>\n"
@@ -47,6 +50,19 @@ def test_a_prefill_equals_continue_final_message_on_an_ordinary_template():
     tokenizer = tiny_llama.tokenizer(CHATML)
     expected = tokenizer.apply_chat_template(BEGUN_CHAT, tokenize=False, continue_final_message=True)
     assert render(tokenizer, BEGUN_CHAT) == expected
+
+
+REAL = sorted(Path(str(files("trl"))).glob("chat_templates/*.jinja"))
+
+
+@pytest.mark.parametrize("file", [file for file in REAL if "llava" not in file.stem], ids=lambda file: file.stem)
+def test_the_text_of_a_real_template_is_that_of_transformers(file):
+    tokenizer = tiny_llama.tokenizer(file.read_text("utf-8"))
+    tokenizer.bos_token = "<|pad|>"
+    for turns in (CHAT[1:], [*CHAT[1:], {"role": "assistant", "content": "<think>\nA.\n</think>\n\nB."}]):
+        for options in (CHAT_ARGUMENTS, CHAT_ARGUMENTS | {"add_generation_prompt": True}):
+            expected = tokenizer.apply_chat_template(turns, tokenize=False, **options)
+            assert apply(tokenizer, turns, **options) == expected
 
 
 def test_without_a_prefill_the_prompt_ends_in_the_generation_prompt():
