@@ -46,7 +46,8 @@ def ask(
 
     ref = None if options.engine == "openai" else reference.resolve(model, revision=revision)
     try:
-        layout = probe.layout(artifacts.chain(ref.as_input())) if ref else {}
+        links = artifacts.chain(ref.as_input()) if ref else []
+        layout = probe.layout(links) if probe.trained_on(links).name == asking.CountdownRow.task else {}
         row = asking.puzzle_row(options, numbers, target, layout)
     except InputError as error:
         raise UsageError(str(error)) from None

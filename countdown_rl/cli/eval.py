@@ -74,10 +74,9 @@ def eval(
             trust_remote_code=trust_remote_code,
             process=(processes.rank(), processes.world_size()),
             on_batch=with_share(update),
+            on_finished=lambda: note_finished(out),
             on_warning=console.warn,
         )
-    if result.path == out:
-        note_finished(out)
     form, correct, truncated = (result.metrics[name] for name in ("format", "accuracy", "truncated"))
     if hint := explain.no_format(form, correct, truncated, "--max-new-tokens"):
         console.warn(hint)

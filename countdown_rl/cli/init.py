@@ -1,7 +1,7 @@
 """``countdown-rl init``: the pipeline in a directory of one's own."""
 
 import re
-import sysconfig
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,6 @@ from countdown_rl.errors import InputError
 #: The files of the pipeline, as patterns. They are data files of an installed package, and of a clone its own.
 _FILES = ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "stages/*.yaml")
 _CLONE = Path(__file__).parents[2]
-_INSTALLED = Path(sysconfig.get_path("data"), "share", "countdown-rl")
 
 
 @with_options
@@ -26,17 +25,31 @@ def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write i
     Examples:
         countdown-rl init my-run
     """
-    source = _CLONE if (_CLONE / "dvc.yaml").is_file() else _INSTALLED
-    files = {path.relative_to(source): path.read_text("utf-8") for name in _FILES for path in source.glob(name)}
-    if present := [str(name) for name in files if (directory / name).exists()]:
+    source = _source()
+    texts = {path.relative_to(source): path.read_text("utf-8") for name in _FILES for path in source.glob(name)}
+    if present := [str(name) for name in texts if (directory / name).exists()]:
         raise InputError(f"{directory} has {', '.join(present)} already; choose another directory.")
-    files[Path("dvc.yaml")] = _without_code(files[Path("dvc.yaml")])
+    texts[Path("dvc.yaml")] = _without_code(texts[Path("dvc.yaml")])
     if not any((parent / ".git").exists() for parent in (directory.absolute(), *directory.absolute().parents)):
-        files[Path(".dvc/config")] = files[Path(".dvc/config")].replace("[core]\n", "[core]\n    no_scm = true\n")
-    for name, text in files.items():
+        texts[Path(".dvc/config")] = texts[Path(".dvc/config")].replace("[core]\n", "[core]\n    no_scm = true\n")
+    for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text, "utf-8")
     console.note(f"Wrote the pipeline into {directory}. Its options are in stages/; run `dvc repro` there.")
+
+
+def _source() -> Path:
+    """The directory that holds the files of the pipeline: a clone, or that of the installation's data files."""
+    if (_CLONE / "dvc.yaml").is_file():
+        return _CLONE
+    try:
+        installed = files("countdown-rl") or []
+    except PackageNotFoundError:
+        installed = []
+    paths = [Path(str(file.locate())) for file in installed if file.match("share/countdown-rl/dvc.yaml")]
+    if not paths or not paths[0].is_file():
+        raise InputError("this installation lacks the files of the pipeline; install countdown-rl again, by pip.")
+    return paths[0].parent
 
 
 def _without_code(text: str) -> str:

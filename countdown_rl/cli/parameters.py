@@ -103,6 +103,12 @@ def note_finished(out: Path) -> None:
     console.note(f"{out} is there, made by the same options from the same inputs; --overwrite makes it again.")
 
 
+def show_finished(out: Path, log: Path, facts: dict[str, Any], *, as_json: bool) -> None:
+    """Print the result of a run that has written *out* already."""
+    note_finished(out)
+    console.result({"out": str(out), "log": str(log)} | facts, as_json=as_json)
+
+
 def note_kept_step(facts: Mapping[str, Any]) -> None:
     """Tell which step's weights a run wrote, where it evaluated them."""
     if "kept_step" in facts:

@@ -78,8 +78,7 @@ def sft(
             parameters.show_check(prepared.as_dict(), prepared.memory, fewer, as_json=as_json)
             return
         if finished := tuning.finished(prepared, overwrite=overwrite):
-            parameters.note_finished(out)
-            console.result({"out": str(out), "log": str(log)} | finished.facts, as_json=as_json)
+            parameters.show_finished(out, log, finished.facts, as_json=as_json)
             return
         with console.progress("step") as update:
             update(0, prepared.max_steps, "")

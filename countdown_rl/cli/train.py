@@ -94,8 +94,7 @@ def train(
         try:
             prepared = prepare.prepare(run, options)
             if finished := tuning.finished(prepared, overwrite=overwrite):
-                parameters.note_finished(out)
-                console.result({"out": str(out), "log": str(log)} | finished.facts, as_json=as_json)
+                parameters.show_finished(out, log, finished.facts, as_json=as_json)
                 return
             result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
         except (KeyboardInterrupt, processes.Terminated):

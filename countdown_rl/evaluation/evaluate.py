@@ -24,6 +24,7 @@ from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template, load, reference
+from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.task import Baseline, Row, resolve
 
 #: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
@@ -47,6 +48,7 @@ def evaluate(
     trust_remote_code: bool = False,
     process: tuple[int, int] = (0, 1),
     on_batch: OnBatch | None = None,
+    on_finished: Callable[[], None] = lambda: None,
     on_warning: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
@@ -59,6 +61,7 @@ def evaluate(
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
             batches, and rank 0 writes.
         on_batch: called once with the batches of an interrupted run, then after every batch, of this process.
+        on_finished: called where this evaluation is at *out* already.
         on_warning: called with a warning about this machine.
     """
     artifacts.check_writable(out, "eval")
@@ -69,46 +72,36 @@ def evaluate(
     rows = rows[: options.limit]
     inputs: dict[str, Any] = {"data": artifacts.file_input(file)}
     rank, world = process
-    if baseline := baselines.find(model, rows):
-        if revision is not None or world > 1:
-            raise UsageError(f"--model {model} takes no --revision and no launcher; leave them out.")
+    served = options.engine == "openai"
+    baseline = baselines.find(model, rows)
+    if (baseline or served) and (revision is not None or world > 1):
+        option = f"--model {model}" if baseline else "--engine openai"
+        raise UsageError(f"{option} takes no --revision and no launcher; leave them out.")
+    source: ModelRef | OpenAI
+    if baseline:
         inputs["model"] = {"source": model, "kind": baseline.kind}
-        if result := _finished(out, options, inputs, overwrite):
-            return result
+    else:
+        source = _server(model, options) if served else reference.resolve(model, revision=revision)
+        inputs["model"] = source.as_input()
+    suffix = f"-{rank}-of-{world}" if world > 1 else ""
+    unfinished = Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
+    given = {"options": _settings(options), "inputs": inputs}
+    if artifacts.finished(out, "eval", **given, overwrite=overwrite):
+        unfinished.unlink(missing_ok=True)  # the run was killed between its last two steps
+        on_finished()
+        return results.read(out)
+    if baseline:
         return _evaluate_baseline(baseline, rows, options, inputs, out)
 
     engine: Engine | OpenAI
-    if options.engine == "openai":
-        if revision is not None or world > 1:
-            raise UsageError("--engine openai takes no --revision and no launcher; leave them out.")
-        server = (options.base_url, model, Decoding.of(options))
-        engine = OpenAI(*server, concurrency=options.concurrency, timeout=options.timeout)
-        name, inputs["model"] = "openai", engine.as_input()
-        if result := _finished(out, options, inputs, overwrite):
-            return result
+    if isinstance(source, OpenAI):
+        engine = source
         rows = [engine.row(row) for row in rows]
         prompts: Sequence[Any] = [engine.prompt(row) for row in rows]
     else:
-        ref = reference.resolve(model, revision=revision)
-        inputs["model"] = ref.as_input()
-        if result := _finished(out, options, inputs, overwrite):
-            return result
-        load.silence_libraries()
-        if options.device == "auto" and (warning := load.unused_gpu()):
-            on_warning(warning)
-        import torch
-
-        torch.set_num_threads(options.threads or processes.cpu_threads())
-        choice = "transformers" if world > 1 and options.engine == "auto" else options.engine
-        name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
-        if world > 1:
-            _connect(name, options.device)
-        machine = {key: getattr(options, key) for key in ("precision", "device", "threads", "tensor_parallel")}
-        engine = engines.load_engine(name, ref, Decoding.of(options), trust_remote_code=trust_remote_code, **machine)
+        engine = _engine(source, options, world, trust_remote_code, on_warning)
         prompts = _prompts(engine, rows, options.max_new_tokens)
-    suffix = f"-{rank}-of-{world}" if world > 1 else ""
-    file = Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
-    progress = Progress(file, _identity(engine, prompts, options, inputs))
+    progress = Progress(unfinished, _identity(engine, prompts, options, inputs))
     samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
     metrics = _metrics(engine, samples, rows, options, inputs)
     if isinstance(engine, OpenAI):
@@ -121,10 +114,28 @@ def evaluate(
     return Result(metrics, samples)
 
 
-def _finished(out: Path, options: EvalOptions, inputs: Mapping[str, Any], overwrite: bool) -> Result | None:
-    """Return this evaluation where it is at *out* already, see :func:`artifacts.finished`."""
-    given = {"options": _settings(options), "inputs": inputs}
-    return results.read(out) if artifacts.finished(out, "eval", **given, overwrite=overwrite) else None
+def _server(model: str, options: EvalOptions) -> OpenAI:
+    """The model that the server of *options* calls *model*."""
+    server = (options.base_url, model, Decoding.of(options))
+    return OpenAI(*server, concurrency=options.concurrency, timeout=options.timeout)
+
+
+def _engine(
+    ref: ModelRef, options: EvalOptions, world: int, trust_remote_code: bool, on_warning: Callable[[str], None]
+) -> Engine:
+    """Load the model *ref* on this machine."""
+    load.silence_libraries()
+    if options.device == "auto" and (warning := load.unused_gpu()):
+        on_warning(warning)
+    import torch
+
+    torch.set_num_threads(options.threads or processes.cpu_threads())
+    choice = "transformers" if world > 1 and options.engine == "auto" else options.engine
+    name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
+    if world > 1:
+        _connect(name, options.device)
+    machine = {key: getattr(options, key) for key in ("precision", "device", "threads", "tensor_parallel")}
+    return engines.load_engine(name, ref, Decoding.of(options), trust_remote_code=trust_remote_code, **machine)
 
 
 def _evaluate_baseline(

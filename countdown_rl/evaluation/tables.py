@@ -66,7 +66,7 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
             *(percent(row["groups"][main][value]["accuracy"]) for value in columns),
             *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
             *(("", "") if is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
-            _points(row["against_previous"]) if "against_previous" in row else "",
+            points(row["against_previous"]) if "against_previous" in row else "",
         ]
         for row in values["results"]
     ]
@@ -114,13 +114,9 @@ def _how(decoding: Mapping[str, Any]) -> str:
 
 
 def points(change: Mapping[str, Any]) -> str:
-    """A paired difference in percentage points, with its interval."""
+    """A paired difference in percentage points, with its standard deviation over runs and its interval."""
     low, high = change["interval"]
-    return f"{100 * change['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-
-
-def _points(change: Mapping[str, Any]) -> str:
-    return points(change).replace(" (", f"{_sd(change)} (")
+    return f"{100 * change['difference']:+.1f}{_sd(change)} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _sd(figures: Mapping[str, Any]) -> str:

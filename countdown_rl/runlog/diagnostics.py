@@ -32,9 +32,6 @@ START = 3
 COLLAPSE = "collapse"
 
 
-_SHARES = ("format", "correct", "truncated")
-
-
 def warnings(
     rows: Sequence[StepRow], task: Task, reasons: Mapping[str, int], examples: Mapping[str, str]
 ) -> dict[str, str]:
@@ -56,7 +53,9 @@ def _start(first: Sequence[StepRow]) -> str:
     """A run whose *first* steps have no advantages, or no answers."""
     if len(first) < START:
         return ""
-    form, correct, truncated = (_mean([getattr(row, name) for row in first]) for name in _SHARES)
+    form, correct, truncated = (
+        _mean([getattr(row, name) for row in first]) for name in ("format", "correct", "truncated")
+    )
     cause = explain.no_format(form, correct, truncated, "--max-completion-length")
     if any(row.frac_reward_zero_std < 1 for row in first):
         return cause

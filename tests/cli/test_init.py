@@ -21,6 +21,16 @@ def stages(directory: Path) -> dict:
     return yaml.safe_load((directory / "dvc.yaml").read_text())["stages"]
 
 
+def record(site: Path, lines: str, monkeypatch) -> None:
+    """Make *lines* the record of the installed files, and let the package be no clone."""
+    information = site / "countdown_rl-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: countdown-rl\nVersion: 1.0\n")
+    (information / "RECORD").write_text(lines)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(init, "_CLONE", site)
+
+
 def test_the_pipeline_is_that_of_the_repository_without_its_code(tmp_path, monkeypatch):
     assert status(monkeypatch, "init", str(tmp_path / "run")) == 0
     assert stages(tmp_path / "run").keys() == stages(ROOT).keys()
@@ -37,13 +47,13 @@ def test_files_that_exist_are_not_replaced(tmp_path, monkeypatch, capsys):
 
 
 def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
+    """Whatever the scheme: those of pip with --user or --prefix are recorded relative to the package."""
     data_files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
     for folder, patterns in data_files.items():
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
             shutil.copy(path, tmp_path / folder)
-    monkeypatch.setattr(init, "_CLONE", tmp_path / "nowhere")
-    monkeypatch.setattr(init, "_INSTALLED", tmp_path / "share" / "countdown-rl")
+    record(tmp_path / "lib", "../share/countdown-rl/dvc.yaml,,\n", monkeypatch)
     assert status(monkeypatch, "init", str(tmp_path / "installed")) == 0
     monkeypatch.undo()
     assert status(monkeypatch, "init", str(tmp_path / "clone")) == 0
@@ -51,6 +61,13 @@ def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
     assert len(names) >= 10
     for name in names:
         assert (tmp_path / "installed" / name).read_bytes() == (tmp_path / "clone" / name).read_bytes()
+
+
+@pytest.mark.parametrize("lines", ["countdown_rl/__init__.py,,\n", "../share/countdown-rl/dvc.yaml,,\n"])
+def test_an_installation_without_the_files_is_one_sentence(lines, tmp_path, monkeypatch, capsys):
+    record(tmp_path / "lib", lines, monkeypatch)
+    assert status(monkeypatch, "init", str(tmp_path / "run")) == 1
+    assert "install countdown-rl again" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -298,6 +298,15 @@ def test_a_killed_run_resumes_to_the_same_bytes(place, unbroken, tmp_path):
     assert files(tmp_path / "eval") == unbroken
 
 
+def test_a_run_killed_after_its_last_step_leaves_nothing(place, tmp_path):
+    run(place, tmp_path / "eval")
+    (tmp_path / ".eval.progress.jsonl").write_text("batches")
+    told = []
+    run(place, tmp_path / "eval", overwrite=False, on_finished=lambda: told.append("finished"))
+    assert told == ["finished"]
+    assert [path.name for path in tmp_path.iterdir()] == ["eval"]
+
+
 @pytest.mark.parametrize("options", [SMALL, replace(SMALL, temperature=1.0)], ids=["greedy", "sampled"])
 def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(
     place, tmp_path, monkeypatch, written, options

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.errors import (
-    InputError,
-    ModelError,
-    UsageError,
-)
+from countdown_rl import artifacts
+from countdown_rl.errors import InputError, ModelError, UsageError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import ask, cpu_decoder, generate
@@ -201,6 +198,17 @@ def test_json_output_is_one_object(folder, monkeypatch, capsys, complete_with):
         "model": {"source": str(folder / "model"), "kind": "directory"},
         "solver": {"solutions": 1, "solution": "4 + 3", "needs": "add-sub"},
     }
+
+
+def test_a_model_of_another_task_is_asked_in_the_default_style(tmp_path, monkeypatch, capsys, complete_with):
+    with artifacts.writing(tmp_path / "data", "data", options={"task": "gsm8k", "style": "lines"}, inputs={}):
+        pass
+    inputs = {"data": artifacts.read(tmp_path / "data", "data").as_input()}
+    with artifacts.writing(tmp_path / "model", "model", options={}, inputs=inputs) as draft:
+        tiny_llama.checkpoint(draft.path)
+    complete_with(" a</think>\n<answer>3 + 4</answer>")
+    assert command(monkeypatch, "3", "4", "--target", "7", "--model", str(tmp_path / "model"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["correct"]
 
 
 @pytest.mark.parametrize(
