@@ -48,7 +48,7 @@ def _source() -> Path:
         installed = []
     paths = [Path(str(file.locate())) for file in installed if file.match("share/countdown-rl/dvc.yaml")]
     if not paths or not paths[0].is_file():
-        raise InputError("this installation lacks the files of the pipeline; install countdown-rl again, by pip.")
+        raise InputError("the files of the pipeline were not installed; install countdown-rl again, without --target.")
     return paths[0].parent
 
 

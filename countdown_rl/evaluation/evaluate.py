@@ -102,7 +102,7 @@ def evaluate(
         engine = _engine(source, options, world, trust_remote_code, on_warning)
         prompts = _prompts(engine, rows, options.max_new_tokens)
     progress = Progress(unfinished, _identity(engine, prompts, options, inputs))
-    samples = _samples(engine, rows, prompts, options, progress, on_batch, process)
+    samples = complete_and_grade(engine, rows, prompts, options, on_batch, progress=progress, process=process)
     metrics = _metrics(engine, samples, rows, options, inputs)
     if isinstance(engine, OpenAI):
         metrics["endpoint"] = engine.metrics(samples)
@@ -252,14 +252,15 @@ def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[l
     return prompts
 
 
-def _samples(
+def complete_and_grade(
     engine: Engine | OpenAI,
     rows: Sequence[Row],
     prompts: Sequence[Any],
     options: EvalOptions,
-    progress: Progress,
     on_batch: OnBatch | None,
-    process: tuple[int, int],
+    *,
+    progress: Progress | None = None,
+    process: tuple[int, int] = (0, 1),
 ) -> list[Sample]:
     """Complete every prompt ``options.samples`` times, in batches of similar length, and grade the completions.
 
@@ -287,10 +288,10 @@ def _samples(
 
     remaining = []
     for number, batch in share:
-        if (completions := progress.batch(batch)) is None:
-            remaining.append((number, batch))
-        else:
+        if progress and (completions := progress.batch(batch)) is not None:
             add(batch, completions)
+        else:
+            remaining.append((number, batch))
     report()
     batches = [(number, [prompts[index // per_row] for index in batch]) for number, batch in remaining]
     if isinstance(engine, OpenAI):  # several at once, in the order in which they end
@@ -299,7 +300,8 @@ def _samples(
         completed = ((i, engines.complete(engine, inputs, number)) for i, (number, inputs) in enumerate(batches))
     for position, completions in completed:
         batch = remaining[position][1]
-        progress.add(batch, completions)
+        if progress:
+            progress.add(batch, completions)
         add(batch, completions)
         report()
     if world > 1:

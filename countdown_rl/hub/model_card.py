@@ -7,6 +7,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         with_demo=with_demo,
         **_prompt(release),
         max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
-        cell=cell, flag=flag, literal=_literal,
+        cell=cell, flag=flag, literal=partial(json.dumps, ensure_ascii=False),
         interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
     )  # fmt: skip
     return f"{str(card).strip()}\n"
@@ -146,13 +147,8 @@ def _prompt(release: Release) -> dict[str, Any]:
     messages = [dict(message) for message in row.messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     file = release.weights.path / "chat_template.jinja"
-    template = file.read_text("utf-8") if file.is_file() else ""
-    completed = MARK in template
+    completed = file.is_file() and MARK in file.read_text("utf-8")
     if completed:
         messages, begun = [message for message in messages if message["role"] == "user"], ""
     texts = {message["role"]: message["content"] for message in messages}
     return {"messages": messages, "begun": begun, "texts": texts, "completed": completed}
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

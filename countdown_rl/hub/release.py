@@ -54,8 +54,8 @@ def build(options: PublishOptions, out: Path) -> Manifest:
             base_relation=release.base_relation,
             datasets=list(release.datasets),
             formats={".": release.weights.format.name},
+            **release.license,
         )
-        draft.facts |= release.license
         if evaluation:
             draft.facts |= {key: evaluation.metrics[key] for key in ("accuracy", "n", "interval")}
     return artifacts.read(out, "release", verify=False)

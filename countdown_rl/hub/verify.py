@@ -25,7 +25,7 @@ from countdown_rl.artifacts import MANIFEST, Manifest, ProvenanceEntry
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import ArtifactError, UsageError, first_line
-from countdown_rl.evaluation import results, statistics
+from countdown_rl.evaluation import evaluate, results, statistics
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
 from countdown_rl.evaluation.results import DETAILS, METRICS, MainFigures, Result, Verdict
@@ -34,7 +34,6 @@ from countdown_rl.hub import structure
 from countdown_rl.hub.formats import ADAPTER, GGUF, evaluation_key, training_data
 from countdown_rl.hub.model_card import CARD, CURVES
 from countdown_rl.inference import engines, generate
-from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Decoding
 from countdown_rl.models import chat_template, load, model_files, reference
 from countdown_rl.models.reference import ModelRef
@@ -303,7 +302,11 @@ def _measure(
     for puzzles, those in {RECORDED: rows[:limit], NEW: sets.get(NEW, [])}.items():
         prompts = _prompts(engine.tokenizer, those, location, report)
         if not report.reasons and those:
-            verdicts = _verdicts(engine, prompts, those, options, on_batch)
+            ids = engine.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+            engine.prepare(max(map(len, ids)) + options.max_new_tokens)
+            verdicts = [
+                sample["correct"] for sample in evaluate.complete_and_grade(engine, those, ids, options, on_batch)
+            ]
             claim.measured.append(_test(puzzles, claim, verdicts, options.samples, before))
     del engine  # the next one needs its memory
     generate.free_memory()
@@ -342,26 +345,6 @@ def _prompts(tokenizer: Any, rows: Sequence[Row], location: str, report: Verific
     if len(frames) > 1:
         report.reasons.append(f"the chat template in {location} adds text that depends on the puzzle")
     return prompts
-
-
-def _verdicts(
-    engine: Engine, prompts: Sequence[str], rows: Sequence[Row], options: EvalOptions, on_batch: OnBatch | None
-) -> list[bool]:
-    """The verdict on each completion; those of one row follow each other."""
-    rows = [row for row in rows for _ in range(options.samples)]
-    texts = [text for text in prompts for _ in range(options.samples)]
-    ids: list[list[int]] = engine.tokenizer(texts, add_special_tokens=False)["input_ids"]
-    lengths = list(map(len, ids))
-    engine.prepare(max(lengths) + options.max_new_tokens)
-    batches = generate.batches(lengths, lambda length: engine.max_rows(length, options.max_new_tokens))
-    verdicts: dict[int, bool] = {}
-    for number, batch in enumerate(batches):
-        completions = engines.complete(engine, [ids[index] for index in batch], number)
-        for index, completion in zip(batch, completions, strict=True):
-            verdicts[index] = rows[index].grade(completion.text).correct
-        if on_batch:
-            on_batch(len(verdicts), len(rows), sum(verdicts.values()))
-    return [verdicts[index] for index in range(len(rows))]
 
 
 def _test(puzzles: str, claim: Claim, verdicts: Sequence[bool], per_row: int, before: Sequence[bool]) -> Measurement:
