@@ -36,9 +36,9 @@ def collect(
     facts = selection.collect(evaluations, options, out)
     puzzles = console.plural(facts["puzzles"], "puzzle")
     if facts["test_puzzles"]:
+        left_out = console.plural(facts["test_puzzles"], "puzzle")
         console.warn(
-            f"{facts['test_puzzles']:,} of {puzzles} belong to a test split; a model trained on these has no valid "
-            "result there. eval --data DIRECTORY/train.jsonl answers training puzzles."
+            f"{left_out} of a test split left out; eval --data DIRECTORY/train.jsonl answers those of training."
         )
     kept = console.plural(facts["kept"], "pair" if options.pairs else "demonstration")
     view = (

@@ -24,6 +24,8 @@ EXAMPLE = 100
 
 _FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+#: A compressed file may expand to so many bytes, or to so many times its size: one row of gigabytes takes all memory.
+MAX_BYTES, MAX_RATIO = 1 << 28, 100
 
 
 class _Reading(dict[str, Any]):
@@ -84,12 +86,26 @@ def from_file(path: Path) -> Iterator[Published]:
                 except InputError as error:
                     raise InputError(f"{place}: {error}.") from error
         return
+    if compression:
+        _check_expansion(path)
     from datasets import load_dataset, logging
 
     logging.set_verbosity(logging.CRITICAL)  # errors are reported once, below
     with _read_errors(str(path)):
         for row in load_dataset(_FORMATS[suffixes[-1]], data_files=str(path), split="train", streaming=True):
             yield "", row
+
+
+def _check_expansion(path: Path) -> None:
+    """Raise InputError if the compressed file at *path* expands too far."""
+    import fsspec
+
+    limit = max(MAX_BYTES, MAX_RATIO * path.stat().st_size)
+    with _read_errors(str(path)), fsspec.open(path, "rb", compression="infer") as stream:
+        while limit >= 0 and (part := stream.read(1 << 20)):
+            limit -= len(part)
+    if limit < 0:
+        raise InputError(f"{path} expands to more than {MAX_RATIO} times its size; give it without compression.")
 
 
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]:

@@ -26,7 +26,7 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
     """Write a ``demonstrations`` artifact of the completions in *evaluations*, and return its facts.
 
     Its rows are correct completions, as ``sft`` reads them, or preference pairs, see :func:`_pairs`; each completion of
-    a puzzle is taken once.
+    a puzzle is taken once, and none of a puzzle in a test split.
 
     Raises:
         InputError: no completion, or pair, is left.
@@ -35,23 +35,25 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
     read = [results.read(path) for path in evaluations]
     samples = [sample for result in read for sample in result.samples]
     correct = sum(sample["correct"] for sample in samples)
-    kept = [chosen for group in _by_prompt(samples) if (chosen := _selected(group, options))]
+    test = _test_puzzles(read)
+    usable = (sample for sample in samples if parse_row(sample).identity not in test)
+    kept = [chosen for group in _by_prompt(usable) if (chosen := _selected(group, options))]
     if not kept:
         wanted = "a correct completion and a wrong one" if options.pairs else "a correct completion"
         limit = f" of at most {options.max_tokens} tokens" if options.max_tokens else ""
         raise InputError(
-            f"no puzzle has {wanted}{limit} ({correct:,} of {len(samples):,} completions are correct); evaluate more "
-            "--samples of each, or easier puzzles."
+            f"no training puzzle has {wanted}{limit} ({correct:,} of {len(samples):,} completions are correct, "
+            f"{len(test):,} puzzles of a test split are left out); evaluate more --samples of each, or easier puzzles."
         )
     inputs = {f"eval-{index}" if index else "eval": result.manifest.as_input() for index, result in enumerate(read)}
-    rows, test = [row for chosen in kept for row in chosen], _test_puzzles(read)
+    rows = [row for chosen in kept for row in chosen]
     with artifacts.writing(out, "demonstrations", options=asdict(options), inputs=inputs) as draft:
         draft.facts |= {
             "read": len(samples),
             "correct": correct,
             "kept": len(rows),
             "puzzles": len(kept),
-            "test_puzzles": sum(parse_row(chosen[0][0]).identity in test for chosen in kept),
+            "test_puzzles": len(test),
             "mean_tokens": sum(right["tokens"] for right, *_ in rows) / len(rows),
         }
         if options.pairs:

@@ -147,6 +147,14 @@ def test_compressed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
     assert [row["id"] for rows in imported.splits.values() for row in rows] == ["3-7-50=46"]
 
 
+def test_a_file_that_expands_too_far_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(external, "MAX_BYTES", 10**6)
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(PUZZLES[0] | {"more": "x" * 10**7}).encode()))
+    with pytest.raises(InputError, match="expands to more than 100 times"):
+        next(external.from_file(path))
+
+
 @pytest.mark.parametrize("key", ["nums", "numbers"])
 def test_columns_that_are_neither_kept_nor_read_are_named(tmp_path, key):
     rows = [{key: row["nums"], "target": row["target"], "completion": "?", "note": 1} for row in PUZZLES]

@@ -86,23 +86,32 @@ def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 5}, {"pairs": True}])
 def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
     source = evaluation(tmp_path / "eval", RIGHT if options else WRONG)
-    with pytest.raises(InputError, match="no puzzle has a correct completion"):
+    with pytest.raises(InputError, match="no training puzzle has a correct completion"):
         collect(tmp_path / "out", source, **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_puzzles_of_a_test_split_are_named(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("pairs", [False, True])
+def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pairs):
     of_test = next(
         {"nums": [1, 2, n], "target": n + 3}
         for n in range(3, 99)
         if parse_row({"nums": [1, 2, n], "target": 9}).split == "test"
     )
-    by_puzzle = evaluation(tmp_path / "a", ["1 + 2 + " + str(of_test["nums"][2]), RIGHT[0]], [PUZZLE, of_test])
-    answers = [RIGHT[0], "50 + 7 + 3"]
-    by_file = evaluation(tmp_path / "b", answers, [PUZZLE, PUZZLE | {"target": 60}], file="test.jsonl")
-    for source, count in ((by_puzzle, "1 of 2 puzzles"), (by_file, "2 of 2 puzzles")):
-        assert status(monkeypatch, "collect", source, "--out", tmp_path / "out") == 0
-        assert f"warning: {count}" in capsys.readouterr().err
+    tiny_llama.checkpoint(tmp_path / "model")
+    answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
+    mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
+    words = ["--out", tmp_path / "out", *(["--pairs", "--model", tmp_path / "model"] if pairs else [])]
+    assert status(monkeypatch, "collect", mixed, *words) == 0
+    assert "warning: 1 puzzle of a test split left out" in capsys.readouterr().err
+    (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
+    assert "50" in str(row.get("nums", row.get("prompt")))
+    test = evaluation(tmp_path / "b", answers, file="test.jsonl")
+    assert status(monkeypatch, "collect", test, mixed, *words) == 1
+    assert "2 puzzles of a test split are left out" in capsys.readouterr().err
+
+
+def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
     assert status(monkeypatch, "collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out") == 0
     printed = capsys.readouterr()
     assert "warning" not in printed.err
