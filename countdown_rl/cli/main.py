@@ -7,6 +7,7 @@ its own help, and torch only while it runs, so that help and completion answer a
 import codecs
 import errno
 import io
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -104,6 +105,10 @@ def main(run: Callable[[], Any] = app) -> None:
         from countdown_rl.cli import console
 
         console.silence()
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:  # the number of a closed stream, which a file would get
+        pass
+    os.close(null)
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
     if sys.stdout is None:
         _exit("stdout is closed; redirect it to a file, or to /dev/null.", 1)
     processes.arguments = sys.argv[1:]

@@ -52,6 +52,11 @@ def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(caps
     assert "\x1b" not in printed.err
 
 
+def test_a_closed_stderr_is_the_null_device(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    main.main(lambda: sys.stderr.isatty())
+
+
 def test_every_process_names_itself_in_its_traceback(capsys, monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
