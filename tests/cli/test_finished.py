@@ -69,3 +69,12 @@ def test_models_of_one_name_do_not_replace_each_other(place, monkeypatch, capfd)
     assert status(monkeypatch, "eval", "--model", "a/model", *words) == 0
     assert status(monkeypatch, "eval", "--model", "b/model", *words) == 1
     assert "other model" in capfd.readouterr().err
+
+
+def test_a_sampled_evaluation_does_not_replace_the_greedy_one_of_a_model(place, monkeypatch, capfd):
+    words = f"eval --model model {PUZZLES} --max-new-tokens 2 --threads 1".split()
+    assert status(monkeypatch, *words) == 0
+    made = state("artifacts/eval/model")
+    assert status(monkeypatch, *words, "--temperature", "1") == 1
+    assert "--temperature was 0.0, is 1.0" in capfd.readouterr().err
+    assert state("artifacts/eval/model") == made

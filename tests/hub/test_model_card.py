@@ -13,6 +13,7 @@ from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.training.config import TrainOptions
 from tests.support import release_chain, tiny_llama
 
 OUT = Path("release")
@@ -44,6 +45,7 @@ def test_the_card_shows_results_options_and_the_comparison(root):
     assert "| all puzzles | 62.0% | 52.0% to 72.0% | 100 |" in page
     assert "| base | 50.0% |" in page
     assert "| learning-rate | 0.0002 |" in page
+    assert f"GRPO; reward: {', '.join(TrainOptions().reward)}." in page
     assert str(root) not in page
 
 

@@ -494,6 +494,23 @@ def test_an_answer_is_read_to_its_bound(stub, tmp_path, monkeypatch, compressed)
         run(stub, tmp_path)
 
 
+def test_a_list_of_models_and_a_line_of_a_stream_are_read_to_the_same_bound(stub, monkeypatch):
+    def reply(number: int, body: dict[str, Any], handler: Any) -> None:
+        begin_events(handler)
+        while True:
+            handler.wfile.write(b"x" * 10**4)
+
+    stub.reply = reply
+    options = AskOptions(engine="openai", base_url=stub.url)
+    server = asking.connect("m", options)
+    monkeypatch.setattr(bounded, "MAX_BYTES", 10**5)
+    with pytest.raises(ModelError, match="more than 100,000 bytes"):
+        asking.ask(server, asking.puzzle_row(options, [2, 3], 5), options, print)
+    stub.owner = "x" * 10**6
+    with pytest.raises(ModelError, match=stub.url):
+        asking.connect("m", options)
+
+
 def test_a_redirect_is_not_followed(stub, tmp_path):
     stub.reply = lambda number, body, handler: send(handler, {}, 307, Location="http://127.0.0.1:9/v1")
     with pytest.raises(ModelError, match=r"HTTP 307.*redirects"):

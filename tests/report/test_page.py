@@ -184,6 +184,21 @@ def test_model_text_is_escaped(run):
     Tree(text)
 
 
+def test_markup_in_the_name_of_a_group_is_text(run):
+    name = '"><meta http-equiv="refresh" content="0"><form action="//example.com"><a href="//example.com"><script>'
+    recorded = results.read(run / "eval" / "base")
+    for group, values in recorded.metrics["groups"].items():
+        recorded.metrics["groups"][group] = {f"{name}{value}": figures for value, figures in values.items()}
+    manifest = recorded.manifest
+    with artifacts.writing(run / "eval" / "base", "eval", options={}, inputs=manifest.inputs) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    tree = Tree(page(run, results=[run / "eval" / "base"]))
+    assert not {"script", "form"} & {tag for tag, _ in tree.elements}
+    assert [attrs["http-equiv"] for attrs in tree.all("meta") if "http-equiv" in attrs] == ["Content-Security-Policy"]
+    assert all(attrs["href"].startswith("#") for attrs in tree.all("a"))
+    assert any("//example.com" in text for _, text in tree.texts)
+
+
 def test_figures_are_those_of_the_metrics(run):
     text = page()
     for name in ("base", "adapter", "merged"):
