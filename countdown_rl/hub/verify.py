@@ -285,6 +285,9 @@ def _measure(
         raise ArtifactError(
             f"{recorded.path.name} was decoded in a way that this version does not have: {error}"
         ) from None
+    if options.samples * n != len(recorded.samples):
+        report.reasons.append(f"{recorded.path.name} has another number of samples than its decoding")
+        return
     format, entry = manifest.facts["formats"][location], manifest.inputs.get(location[2:] or "model", {})
     path = next((folder / location).glob("*.gguf")) if format == GGUF.name else folder / location
     ref = reference.resolve(str(path))

@@ -224,6 +224,16 @@ def extra_figures(root: Path) -> None:
     publish(root)
 
 
+def another_count_of_samples(root: Path) -> None:
+    """eval has another number of samples than its decoding"""
+    recorded = results.read(root / "eval" / "merged")
+    recorded.metrics["decoding"] |= {"samples": 10, "temperature": 1.0, "greedy": False}
+    manifest = recorded.manifest
+    with artifacts.writing(root / "eval/merged", "eval", options=manifest.options, inputs=manifest.inputs) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    publish(root)
+
+
 def another_evaluation(root: Path) -> None:
     """eval is not the evaluation in the manifest"""
     for file in (root / "eval" / "gguf").iterdir():
@@ -378,7 +388,14 @@ FORGERIES = (
     *(other_weights, other_weights_listed, a_good_gguf_in_a_subfolder, a_good_gguf_as_a_second_format, two_gguf_files),
     *(another_modelfile, an_adapter_over_another_base, a_template_for_this_tool, hints_in_the_template),
     *(a_comparison_without_the_evaluation, another_accuracy_in_the_metadata, other_terms_in_the_metadata),
-    *(two_accuracies_in_the_metadata, extra_figures, another_evaluation, figures_without_samples, verdicts),
+    *(
+        two_accuracies_in_the_metadata,
+        extra_figures,
+        another_count_of_samples,
+        another_evaluation,
+        figures_without_samples,
+        verdicts,
+    ),
     *(completions, code_in_a_listed_folder, a_page_in_a_listed_folder, pickled_weights, an_adapter_beside_the_weights),
     *(a_file_of_another_case, a_link, a_linked_folder, a_missing_file, an_unknown_format, a_location_outside),
     *(an_altered_chain, puzzles_chosen_by_hand, an_evaluation_on_training_data),
