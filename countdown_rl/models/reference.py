@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
+from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models.model_files import adapter_config, gguf_config
@@ -24,8 +24,10 @@ SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_t
 #: Kinds of artifact that can be loaded as a model.
 LOADABLE = ("model", "adapter", "merged", "quantized", "release")
 
+#: Suffixes of the files of a model but its weights.
+_TEXTS = (".json", ".jinja", ".model", ".txt")
 #: Files of a Hub snapshot that are downloaded; not pickled weights or copies in other formats.
-_ALLOWED = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
+_ALLOWED = ["*.safetensors", *(f"*{suffix}" for suffix in _TEXTS)]
 _IGNORED = ["*/*", "consolidated*"]
 _WEIGHTS = [*_IGNORED, "*.safetensors"]
 
@@ -150,9 +152,10 @@ def _is_local(source: str) -> bool:
 
 
 def _directory(source: str, path: Path) -> ModelRef:
-    for file in path.iterdir():
-        if file.exists() and not file.is_file() and not file.is_dir():  # reading it might never end
-            raise ModelError(f"{file} is no ordinary file; remove it.")
+    for file in filter(Path.exists, path.iterdir()):
+        large = file.suffix in _TEXTS and file.stat().st_size > typed_json.MAX_BYTES
+        if large or not (file.is_file() or file.is_dir()):  # reading it might never end
+            raise ModelError(f"{file} is no ordinary file, or far too large; remove it.")
     manifest = artifacts.read(path, LOADABLE) if artifacts.peek(path) is not None else None
     if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
         if not (path / "adapter_model.safetensors").is_file():

@@ -88,6 +88,27 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
     assert not list(Path().glob(".out*"))
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("model/config.json", "ask 3 4 --target 7 --model model"),
+        ("model/tokenizer.json", "eval --model model --data rows.jsonl"),
+        ("model/chat_template.jinja", "quantize --model model --out out"),
+        ("adapter/adapter_config.json", "merge --adapter adapter --out out"),
+        ("eval/manifest.json", "samples eval"),
+    ],
+)
+def test_a_text_file_of_a_terabyte_is_not_read(name, command, place, tmp_path, monkeypatch, capfd):
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    os.truncate(name, 1 << 40)
+    monkeypatch.setattr(sys, "argv", ["countdown-rl", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 1
+    assert re.match(rf"error: .*{name.split('/')[0]}.*(ordinary|artifact)", capfd.readouterr().err)
+
+
 def shell(script: str) -> subprocess.CompletedProcess[str]:
     """Run *script*, in which ``$run`` is countdown-rl."""
     environment = {"run": f"{shlex.quote(sys.executable)} -m countdown_rl", "PYTHONPATH": str(ROOT)}
