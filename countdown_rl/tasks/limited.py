@@ -51,7 +51,8 @@ def call(function: str, *arguments: Any, **keywords: Any) -> Any:
                 child.communicate()
                 _child.cache_clear()
     if not answer:
-        raise LimitError(f"it takes more than {SECONDS} seconds, {BYTES >> 30} GB of memory or {LENGTH:,} characters")
+        limits = f"{SECONDS} seconds, {BYTES >> 30} GB of memory or {LENGTH:,} characters"
+        raise LimitError(f"it takes more than {limits}; replace it")
     result, error = json.loads(answer)
     if error:
         raise InputError(error)
