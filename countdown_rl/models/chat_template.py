@@ -31,6 +31,8 @@ _SYSTEM = (
 )
 _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
 
+#: Characters that a template may add to the turns: prompts of megabytes take minutes to encode, and all memory.
+MAX_ADDED = 1 << 17
 #: The function that renders for ``apply_chat_template``, and the files that hold a chat template.
 _RENDER = "transformers.utils.chat_template_utils:render_jinja_template"
 _FILES = ("chat_template.jinja", "tokenizer_config.json")
@@ -90,12 +92,15 @@ def apply(tokenizer: Any, turns: Sequence[Mapping[str, str]], **arguments: Any) 
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
     arguments = {**tokenizer.special_tokens_map, **arguments}
     try:
+        text: str
         (text,), _ = limited.call(_RENDER, [turns], chat_template=template, **arguments)
+        if len(text) > MAX_ADDED + 2 * sum(len(turn["content"]) for turn in turns):
+            raise LimitError(f"it adds more than {MAX_ADDED:,} characters; replace it")
     except (InputError, LimitError) as error:
         place = Path(tokenizer.name_or_path or "the model")
         file = next((place / name for name in _FILES if (place / name).is_file()), place)
         raise type(error)(f"the chat template of {file} fails: {str(error).rstrip('.')}.") from error
-    return str(text)
+    return text
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ SECONDS = 10
 #: Address space of the child, where the system limits it (Linux); the modules that it loads take a third.
 BYTES = 1 << 30
 #: Length of a result as JSON.
-LENGTH = 1 << 24
+LENGTH = 1 << 20
 
 _lock = Lock()
 
