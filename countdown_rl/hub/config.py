@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.errors import UsageError
+from countdown_rl.formatting import flag
 from countdown_rl.models.reference import HUB_ID
 from countdown_rl.options import Options, option
 
@@ -16,6 +17,13 @@ def check_hub_id(flag: str, repo_id: str | None) -> None:
     """Check that the value of *flag*, if there is one, is an id on the Hub."""
     if repo_id is not None and not HUB_ID.fullmatch(repo_id):
         raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL, NAME being you or a team.")
+
+
+def _check_printable(**texts: str | None) -> None:
+    """Check that what a card says in one line is one."""
+    for name, text in texts.items():
+        if text and not text.isprintable():
+            raise UsageError(f"{flag(name)} should be one line of printable characters, not {text!r:.40}.")
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class PublishOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_hub_id("--base-model", self.base_model)
+        _check_printable(name=self.name, license=self.license, trained_on="".join(self.trained_on))
         if self.license_file and not Path(self.license_file).is_file():
             raise UsageError(f"--license-file {self.license_file} is not a file.")
 
@@ -59,6 +68,10 @@ class PublishDataOptions(Options):
     data: Annotated[str, option("Directory of gen-data.")] = "artifacts/data"
     name: Annotated[str | None, option("Name of the data set.", show_default="from its task")] = None
     license: Annotated[str | None, option("Licence id of the Hub, e.g. cc0-1.0.", show_default="none")] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_printable(name=self.name, license=self.license)
 
 
 @dataclass(frozen=True)

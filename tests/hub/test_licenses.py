@@ -41,8 +41,9 @@ def test_a_given_licence_asks_nobody(hub):
     assert not hub.log
 
 
-def test_a_card_that_cannot_be_read_asks_for_the_licence(hub):
-    hub.fail("GET", status=500, times=100)
+@pytest.mark.parametrize("status", [500, 200])
+def test_a_card_that_cannot_be_read_asks_for_the_licence(hub, status):
+    hub.fail("GET", status=status, times=100)  # with 200, an answer that makes no sense
     with pytest.raises(HubError, match="--license"):
         licenses.resolve(None, "some/base", None)
 
