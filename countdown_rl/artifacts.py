@@ -362,9 +362,9 @@ def _text(value: Any) -> str:
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
-    """Read the manifest of the artifact at *path* and check that all of its files are present and undamaged.
+    """Read the manifest of the artifact at *path* and check that it holds its files, undamaged, and no others.
 
-    With *verify* the files' sha256 are compared, not just their sizes.
+    With *verify* the files' sha256 are compared, not just their sizes. Hidden files may be there too.
     """
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     make = " or ".join(f"`{MADE_BY[kind]}`" for kind in kinds)
@@ -378,12 +378,22 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     if manifest.kind not in kinds:
         wanted = " or ".join(map(_with_article, kinds))
         raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
+    for key, inner in manifest.inputs.items():
+        if isinstance(inner, Mapping) and (name := altered(inner)) is not None:
+            raise ArtifactError(
+                f"the manifest of {name}, in the chain of {key} in {file}, was changed after it was written; make "
+                f"{name} and everything made from it again."
+            )
     for name, entry in manifest.files.items():
         target = path / name
         if not target.is_file():
             raise ArtifactError(f"{target} is missing; make {path} again with `{MADE_BY[manifest.kind]}`.")
         if target.stat().st_size != entry["size"] or (verify and file_sha256(target) != entry["sha256"]):
             raise ArtifactError(f"{target} is damaged; make {path} again with `{MADE_BY[manifest.kind]}`.")
+    for target in sorted(path.rglob("*")):
+        name = target.relative_to(path).as_posix()
+        if name not in (MANIFEST, *manifest.files) and not target.is_dir() and not re.search(r"(^|/)\.", name):
+            raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
     return manifest
 
 
@@ -455,7 +465,7 @@ def altered(entry: Mapping[str, Any]) -> str | None:
     """Return the name of the last artifact in the chain of *entry* whose manifest has another digest than recorded."""
     for inner in reversed([*_walk(entry)]):
         manifest = inner.get("manifest")
-        if manifest is not None and _digest(manifest) != inner["digest"]:
+        if manifest is not None and _digest(manifest) != inner.get("digest"):
             return _name(inner)
     return None
 

@@ -86,6 +86,7 @@ def test_a_run_killed_between_its_two_renames_is_recovered():
         (lambda: Path("data/manifest.json").write_text("{"), "data/manifest.json is damaged"),
         (lambda: Path("data/manifest.json").write_text("[]"), "data/manifest.json is damaged"),
         (lambda: Path("data/manifest.json").unlink(), "data has no manifest.json"),
+        (lambda: Path("data/test.jsonl").write_text("x"), "data/test.jsonl is not in the manifest"),
         (lambda: Path("data").rename("gone"), "data does not exist; `countdown-rl gen-data` makes it"),
     ],
 )
@@ -94,7 +95,20 @@ def test_damage_is_reported_with_the_command_that_makes_the_artifact(damage, mes
     damage()
     with pytest.raises(ArtifactError, match=message) as caught:
         artifacts.read(Path("data"), "data")
-    assert "gen-data" in str(caught.value)
+    assert "gen-data" in str(caught.value) or "remove it" in str(caught.value)
+
+
+def test_hidden_files_may_lie_in_an_artifact():
+    manifest = make(Path("data"))
+    Path("data/.DS_Store").touch()
+    assert artifacts.read(Path("data"), "data") == manifest
+
+
+def test_a_chain_that_was_changed_afterwards_is_not_read():
+    entry = make(Path("data")).as_input()
+    entry["manifest"]["options"] = {"n": 2}
+    with pytest.raises(ArtifactError, match="changed after it was written"):
+        make(Path("copy"), inputs={"data": entry})  # which reads it back
 
 
 def test_an_artifact_of_another_kind_is_refused():
@@ -219,7 +233,7 @@ def test_no_manifest_holds_a_local_path(path, name):
 
 
 def test_a_manifest_among_the_inputs_keeps_the_bytes_of_its_digest():
-    entry = {"digest": "0", "manifest": {"kind": "data", "options": {"path": "/home/someone/rows"}}}
+    entry = artifacts.Manifest("data", {"path": "/home/someone/rows"}).as_input()
     with artifacts.writing(Path("eval"), "eval", options={}, inputs={"data": entry}):
         pass
     assert artifacts.read(Path("eval"), "eval").inputs == {"data": entry}

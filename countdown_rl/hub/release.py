@@ -99,7 +99,7 @@ def resolve(options: PublishOptions) -> Release:
 
 def _evaluation(options: PublishOptions, weights: Weights) -> Result | None:
     path = Path(options.evaluation) if options.evaluation else weights.path.parent / "eval" / weights.path.name
-    if not options.evaluation and artifacts.peek(path) != "eval":
+    if not options.evaluation and not (path / MANIFEST).exists():
         return None
     evaluation = read(path)
     if not measures(evaluation, weights.manifest):
@@ -113,7 +113,7 @@ def _evaluation(options: PublishOptions, weights: Weights) -> Result | None:
 def _comparison(options: PublishOptions, weights: Weights, evaluation: Result | None) -> Path | None:
     path = Path(options.comparison) if options.comparison else weights.path.parent / "eval" / "comparison"
     manifest = evaluation.manifest if evaluation else weights.manifest
-    if options.comparison or artifacts.peek(path) == "comparison":
+    if options.comparison or (path / MANIFEST).exists():
         compared = artifacts.chain(*artifacts.read(path, "comparison").inputs.values())
         if manifest.digest in [link.digest for link in compared]:
             return path
@@ -140,12 +140,6 @@ def _demo(release: Release) -> str:
 
 
 def _check(release: Release) -> None:
-    for key, entry in release.inputs.items():
-        if (name := artifacts.altered(entry)) is not None:
-            raise ArtifactError(
-                f"the manifest of {name}, in the chain of {key}, was changed after it was written; make {name} and "
-                "everything made from it again."
-            )
     if release.weights.format is formats.ADAPTER and release.base_model is None:
         raise UsageError(
             f"an adapter needs its base to load, and {artifacts.origin(release.chain).name} is not on the Hub; merge "
@@ -170,6 +164,8 @@ def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry
 def _copy(weights: Weights, draft: Draft, base_model: str | None) -> None:
     for name, entry in sorted(weights.manifest.files.items()):
         if name == "adapter_config.json" and base_model is not None:
+            if artifacts.entry(weights.path / name) != entry:
+                raise ArtifactError(f"{weights.path / name} is damaged; make {weights.path} again.")
             config = json.loads((weights.path / name).read_bytes()) | {"base_model_name_or_path": base_model}
             (draft.path / name).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         elif weights.format.files.fullmatch(name):

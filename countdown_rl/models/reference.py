@@ -8,6 +8,7 @@ like ``owner/name``.
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models.model_files import adapter_config, gguf_config
+from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config, gguf_config
 
 #: Models that ship with the package, by name.
 SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_tiny"}
@@ -81,13 +82,8 @@ class ModelRef:
         path = local_path(self)
         if path.is_file():
             return artifacts.file_sha256(path)
-        names = sorted(
-            entry.name
-            for entry in path.iterdir()
-            if entry.suffix == ".safetensors" or entry.name in ("config.json", "adapter_config.json")
-        )
-        listing = "".join(f"{name} {artifacts.file_sha256(path / name)}\n" for name in names)
-        return hashlib.sha256(listing.encode()).hexdigest()
+        weights = {"config.json", "adapter_config.json", *(file.name for file in path.glob("*.safetensors"))}
+        return _digest(path, weights)
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest."""
@@ -96,6 +92,9 @@ class ModelRef:
             entry["revision"] = self.revision
         if self.kind == "gguf" and self.path is not None:
             entry["size"] = self.path.stat().st_size
+        if self.manifest is None and self.revision is None:
+            path = local_path(self)
+            entry["tokenizer"] = _digest(path.parent if path.is_file() else path, {*TOKENIZER, GENERATION})
         if self.manifest is not None:
             entry |= self.manifest.as_input()
         elif self.base is not None:
@@ -147,6 +146,14 @@ def without_weights(ref: ModelRef) -> ModelRef:
     return replace(ref, path=path, base=base)
 
 
+def _digest(directory: Path, names: Iterable[str]) -> str:
+    """The sha256 over those of the files *names* that are in *directory*."""
+    files = [directory / name for name in sorted(names) if (directory / name).is_file()]
+    return hashlib.sha256(
+        "".join(f"{file.name} {artifacts.file_sha256(file)}\n" for file in files).encode()
+    ).hexdigest()
+
+
 def _is_local(source: str) -> bool:
     return source in SHIPPED or Path(source).expanduser().exists()
 
@@ -156,7 +163,7 @@ def _directory(source: str, path: Path) -> ModelRef:
         large = file.suffix in _TEXTS and file.stat().st_size > typed_json.MAX_BYTES
         if large or not (file.is_file() or file.is_dir()):  # reading it might never end
             raise ModelError(f"{file} is no ordinary file, or far too large; remove it.")
-    manifest = artifacts.read(path, LOADABLE) if artifacts.peek(path) is not None else None
+    manifest = artifacts.read(path, LOADABLE) if (path / artifacts.MANIFEST).exists() else None
     if (path / "adapter_config.json").is_file() and (manifest is None or manifest.kind in ("adapter", "release")):
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")
@@ -214,11 +221,11 @@ def download(
     Where the Hub cannot be reached they are taken from its local cache.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=allowed, ignore_patterns=ignored))
-    except (OSError, ValueError, HTTPError) as error:
+    except Exception as error:  # an answer that makes no sense raises any
         if isinstance(error, GatedRepoError):
             reason = "is gated: accept its terms on its Hub page, then log in with `hf auth login`"
         elif isinstance(error, RevisionNotFoundError):

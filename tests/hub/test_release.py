@@ -163,6 +163,8 @@ def test_the_log_of_another_training_is_left_out_or_refused(root):
         (lambda: Path("merged/manifest.json").unlink(), "manifest"),
         (lambda: shutil.rmtree("merged"), "countdown-rl merge"),
         (lambda: Path("eval/merged/metrics.json").unlink(), "missing"),
+        (lambda: Path("eval/merged/manifest.json").write_text("{"), "damaged"),
+        (lambda: Path("eval/comparison/manifest.json").write_text("{"), "damaged"),
         (lambda: Path("release").write_text("a file"), "is a file"),
         (lambda: shutil.copytree("base", "release"), "holds a model artifact"),
     ],
@@ -175,12 +177,26 @@ def test_a_broken_chain_is_one_sentence(root, harm, word):
     assert not Path("release/README.md").exists()
 
 
+def test_a_changed_configuration_of_an_adapter_is_refused(root):
+    path = Path("adapter/adapter_config.json")
+    path.write_text(path.read_text().replace('"lora_alpha": 8', '"lora_alpha": 9'))
+    with pytest.raises(ArtifactError, match="damaged"):
+        build(model="adapter", base_model="some/base", license="mit")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("name", "x\nlicense: mit"), ("license", "\x1b"), ("trained_on", ("\u202e",))]
+)
+def test_a_card_takes_printable_names_of_one_line(option, value):
+    with pytest.raises(UsageError, match="printable"):
+        PublishOptions(**{option: value})
+
+
 def test_a_chain_that_was_changed_afterwards_is_refused(root):
     path = Path("merged/manifest.json")
     manifest = json.loads(path.read_bytes())
     manifest["inputs"]["adapter"]["manifest"]["options"]["learning_rate"] = 1.0
     path.write_bytes(artifacts.Manifest(**manifest).to_bytes())
-    release_chain.evaluate(Path(), "merged", accuracy=0.62)
     with pytest.raises(ArtifactError, match="manifest of adapter"):
         build()
 

@@ -58,6 +58,28 @@ def test_an_unreachable_hub_is_reported(monkeypatch, tmp_path):
         resolve("somebody/some-model-that-is-not-cached")
 
 
+def test_an_answer_of_the_hub_that_makes_no_sense_is_reported(hub):
+    hub.fail("GET", status=200, times=100)
+    with pytest.raises(ModelError, match="cannot be reached"):
+        resolve("some/model")
+
+
+def test_a_damaged_manifest_does_not_make_an_artifact_a_plain_directory(base, tmp_path):
+    copy = shutil.copytree(base, tmp_path / "copy")
+    (copy / "manifest.json").write_text("{")
+    with pytest.raises(ArtifactError, match="damaged"):
+        resolve(str(copy))
+
+
+def test_a_directory_with_another_tokenizer_is_another_input(base, tmp_path):
+    copy = shutil.copytree(base, tmp_path / "copy")
+    before = resolve(str(copy)).as_input()
+    (copy / "chat_template.jinja").write_text("other")
+    after = resolve(str(copy)).as_input()
+    assert before["digest"] == after["digest"]
+    assert before["tokenizer"] != after["tokenizer"]
+
+
 def test_a_revision_is_refused_for_local_models(base):
     with pytest.raises(UsageError, match="--revision"):
         resolve(str(base), revision="main")
