@@ -63,6 +63,7 @@ def merge_adapter(
         if not _merge_plain(adapter, base, draft.path, options, dtype):
             _merge_with_peft(ref, adapter, base, draft.path, options, dtype)
         _write_tokenizer(draft.path, base, ref)
+        reference.check_unchanged(ref)
         specs = Checkpoint(draft.path).specs.values()
         draft.facts.update(
             base=options.base,

@@ -53,6 +53,7 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
         else:
             packing = four_bit.packing(options.format, source, directory)
             facts = four_bit.write(source, directory, draft.path, packing)
+        reference.check_unchanged(ref)
         draft.facts.update(
             facts,
             format=options.format,

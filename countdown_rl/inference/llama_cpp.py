@@ -12,7 +12,7 @@ from countdown_rl.errors import ModelError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load
-from countdown_rl.models.reference import ModelRef, local_path
+from countdown_rl.models.reference import ModelRef, check_unchanged, local_path
 
 #: Completions decoded in parallel; more are no faster on one core.
 SLOTS = 8
@@ -35,7 +35,7 @@ class LlamaCpp:
     def __init__(self, ref: ModelRef, decoding: Decoding, *, threads: int = 0, device: str = "auto") -> None:
         from countdown_rl.inference.stop import Stop
 
-        self._file = local_path(ref)
+        self._ref, self._file = ref, local_path(ref)
         self._decoding, self._threads = decoding, threads
         self._server: Any = None
         self._length = 0
@@ -49,6 +49,7 @@ class LlamaCpp:
             self._server = None  # ends the one before, which holds the memory
             self._server = server(self._file, length * SLOTS, SLOTS, threads=self._threads, on_cpu=self.device == "cpu")
             self._length = length
+            check_unchanged(self._ref)
         context = request(self._server, "/v1/models")["data"][0]["meta"]["n_ctx_train"]
         return int(context) if context is not None else None
 

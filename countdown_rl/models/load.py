@@ -15,7 +15,7 @@ from typing import Any
 
 from countdown_rl.errors import CountdownError, ModelError, first_line
 from countdown_rl.models import model_files, shape
-from countdown_rl.models.reference import ModelRef, local_path
+from countdown_rl.models.reference import ModelRef, check_unchanged, local_path
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
@@ -109,6 +109,7 @@ def load_model(
         loaded = _load_base(ref.base or ref, tokenizer, precision, target, home, trust_remote_code, plain)
         if ref.base is not None:
             _attach_adapter(loaded, ref, trainable)
+        check_unchanged(ref)
         return loaded
     except (CountdownError, torch.OutOfMemoryError):
         raise

@@ -139,6 +139,16 @@ def local_path(ref: ModelRef) -> Path:
     return ref.path or download(ref.source, ref.revision)
 
 
+def check_unchanged(ref: ModelRef) -> None:
+    """Check, after the files of *ref* were read, that no other command replaced them since it was resolved."""
+    for part in (ref, ref.base):
+        if part is not None and part.manifest is not None:
+            path = local_path(part)
+            now = artifacts.read(path.parent if path.is_file() else path, LOADABLE, verify=False)
+            if now.digest != part.manifest.digest:
+                raise ArtifactError(f"another command replaced {part.source} meanwhile; run this one again.")
+
+
 def without_weights(ref: ModelRef) -> ModelRef:
     """*ref* with all files but the weights downloaded: enough for its configuration and tokenizer."""
     base = without_weights(ref.base) if ref.base is not None else None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from countdown_rl import artifacts
-from countdown_rl.errors import ModelError
+from countdown_rl.errors import ArtifactError, ModelError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model, warning
 from countdown_rl.models import nf4
@@ -174,3 +174,14 @@ def test_a_large_weight_is_quantized_in_chunks_to_the_same_bytes(monkeypatch, ro
     assert tensors.keys() == pieces.keys()
     assert all(torch.equal(tensors[name], pieces[name]) for name in tensors)
     assert torch.equal(nf4.fake_quantize(weight), values)
+
+
+def test_a_source_that_is_replaced_meanwhile_is_refused():
+    as_merged("original")
+    ref = resolve("merged")
+    as_merged("dequantized")
+    with pytest.raises(ArtifactError, match="replaced merged"):
+        quantize_model(ref, Path("quantized"), QuantizeOptions())
+    with pytest.raises(ArtifactError, match="replaced merged"):
+        load_model(ref)
+    assert not Path("quantized").exists()
