@@ -122,9 +122,18 @@ def uses_fsdp() -> bool:
 def shards_weights(launch: str | None = None) -> bool:
     """Return whether *launch*, or the configuration that started this process, shards the weights (FSDP, ZeRO-3)."""
     if launch is not None and not launched():
-        text = launch_configuration(launch).read_text()
-        return re.search(r"^\s*(distributed_type: FSDP|zero_stage: 3)", text, re.MULTILINE) is not None
-    return uses_fsdp() or (launched() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3")
+        fsdp = re.search(r"^distributed_type: FSDP", launch_configuration(launch).read_text(), re.MULTILINE) is not None
+    else:
+        fsdp = uses_fsdp()
+    return fsdp or zero_stage(launch) == 3
+
+
+def zero_stage(launch: str | None = None) -> int:
+    """Return the stage of DeepSpeed's ZeRO in *launch*, or in the configuration that started this process; 0: none."""
+    if launch is not None and not launched():
+        stage = re.search(r"^\s*zero_stage: (\d)", launch_configuration(launch).read_text(), re.MULTILINE)
+        return int(stage[1]) if stage else 0
+    return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", 0)) if launched() else 0
 
 
 def cpu_threads() -> int:

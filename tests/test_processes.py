@@ -74,6 +74,7 @@ def test_the_deepspeed_configurations_set_their_stage(launch, stage):
 def test_a_configuration_says_whether_its_processes_share_the_weights(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "find_spec", lambda name: name)
     assert [launch for launch in processes.LAUNCHES if processes.shards_weights(launch)] == ["zero3", "fsdp"]
+    assert [processes.zero_stage(launch) for launch in processes.LAUNCHES] == [0, 2, 3, 0]
     (tmp_path / "own.yaml").write_text("distributed_type: FSDP\n")
     assert processes.shards_weights(str(tmp_path / "own.yaml"))
     (tmp_path / "own.yaml").write_text("# distributed_type: FSDP\ndistributed_type: MULTI_GPU\n")

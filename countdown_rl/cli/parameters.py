@@ -95,6 +95,7 @@ class RunOptions(Options):
             "restart": self.restart,
             "processes": max(self.processes, processes.world_size()),
             "sharded": processes.shards_weights(self.launch),
+            "zero": processes.zero_stage(self.launch),
         }
 
 
@@ -142,6 +143,7 @@ def show_check(values: Mapping[str, Any], memory: "Memory", fewer: str, *, as_js
         sizes = [getattr(estimate, name) for estimate in memory.estimates]
         if any(sizes):
             table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
+    table.add_row("a checkpoint on disk", *(_size(memory.checkpoint) for _ in memory.estimates))
     if memory.fits is not None:
         table.caption = f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
     console.result(values, as_json=as_json, view=table)

@@ -2,8 +2,8 @@
 
 Weights, gradients and optimiser states are counted exactly. The peak adds the larger of two parts that do not
 overlap in time: the key-value cache of generation, in GRPO, and the activations kept for the backward pass. The latter
-follow Korthikanti et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, to fused attention, which keeps
-no scores, and to a LoRA pair on every linear layer.
+follow Korthikanti et al. 2022 (arXiv:2205.05198), section 4, adapted to gated blocks, to fused attention with a mask,
+which keeps no scores, but keys and values repeated for every query head, and to a LoRA pair on every linear layer.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +19,9 @@ from countdown_rl.sft.config import TuningOptions
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 #: Bytes per trained weight, its gradient and each of its optimiser states.
 _TRAINED = 4
-#: Tokens and vocabulary entries of the fp32 logits that TRL computes at a time.
+#: Bytes per optimiser state of 8 bits: one, and an fp32 scale per 256.
+_STATE_OF_8_BITS = 1 + 4 / 256
+#: Tokens and vocabulary entries of the logits that TRL computes at a time.
 _TILE = (4_096, 32_768)
 #: Copies of the fp32 logits in sampling: raw, warped, softmax.
 _SAMPLING = 3
@@ -59,11 +61,13 @@ class Memory:
         trainable: parameters that are trained.
         estimates: for the device of this machine and, where that is another one, for CUDA: the last is for CUDA.
         available: bytes that the device of this machine has, where that is known.
+        checkpoint: bytes of a checkpoint on disk; the one before it is removed after it.
     """
 
     trainable: int
     estimates: list[Estimate]
     available: int | None
+    checkpoint: int = 0
 
     @property
     def spare(self) -> float | None:
@@ -80,36 +84,52 @@ class Memory:
     def as_dict(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
         memory = [estimate.as_dict() for estimate in self.estimates]
-        return {"trainable": self.trainable, "device_memory": self.available, "fits": self.fits, "memory": memory}
+        values = {"trainable": self.trainable, "checkpoint": self.checkpoint, "device_memory": self.available}
+        return values | {"fits": self.fits, "memory": memory}
 
 
-def plan(model: Any, ref: reference.ModelRef, options: TuningOptions, *, shards: int, **sizes: Any) -> Memory:
+def plan(
+    model: Any, ref: reference.ModelRef, options: TuningOptions, *, shards: int, zero: int = 0, **sizes: Any
+) -> Memory:
     """The memory of a run of *options* on *ref*, whose skeleton is *model*.
 
     Args:
-        shards: processes that each hold a part of the weights.
+        shards: processes that each hold a part of what they share.
+        zero: the stage of DeepSpeed's ZeRO.
         sizes: those of :func:`estimate` that follow from neither.
     """
     device = load.device_name("auto").partition(":")[0]
     precision, rank = run_precision(ref, options), options.lora_r
     if ref.base is not None:
         rank = int(model_files.adapter_config(reference.local_path(ref)).get("r", 8))
-    estimates = [
-        estimate(
-            model,
-            options,
-            device=kind,
-            nf4=kind == "cuda" and precision == "nf4",
-            width=_width(precision, kind, model),
-            rank=rank,
-            **sizes,
-        )
-        for kind in dict.fromkeys((device, "cuda"))
-    ]
-    sharded = ("weights", "adapter", "gradients", "optimiser")
-    estimates = [replace(each, **{name: getattr(each, name) // shards for name in sharded}) for each in estimates]
+    estimates = []
+    for kind in dict.fromkeys((device, "cuda")):
+        width, nf4 = _width(precision, kind, model), kind == "cuda" and precision == "nf4"
+        single = estimate(model, options, device=kind, nf4=nf4, width=width, rank=rank, zero=zero > 0, **sizes)
+        estimates.append(_shared(single, model, width, shards, zero) if shards > 1 else single)
     trainable = lora_parameters(model, rank) if options.tune == "lora" else model.num_parameters()
-    return Memory(trainable, estimates, _device_memory(device))
+    checkpoint = trainable * _TRAINED + single.optimiser
+    return Memory(trainable, estimates, _device_memory(device), checkpoint)
+
+
+def _shared(single: Estimate, model: Any, width: int, shards: int, zero: int) -> Estimate:
+    """The memory of one of *shards* processes, of *single*.
+
+    ZeRO-2 shares gradients and optimiser states, ZeRO-3 and FSDP also the weights. Of these, embeddings, head and two
+    blocks are gathered at a time, and all by ZeRO-3 to generate.
+    """
+    from countdown_rl.models.nf4 import linears
+
+    shared = ["gradients", "optimiser", *([] if zero == 2 else ["weights", "adapter"])]
+    parts = {name: getattr(single, name) // shards for name in shared}
+    if zero != 2:
+        blocks = sum(prod(layer.weight.shape) for layer in linears(model).values())
+        waiting = blocks - 2 * blocks // ModelShape.of(model.config).num_layers
+        total = model.num_parameters()
+        parts["loss"] = single.loss + width * (total - waiting)
+        if single.generation:
+            parts["generation"] = single.generation + width * (total if zero else total - waiting)
+    return replace(single, **parts)
 
 
 def run_precision(ref: reference.ModelRef, options: TuningOptions) -> str:
@@ -141,6 +161,8 @@ def estimate(
     scored: int,
     sequences: int = 0,
     reference: bool = False,
+    optimiser: str = "adamw_torch",
+    zero: bool = False,
 ) -> Estimate:
     """The memory of a process of a run of *options* on *model*, which needs no weights.
 
@@ -151,17 +173,22 @@ def estimate(
         length: tokens of the longest sequence, of which the loss is computed on *scored*.
         sequences: those that are generated at a time.
         reference: a run that trains all weights keeps the initial model too.
+        optimiser: the name that TRL has for it.
+        zero: DeepSpeed holds trained weights in the type of the forward pass, and an fp32 copy beside the states.
     """
     from countdown_rl.models.nf4 import linears
 
     shape = ModelShape.of(model.config)
     total = sum(parameter.numel() for parameter in model.parameters())
-    packed = [prod(layer.weight.shape) for layer in linears(model).values()] if nf4 else []
+    layers = [prod(layer.weight.shape) for layer in linears(model).values()]
+    packed = layers if nf4 else []
     weights = round((total - sum(packed)) * width + sum(packed) * NF4_BYTES)
     trained = adapter = lora_parameters(model, rank)
-    if options.tune == "all":  # fp32 weights, their copies for autocast, and the initial model
+    held = width if zero else _TRAINED
+    if options.tune == "all":  # with copies of the layers for autocast, and the initial model
         trained, adapter = total, 0
-        weights = total * (_TRAINED + (width if width < _TRAINED else 0) + (width if reference else 0))
+        weights = total * (held + (width if reference else 0)) + (width * sum(layers) if width < held else 0)
+    states = 2 * (_STATE_OF_8_BITS if "8bit" in optimiser else _TRAINED) + (_TRAINED if zero else 0)
 
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width * sequences * length
     generation = cache + _SAMPLING * 4 * sequences * shape.vocab_size
@@ -170,39 +197,43 @@ def estimate(
     # Autocast passes an adapter its input in the type of the base; without it, in its own.
     pair, mask = (width, 1) if device == "cuda" else (_TRAINED, _TRAINED)
     if options.tune == "all":
-        block = tokens * kept_by_trained_block(model, width)
+        block = tokens * kept_by_trained_block(model, width, length)
     else:
-        block = tokens * kept_by_block(model, width, pair, rank, options.lora_dropout, mask)
+        block = tokens * kept_by_block(model, width, pair, rank, options.lora_dropout, mask, length)
     if options.gradient_checkpointing:
         kept = shape.num_layers * tokens * shape.hidden_size * width + block
     else:
         kept = shape.num_layers * block
-    tile = 4 * min(options.micro_batch * scored, _TILE[0]) * min(shape.vocab_size, _TILE[1])
+    # TRL sums the gradients of the head and of its input in fp32, beside a tile of logits.
+    scored *= options.micro_batch
+    head = (width if device == "cuda" else 4) * min(scored, _TILE[0]) * min(shape.vocab_size, _TILE[1])
+    head += _TRAINED * shape.hidden_size * (scored + (shape.vocab_size if options.tune == "all" else 0))
     unpacked = max(packed, default=0) * width
     return Estimate(
         device=device,
         weights=weights,
-        adapter=adapter * _TRAINED,
-        gradients=trained * _TRAINED,
-        optimiser=2 * trained * _TRAINED,
+        adapter=adapter * held,
+        gradients=trained * held,
+        optimiser=round(trained * states),
         generation=generation,
-        loss=kept + tile + unpacked,
+        loss=kept + head + unpacked,
     )
 
 
-def kept_by_block(model: Any, width: int, pair: int, rank: int, dropout: float, mask: int) -> int:
+def kept_by_block(model: Any, width: int, pair: int, rank: int, dropout: float, mask: int, length: int) -> int:
     """Bytes per token that one block of *model* keeps for the backward pass.
 
     A frozen base keeps no inputs of its layers; each LoRA pair keeps its own.
 
     Args:
         width: bytes per number in the base; *pair* in a LoRA pair; *mask* in a dropout mask.
+        length: tokens of a sequence, which the mask of attention has for each of its tokens.
     """
     shape = ModelShape.of(model.config)
     hidden, inner = shape.hidden_size, shape.intermediate_size
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    queries = shape.num_heads * shape.head_dim
     norms = 4 * (2 * hidden + _normed_heads(model, shape))  # computed in fp32
-    attention = (2 * queries + 2 * keys) * width  # q, k, v, output
+    attention = (4 * queries + length) * width  # q, repeated k and v, output; the mask
     gated = 3 * inner * width  # gate, its activation, up
     lora_inputs = 5 * hidden + queries + inner  # of q, k, v, gate and up; of o; of down
     if dropout:
@@ -214,10 +245,10 @@ def kept_by_block(model: Any, width: int, pair: int, rank: int, dropout: float, 
     return norms + attention + gated + inputs + 7 * rank * pair
 
 
-def kept_by_trained_block(model: Any, width: int) -> int:
+def kept_by_trained_block(model: Any, width: int, length: int) -> int:
     """The same where all weights are trained, in fp32: under autocast if *width* is 2."""
     shape = ModelShape.of(model.config)
-    kept = kept_by_block(model, width, width, 0, 0.0, 0)  # layers keep their inputs, as LoRA pairs would
+    kept = kept_by_block(model, width, width, 0, 0.0, 0, length)  # layers keep their inputs, as LoRA pairs would
     # The weight of a norm keeps what it scales, in fp32; autocast copies the input of q, k, v, gate and up for each.
     scaled = 2 * _TRAINED * shape.hidden_size + width * _normed_heads(model, shape)
     return kept + scaled + (0 if width == _TRAINED else 3 * width * shape.hidden_size)

@@ -113,7 +113,13 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
         max_steps=options.max_steps or ceil(options.num_train_epochs * steps_per_epoch),
         longest=longest,
         memory=memory.plan(
-            skeleton, light, options, shards=run.processes if run.sharded else 1, length=longest, scored=longest
+            skeleton,
+            light,
+            options,
+            shards=run.processes if run.sharded or run.zero else 1,
+            zero=run.zero,
+            length=longest,
+            scored=longest,
         ),
     )
 

@@ -36,6 +36,7 @@ class Run:
         log: the CSV of the run, one row a step; samples of completions go beside it.
         restart: start from the beginning, whatever *checkpoints* holds.
         processes: number of processes that train; *sharded*: each holds a part of the weights.
+        zero: the stage of DeepSpeed's ZeRO; 0 without DeepSpeed.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Run:
     restart: bool = False
     trust_remote_code: bool = False
     sharded: bool = field(default_factory=processes.shards_weights)
+    zero: int = field(default_factory=processes.zero_stage)
     processes: int = field(default_factory=processes.world_size)
 
 

@@ -81,9 +81,10 @@ def saved_bytes(model):
         return tensor
 
     ids = torch.arange(200).view(4, 50)
+    padded = (ids % 50 < 49).long()  # by a token, so that attention has a mask
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         base = model.get_base_model() if hasattr(model, "peft_config") else model
-        hidden = base.model(input_ids=ids).last_hidden_state
+        hidden = base.model(input_ids=ids, attention_mask=padded).last_hidden_state
     assert hidden.requires_grad
     return sum(found.values()) / ids.numel(), base
 
@@ -96,7 +97,7 @@ def test_activations_of_a_block_are_those_that_autograd_keeps(name, width, dropo
 
     dtype = {2: torch.bfloat16, 4: torch.float32}[width]
     (one, model), (three, _) = (kept(standins.FAMILIES[name], layers, dtype, dropout) for layers in (1, 3))
-    reckoned = memory.kept_by_block(model, width, pair=4, rank=4, dropout=dropout, mask=4)
+    reckoned = memory.kept_by_block(model, width, pair=4, rank=4, dropout=dropout, mask=4, length=50)
     assert reckoned == pytest.approx((three - one) / 2, rel=0.02)
 
 
@@ -119,7 +120,7 @@ def test_all_weights_are_counted_with_fp32_states_and_the_inputs_of_layers(name,
         return kept - (2 * copies / 200 if width == 2 else 0), base  # copies of weights are no activations
 
     (one, model), (three, _) = kept_by(1), kept_by(3)
-    assert memory.kept_by_trained_block(model, width) == pytest.approx((three - one) / 2, rel=0.02)
+    assert memory.kept_by_trained_block(model, width, 50) == pytest.approx((three - one) / 2, rel=0.02)
     found = estimate(tiny_llama.model(), SftOptions(tune="all"), device="cpu", width=4)
     count = tiny_llama.model().num_parameters()
     assert (found.weights, found.adapter, found.gradients, found.optimiser) == (4 * count, 0, 4 * count, 8 * count)
@@ -141,3 +142,12 @@ def test_memory_depends_on_batch_length_precision_and_checkpointing():
     assert estimate(model, sequences=16, length=1100).generation > plain.generation
     parts = plain.weights + plain.adapter + plain.gradients + plain.optimiser
     assert plain.peak == parts + max(plain.generation, plain.loss)
+
+
+def test_states_of_8_bits_and_those_of_zero_are_counted():
+    model = big(num_hidden_layers=1)
+    count = model.num_parameters()
+    whole = SftOptions(tune="all")
+    assert estimate(model, whole, optimiser="adamw_8bit").optimiser == pytest.approx(2 * count * (1 + 4 / 256))
+    zero = estimate(model, whole, zero=True)  # weights and gradients in bf16; fp32 weights and two states
+    assert (zero.weights, zero.gradients, zero.optimiser) == (2 * count, 2 * count, 12 * count)
