@@ -7,9 +7,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -100,8 +100,14 @@ def status(text: str) -> AbstractContextManager[object]:
     return people.status(Text(text, "dim")) if people.is_terminal else nullcontext()
 
 
+class Update(Protocol):
+    """Show that *done* of *total* are finished."""
+
+    def __call__(self, done: int, total: int, detail: str = "") -> None: ...
+
+
 @contextmanager
-def progress(description: str) -> Iterator[Callable[[int, int, str], None]]:
+def progress(description: str) -> Iterator[Update]:
     """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute.
 
     What is done at the first update, by an interrupted run, does not count for the rate and the time left.
@@ -120,7 +126,7 @@ def progress(description: str) -> Iterator[Callable[[int, int, str], None]]:
         bar.add_task(description, total=None, detail="")
         (task,) = bar.tasks
 
-        def update(done: int, total: int, detail: str) -> None:
+        def update(done: int, total: int, detail: str = "") -> None:
             nonlocal last
             bar.update(task.id, completed=done, total=total)
             rate = f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else ""

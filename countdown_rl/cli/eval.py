@@ -1,6 +1,6 @@
 """``countdown-rl eval``: accuracy of a model on held-out puzzles."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,7 +63,7 @@ def eval(
 
     out = out or default_out(model)
     written = [out] if processes.is_main() else []
-    with artifacts.locked(*written), console.progress("solving") as update:
+    with artifacts.locked(*written), console.progress("completions") as update:
         result = evaluate.evaluate(
             options,
             model=model,
@@ -73,7 +73,7 @@ def eval(
             overwrite=overwrite,
             trust_remote_code=trust_remote_code,
             process=(processes.rank(), processes.world_size()),
-            on_batch=with_share(update),
+            on_batch=update,
             on_finished=lambda: note_finished(out),
             on_warning=console.warn,
         )
@@ -88,11 +88,6 @@ def default_out(model: str) -> Path:
     path = Path(model)
     name = path.resolve().name if path.exists() else path.name
     return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
-
-
-def with_share(update: Callable[[int, int, str], None]) -> Callable[[int, int, int], None]:
-    """Return a callback for (done, total, solved) that adds the share solved."""
-    return lambda done, total, solved: update(done, total, f"{solved / done:.1%} solved" if done else "")
 
 
 def _view(out: str, metrics: dict[str, Any]) -> Table:

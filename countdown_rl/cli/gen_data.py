@@ -37,7 +37,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
 
         def on_row(count: int, total: int) -> None:
             if count % EVERY == 0:
-                update(count, total, "")
+                update(count, total)
 
         facts = build.make(options, out, on_row)
     for reason, text in facts.get("reasons", {}).items():

@@ -65,7 +65,7 @@ def sft(
     written = [out, checkpoints] if processes.is_main() and not processing.check else []
     with artifacts.locked(*written):
         with console.progress("demonstrations") as update:
-            prepared = prepare.prepare(run, options, lambda count: update(count, count, ""))
+            prepared = prepare.prepare(run, options, lambda count: update(count, count))
         known = prepared.demonstrations
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
         console.note(
@@ -81,7 +81,7 @@ def sft(
             parameters.show_finished(out, log, finished.facts, as_json=as_json)
             return
         with console.progress("step") as update:
-            update(0, prepared.max_steps, "")
+            update(0, prepared.max_steps)
             try:
                 result = training.train(
                     prepared,

@@ -85,7 +85,7 @@ def train(
         return
     written = [out, checkpoints] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("step") as update:
-        update(0, options.max_steps, "")
+        update(0, options.max_steps)
 
         def on_step(row: StepRow) -> None:
             detail = f"reward {row.reward:.3f}, solved {row.correct:.0%}, {row.mean_length:.0f} tokens"

@@ -39,13 +39,10 @@ def verify(
         countdown-rl verify artifacts/release
         countdown-rl verify me/countdown-tiny-nf4@v1 --fresh 1000
     """
-    from countdown_rl.cli.eval import with_share
     from countdown_rl.hub import verify as verification
 
-    with console.progress("verifying") as update:
-        report = verification.verify(
-            release, fresh=fresh, seed=seed, limit=limit, data=data or (), on_batch=with_share(update)
-        )
+    with console.progress("completions") as update:
+        report = verification.verify(release, fresh=fresh, seed=seed, limit=limit, data=data or (), on_batch=update)
     console.result(asdict(report) | {"conclusion": report.conclusion}, as_json=as_json, view=_view(report))
     if report.conclusion != verification.CONFIRMED:
         raise typer.Exit(1)

@@ -33,8 +33,9 @@ _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "ti
 #: Options that are recorded where they are given, so that an evaluation without them keeps its bytes.
 _OPTIONAL = ("top_k", "min_p", "pass_at")
 
-#: Called with the numbers of finished, of all and of correct completions.
-OnBatch = Callable[[int, int, int], None]
+#: Called with the numbers of finished and of all completions. The share solved so far would mislead: batches of long
+#: prompts, which are harder puzzles, come first.
+OnBatch = Callable[[int, int], None]
 
 
 def evaluate(
@@ -284,7 +285,7 @@ def complete_and_grade(
 
     def report() -> None:
         if on_batch:
-            on_batch(len(samples), total, sum(sample["correct"] for sample in samples.values()))
+            on_batch(len(samples), total)
 
     remaining = []
     for number, batch in share:

@@ -66,7 +66,7 @@ class Probe:
     advice: str
 
 
-def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int, str], None]) -> Probe:
+def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int], None]) -> Probe:
     """Sample *count* groups of the first puzzles of a run with its temperature, top-p, group size and length.
 
     Args:
@@ -86,7 +86,7 @@ def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int, 
         completions = engines.complete(generator, [prompts[index // size] for index in batch], number)
         for index, completion in zip(batch, completions, strict=True):
             samples[index] = completion.sample(rows[index // size].grade(completion.text))
-        on_batch(len(samples), len(lengths), "")
+        on_batch(len(samples), len(lengths))
     groups = [[samples[index] for index in range(start, start + size)] for start in range(0, len(lengths), size)]
     task = task_of(rows[0])
     kinds: dict[str, dict[str, list[list[dict[str, Any]]]]] = {}

@@ -38,16 +38,15 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
     now = iter(range(100, 200))
     monkeypatch.setattr(console.people, "get_time", lambda: float(next(now)))
     monkeypatch.setattr(console, "INTERVAL", 0.0)
-    with console.progress("solving") as update:
-        eval.with_share(update)(0, 200, 0)
-    with console.progress("solving") as update:
-        advance = eval.with_share(update)
-        advance(100, 200, 25)  # of an interrupted run
-        advance(150, 200, 75)
+    with console.progress("completions") as update:
+        update(0, 200)
+    with console.progress("completions") as update:
+        update(100, 200)  # of an interrupted run
+        update(150, 200, "loss 0.500")
     fresh, resumed, last = capsys.readouterr().err.splitlines()
-    assert fresh == "solving: 0 of 200"
-    assert resumed == "solving: 100 of 200, 25.0% solved"
-    assert last.startswith("solving: 150 of 200, 50.0% solved, ")
+    assert fresh == "completions: 0 of 200"
+    assert resumed == "completions: 100 of 200"
+    assert last.startswith("completions: 150 of 200, loss 0.500, ")
     rate, left = re.search(r", (\d+)/s, (\d+)s left$", last).groups()
     assert int(rate) <= 50
     assert int(left) >= 1

@@ -263,7 +263,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes_without_repeating_a_batch(
     written.clear()
     out, told = tmp_path / "eval", []
 
-    def breaking(done, total, solved):
+    def breaking(done, total):
         told.append(done)
         if done == 8:
             raise KeyboardInterrupt

@@ -332,7 +332,7 @@ def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
 
 
 def test_an_interrupted_evaluation_asks_only_for_what_is_missing(stub, tmp_path):
-    def interrupt(done, total, correct):
+    def interrupt(done, total):
         if done == 3:
             raise KeyboardInterrupt
 
