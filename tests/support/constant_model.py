@@ -69,7 +69,7 @@ def chain(root: Path, *, base: str) -> Path:
             root / "base",
             reference=base,
             target_modules=["q_proj", "v_proj"],
-            revision=inputs["model"]["revision"],
+            revision=inputs["model"].get("revision"),
         )
         (draft.path / "README.md").unlink()
         for file in (root / "tokenizer").iterdir():
