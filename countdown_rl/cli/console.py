@@ -29,9 +29,16 @@ if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal of unknown width
 class Printer(Console):
     """Console that writes control characters of all text as escapes, also within tables and styled text."""
 
+    @property
+    def encoding(self) -> str:
+        """The encoding of the file; Rich takes stdout and stderr for UTF-8."""
+        return getattr(self.file, "encoding", None) or "utf-8"
+
     def render_str(self, text: str, **settings: Any) -> Text:
-        """Return *text* as it is measured and rendered."""
-        return super().render_str(printable(text), **settings)
+        """Return *text* as it is measured and rendered, without characters that the encoding lacks."""
+        errors = getattr(self.file, "errors", None) or "strict"
+        written = printable(text).encode(self.encoding, errors).decode(self.encoding)
+        return super().render_str(written, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of *renderable*."""
@@ -97,7 +104,7 @@ def failure(sentence: str) -> None:
 
 def status(text: str) -> AbstractContextManager[object]:
     """Show *text* on a terminal while a step of unknown length runs."""
-    return people.status(Text(text, "dim")) if people.is_terminal else nullcontext()
+    return people.status(Text(text, "dim")) if people.is_interactive else nullcontext()
 
 
 class Update(Protocol):
@@ -108,7 +115,7 @@ class Update(Protocol):
 
 @contextmanager
 def progress(description: str) -> Iterator[Update]:
-    """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute.
+    """Show a bar, updated by (done, total, detail); where stderr is no terminal, or a dumb one, a line each minute.
 
     What is done at the first update, by an interrupted run, does not count for the rate and the time left.
     """
@@ -121,7 +128,7 @@ def progress(description: str) -> Iterator[Update]:
     )
     last = time.monotonic()
     # Steps of large models take minutes: time left is estimated over the last ten.
-    settings: dict[str, Any] = {"speed_estimate_period": 600, "transient": True, "disable": not people.is_terminal}
+    settings: dict[str, Any] = {"speed_estimate_period": 600, "transient": True, "disable": not people.is_interactive}
     with Progress(*columns, console=people, **settings) as bar:
         bar.add_task(description, total=None, detail="")
         (task,) = bar.tasks
@@ -132,7 +139,7 @@ def progress(description: str) -> Iterator[Update]:
             rate = f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else ""
             detail = ", ".join(filter(None, (detail, rate)))
             bar.update(task.id, detail=detail)
-            if not people.is_terminal and time.monotonic() - last >= INTERVAL:
+            if not people.is_interactive and time.monotonic() - last >= INTERVAL:
                 last = time.monotonic()
                 left = f"{duration(task.time_remaining)} left" if task.time_remaining else ""
                 note(", ".join(filter(None, (f"{description}: {done:,} of {total:,}", detail, left))))

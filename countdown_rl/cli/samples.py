@@ -55,7 +55,7 @@ def samples(
     if shuffle is not None:
         random.Random(shuffle).shuffle(selected)
     shown = selected[:n]
-    count = f"{len(shown)} of {len(selected)} completions" if selected else "no such completion"
+    count = f"{len(shown):,} of {len(selected):,} completions" if selected else "no such completion"
     view = Text("\n\n").join([*map(_view, shown), Text(count, style="dim")])
     console.result({"all": len(selected), "samples": shown}, as_json=as_json, view=view)
 
