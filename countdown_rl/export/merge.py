@@ -19,9 +19,9 @@ from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
-from countdown_rl.models import checkpoint, model_files, nf4, reference, shape
+from countdown_rl.models import checkpoint, model_files, nf4, reference, shape, torch_internals
 from countdown_rl.models.checkpoint import Checkpoint
-from countdown_rl.models.load import Loaded, load_model, load_tokenizer
+from countdown_rl.models.load import Loaded, device_name, load_model, load_tokenizer
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
@@ -32,7 +32,7 @@ LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "safetensors")
 #: Largest KL divergence, in nats, that one rounding of the merged weights explains, by their type.
 #: Measured on SmolLM2-135M in bf16: 3e-4.
 MAX_KL = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
-#: Above this many parameters verification computes in bf16, which adds rounding of its own.
+#: Above this many parameters verification computes in bf16, which adds rounding of its own, unless a CPU emulates it.
 MAX_FP32_PARAMETERS = 2_000_000_000
 
 
@@ -187,12 +187,14 @@ def _verify(
 ) -> dict[str, Any]:
     """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained."""
     specs = Checkpoint(merged).specs.values()
-    large = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS
-    precision = "bf16" if large else "fp32"
+    in_bf16 = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS and (
+        device_name("auto") != "cpu" or torch_internals.has_bf16_products()
+    )
+    precision = "bf16" if in_bf16 else "fp32"
 
     def load_adapter(precision: str) -> Loaded:
         loaded = load_model(ref, precision=precision, plain=True)
-        if not large:
+        if not in_bf16:
             loaded.model.float()
         return loaded
 
@@ -207,7 +209,7 @@ def _verify(
     )
     with_definition = agreement.compare(adapted_logits, merged_logits)
     narrowest = max((spec.dtype for spec in specs if spec.dtype in MAX_KL), key=MAX_KL.__getitem__)
-    limit = MAX_KL[torch.bfloat16 if large else narrowest]
+    limit = MAX_KL[torch.bfloat16 if in_bf16 else narrowest]
     if not with_definition.kl <= limit:  # also true of NaN
         raise ModelError(
             f"the merged weights differ from the adapter over its {options.base} base (KL {with_definition.kl:.2g}, "

@@ -11,8 +11,7 @@ from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.inference.generate import out_of_memory
-from countdown_rl.models import chat_template, load, lora, reference
-from countdown_rl.models.torch_internals import has_bf16_products
+from countdown_rl.models import chat_template, load, lora, reference, torch_internals
 from countdown_rl.runlog import log, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints, step_of
 from countdown_rl.runlog.journal import Journal
@@ -126,7 +125,7 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
     """Return True if autocast computes in bf16: unless it is fp32, on CUDA GPUs and CPUs with such products."""
     if loaded.precision == "fp32":
         return False
-    return has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
+    return torch_internals.has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
 
 
 def lora_config(options: Any, ref: reference.ModelRef) -> Any:

@@ -135,11 +135,13 @@ def _fit(
     import torch
     from torch.nn import functional
 
+    from countdown_rl.models import torch_internals
     from countdown_rl.tiny.loss import TeacherTargets
 
     device = next(model.parameters()).device
     if device.type == "cpu":
         model.set_attn_implementation("eager")  # its bf16 products are faster there than torch's kernel
+    in_bf16 = device.type != "cpu" or torch_internals.has_bf16_products()
     optimizers = _optimizers(model, options)
     head = model.get_output_embeddings().weight
     targets_of = TeacherTargets(tokens, len(head), device)
@@ -152,7 +154,7 @@ def _fit(
         total = 0.0
         for ids, labels, ways in batch:
             labels = labels[:, 1:]
-            with torch.autocast(device.type, dtype=torch.bfloat16):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=in_bf16):
                 hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (B, T, H)
                 logits = functional.linear(hidden[labels >= 0], head)  # (N, V)
             loss = functional.cross_entropy(logits.float(), targets_of(labels, ways), reduction="sum") / trained

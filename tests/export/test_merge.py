@@ -168,6 +168,17 @@ def test_verify_selects_the_number_of_prompts(monkeypatch, verify, prompts):
             assert 0 < facts["agreement"][name]["greedy"] <= 1
 
 
+@pytest.mark.parametrize(("products", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_a_large_merge_is_checked_in_bf16_where_the_processor_has_it(monkeypatch, products, expected):
+    from countdown_rl.export import merge
+
+    monkeypatch.setattr(merge, "MAX_FP32_PARAMETERS", 0)
+    monkeypatch.setattr(merge, "device_name", lambda name: "cpu")
+    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda: products)
+    manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
+    assert manifest.facts["agreement"]["computed_in"] == expected
+
+
 def test_transformers_reads_a_sharded_merge():
     from transformers import AutoModelForCausalLM
 

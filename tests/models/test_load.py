@@ -289,6 +289,19 @@ def test_bf16_that_a_gpu_emulates_is_not_chosen(monkeypatch):
     assert load.compute_dtype("auto", torch.device("cuda"), None) == torch.float32
 
 
+def test_a_processor_without_bf16_products_computes_in_fp32(base, monkeypatch):
+    from countdown_rl.inference import generate
+    from countdown_rl.sft import tuning
+
+    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda: False)
+    monkeypatch.setattr(load, "MAX_FP32_PARAMETERS", 0)
+    for precision in ("auto", "nf4"):
+        loaded = load_model(resolve(str(base)), precision=precision, device="cpu")
+        assert loaded.model.dtype == torch.float32
+        assert not tuning.computes_in_bf16(loaded)
+        assert type(generate._decoder(loaded.model)).__name__ == "Decoder"
+
+
 def test_silence_covers_the_libraries_and_no_other_module():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
