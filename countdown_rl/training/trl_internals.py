@@ -85,7 +85,13 @@ class PolicyEngine(VLLMGeneration):
 
     def sync_weights(self) -> None:
         with output_to_stderr():
-            super().sync_weights()
+            if self.mode == "colocate" and self.accelerator.device.type == "cpu":
+                # There vLLM packs linear layers after loading, and only its reload unpacks them.
+                runner = self.llm.llm_engine.model_executor.driver_worker.model_runner
+                runner.reload_weights(weights_iterator=self._iter_named_params())
+                self.llm.reset_prefix_cache()
+            else:
+                super().sync_weights()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         with output_to_stderr():

@@ -43,11 +43,14 @@ class Engine:
     def __init__(self, model, **options):
         self.options, self.prompts, self.params, self.syncs = options | {"model": model}, [], [], 0
         self.policy = load.load_model(reference.resolve(model), precision="fp32").model
-        worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
+        worker = SimpleNamespace(model_runner=self)
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
         np.random.seed(0)  # the process index
         self.numbers = []
         Engine.last = self
+
+    def reload_weights(self, weights_iterator):
+        self.load_weights(weights_iterator)
 
     def load_weights(self, pairs):
         for name, value in pairs:
