@@ -67,9 +67,14 @@ def ask(
     if not as_json:
         heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)
-        if not row.style.own:
-            console.stream(OPEN_THINK)
-    reply = asking.ask(loaded, row, options, None if as_json else console.stream)
+    opening = "" if row.style.own else OPEN_THINK
+
+    def write(text: str) -> None:
+        nonlocal opening
+        console.stream(opening + text)
+        opening = ""
+
+    reply = asking.ask(loaded, row, options, None if as_json else write)
     about = {"model": {"source": source, "kind": kind}, "solver": asdict(reply.solved)}
     console.result(reply.sample() | about, as_json=as_json, view=_view(reply))
 

@@ -21,6 +21,9 @@ from countdown_rl.cli import main
 
 #: Seconds after which a command hangs.
 LIMIT = 60
+
+#: Begins what a command that could not says: an error, or a verdict of verify.
+_SENTENCE = re.compile("^(?:error: |conclusion +(?:refuted|too few))", re.MULTILINE)
 REFUSED, ACCEPTED, SILENT, TRACEBACK, CRASH, HANG = "refused", "accepted", "silent", "traceback", "crash", "hang"
 VERDICTS = (REFUSED, ACCEPTED, SILENT, TRACEBACK, CRASH, HANG)
 
@@ -144,6 +147,8 @@ def _verdict(case: Case, done: Done) -> tuple[str, str]:
         return CRASH, f"signal {-done.status}\n{done.printed}"
     if fault := case.check(done):
         return SILENT, f"{fault}\n{done.printed}"
+    if done.status == 1 and len(_SENTENCE.findall(done.printed)) != 1:
+        return CRASH, f"no error or verdict, or several\n{done.printed}"
     if done.status:
         return REFUSED, done.printed
     return (SILENT if case.refuse else ACCEPTED), done.printed
