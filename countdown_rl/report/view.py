@@ -64,7 +64,6 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
         "chain": [(link, _summary(link)) for link in chain],
         "other_log": logs and own is None,
         "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),
-        "altered": artifacts.altered(last.manifest.inputs["model"]),
         "versions": last.manifest.versions,
         "reasons": {**REASONS, **task.reasons},
     }

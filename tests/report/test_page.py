@@ -343,20 +343,24 @@ def test_faults_are_listed_with_the_points_they_cost(run):
     assert "token limit (at most)" in text
 
 
-def test_a_log_of_another_run_and_an_altered_manifest_are_reported(run):
+def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
     assert "This log is not of the run" not in page()
     assert "Every manifest in this chain has the digest" in page()
     trainlog.write(run / "train" / "log.csv", steps(4))
     entry = chained("model", "adapter")
-    entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
     metrics = json.loads((run / "eval" / "base" / "details.json").read_text())
     samples = (run / "eval" / "base" / "samples.jsonl").read_text()
-    with artifacts.writing(run / "eval" / "z", "eval", options={}, inputs={"model": entry}) as draft:
-        (draft.path / "details.json").write_text(json.dumps(metrics))
-        (draft.path / "samples.jsonl").write_text(samples)
-    text = page(results=[run / "eval" / "base", run / "eval" / "z"])
-    assert "This log is not of the run that made z," in text
-    assert "<b>The manifest of artifacts/adapter is not the one that was recorded.</b>" in text
+
+    def page_of(entry):
+        with artifacts.writing(run / "eval" / "z", "eval", options={}, inputs={"model": entry}) as draft:
+            (draft.path / "details.json").write_text(json.dumps(metrics))
+            (draft.path / "samples.jsonl").write_text(samples)
+        return page(results=[run / "eval" / "base", run / "eval" / "z"])
+
+    assert "This log is not of the run that made z," in page_of(entry)
+    entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
+    with pytest.raises(ArtifactError, match=r"the manifest of artifacts/adapter, in the chain of model .* was changed"):
+        page_of(entry)
 
 
 def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritten(run, tmp_path):
