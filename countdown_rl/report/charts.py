@@ -1,10 +1,11 @@
-"""Training curves as SVG: for the report, whose style sheet has the colours, and as pictures for cards and papers."""
+"""Curves as SVG: for the report, whose style sheet has the colours, and as pictures for cards and papers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise, product
+from typing import Any
 
 from countdown_rl.runlog.log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
@@ -119,6 +120,25 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     return charts
 
 
+def coverage(evaluations: Mapping[str, Mapping[str, Any]], counts: Sequence[str]) -> Curve:
+    """The chart of pass@k against the mean tokens of k completions, for each k of *counts*.
+
+    Args:
+        evaluations: metrics with ``pass_at``, by name.
+    """
+    lines = [
+        Line(
+            name,
+            style % len(_DASHES),
+            [(round(int(k) * metrics["mean_tokens"]), metrics["pass_at"][k]["share"]) for k in counts],
+            [],
+            [],
+        )
+        for style, (name, metrics) in enumerate(evaluations.items())
+    ]
+    return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(counts)}", _share, lines, "tokens")
+
+
 def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:
     """The charts of the groups with several values."""
     groups: dict[str, dict[str, str]] = {name: {} for name in task.groups}
@@ -183,10 +203,10 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str) -> Line | No
     return Line(name, style % len(_DASHES), mean, low + high[::-1], [])
 
 
-def _curve(title: str, subtitle: str, text: Formatter, lines: Sequence[Line]) -> Curve:
+def _curve(title: str, subtitle: str, text: Formatter, lines: Sequence[Line], unit: str = "step") -> Curve:
     """The chart of *lines*: means thick, the values of a line alone thin, the ranges of seeds as bands.
 
-    The vertical axis begins at zero, or at the least value where that is negative.
+    The vertical axis begins at zero, or at the least value where that is negative; *unit* names the horizontal one.
     """
     if len(lines) > 1:
         lines = [replace(line, values=[]) for line in lines]
@@ -209,7 +229,7 @@ def _curve(title: str, subtitle: str, text: Formatter, lines: Sequence[Line]) ->
         parts.append(f'<path class="grid" d="M{LEFT} {y(mark):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 7}" y="{y(mark) + 4:.1f}" text-anchor="end">{name}</text>')
     for step, anchor in {first: "start", (first + last) // 2: "middle", last: "end"}.items():
-        name = f"step {step:,}" if step == first else f"{step:,}"
+        name = f"{unit} {step:,}" if step == first else f"{step:,}"
         parts.append(f'<text class="tick" x="{x(step):.1f}" y="{top + PLOT + 19}" text-anchor="{anchor}">{name}</text>')
     for index, line in enumerate(lines):
         style, dashes = f"c{line.style}", _DASHES[line.style]
@@ -222,10 +242,10 @@ def _curve(title: str, subtitle: str, text: Formatter, lines: Sequence[Line]) ->
             parts.append(f'<path class="mean {style}"{dashes} d="M{LEFT} {height}h24"/>')
             parts.append(f'<text x="{LEFT + 32}" y="{height + 4}">{escape(legend[index])}</text>')
     change = "" if legend else changes[0]
-    return Curve(title, subtitle, change, top + PLOT + BOTTOM, "".join(parts), _readouts(lines, text, x, y, top))
+    return Curve(title, subtitle, change, top + PLOT + BOTTOM, "".join(parts), _readouts(lines, text, x, y, top, unit))
 
 
-def _readouts(lines: Sequence[Line], text: Formatter, x: _Scale, y: _Scale, top: int) -> str:
+def _readouts(lines: Sequence[Line], text: Formatter, x: _Scale, y: _Scale, top: int, unit: str) -> str:
     """Bands side by side over the whole chart; each shows the values while the pointer is over it."""
     series = [dict(line.values or line.mean) for line in lines]
     steps = sorted({step for values in series for step in values})
@@ -239,6 +259,6 @@ def _readouts(lines: Sequence[Line], text: Formatter, x: _Scale, y: _Scale, top:
         parts.append(
             f'<g class="stop"><rect x="{begin:.1f}" y="{top}" width="{end - begin:.1f}" height="{PLOT}"/>'
             f'<path d="M{at:.1f} {top}v{PLOT}"/>{dots}<text x="{start:.1f}" y="{top + 11}" '
-            f'text-anchor="{anchor}">step {step:,}: {", ".join(map(text, values))}</text></g>'
+            f'text-anchor="{anchor}">{unit} {step:,}: {", ".join(map(text, values))}</text></g>'
         )
     return "".join(parts)

@@ -113,6 +113,7 @@ def _table(group: Group) -> dict[str, Any]:
     for row in rows:
         for title, kind, figures in breakdowns(row["metrics"]):
             kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
+    pass_at = [k for k in rows[0].get("pass_at", ()) if all(k in row.get("pass_at", ()) for row in rows)]
     return {
         "rows": rows,
         "models": models,
@@ -121,7 +122,8 @@ def _table(group: Group) -> dict[str, Any]:
         "terms": tables.conditions(values),
         "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
-        "pass_at": [k for k in rows[0].get("pass_at", ()) if all(k in row.get("pass_at", ()) for row in rows)],
+        "pass_at": pass_at,
+        "coverage": charts.coverage({row["name"]: row["metrics"] for row in models}, pass_at) if pass_at else None,
     }
 
 

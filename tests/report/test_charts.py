@@ -66,6 +66,21 @@ def test_seeds_are_drawn_as_their_mean_with_their_range():
     assert shorter.count(">6</text>") == 1  # the steps that both have
 
 
+def test_coverage_is_drawn_against_the_tokens_of_all_completions():
+    shares = {"1": {"share": 0.5}, "4": {"share": 0.75}}
+    chart = charts.coverage(
+        {"start": {"pass_at": shares, "mean_tokens": 100.4}, "<b>": {"pass_at": shares, "mean_tokens": 50}}, ["1", "4"]
+    )
+    assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", chart.readouts) == [
+        "50: 50.0%",
+        "100: 50.0%",
+        "200: 75.0%",
+        "402: 75.0%",
+    ]
+    assert ">tokens 50</text>" in chart.content
+    assert "&lt;b&gt; 50.0% → 75.0%" in chart.content
+
+
 def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
     name = 'correct_needs_"><script>alert(1)</script>'
     rows = steps(5, groups={name: 0.5, "correct_needs_mul-div": 0.5})

@@ -237,6 +237,7 @@ def test_pass_at_k_tokens_solutions_and_refusals_are_those_of_the_metrics(tmp_pa
     assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]]
     assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]]
     assert 'data-pass="1"' not in shown  # the accuracy
+    assert "base 58.3% → 100.0%</text>" in shown  # pass@k against tokens
     for key in ("mean_tokens", "median", "p95", "mean_right", "mean_wrong", "per_right_answer", "truncated"):
         assert values(rf'<tr data-tokens="{key}">(.*?)</tr>') == [(metrics | metrics["tokens"])[key]]
     kinds = dict(re.findall(r'data-kind="([^"]*)">.*?<data value="([^"]*)"', shown, re.S))
