@@ -29,6 +29,10 @@ _COMPACT_SHARE = 0.125
 #: Shortest common prefix of all prompts in a batch that is read once, separately.
 _MIN_SHARED_PREFIX = 32
 
+#: From a vocabulary of so many tokens on, a block of tokens is drawn first: cumulative sums over all cost more than the
+#: output layer does.
+_LARGE_VOCABULARY, _BLOCK = 1 << 14, 128
+
 #: Values of a layer's inner activations over the prompts that are read at once.
 _CHUNK_VALUES = 1 << 21
 
@@ -316,8 +320,17 @@ def _sample(
         probabilities = torch.zeros_like(ordered).scatter_(-1, order, ordered)
     if min_p:
         probabilities[probabilities < min_p * probabilities.amax(-1, keepdim=True)] = 0
-    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-    drawn = torch.rand(len(logits), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
+    if probabilities.size(-1) < _LARGE_VOCABULARY or probabilities.size(-1) % _BLOCK:
+        return _draw(probabilities, generator)
+    blocks = probabilities.unflatten(-1, (-1, _BLOCK))
+    block = _draw(blocks.sum(-1), generator)
+    return block * _BLOCK + _draw(blocks[torch.arange(len(blocks)), block], generator)
+
+
+def _draw(weights: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw a column for each row of *weights* (B, N), in proportion."""
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    drawn = torch.rand(len(weights), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
     return torch.searchsorted(cumulative, drawn, right=True)[:, 0]
 
 

@@ -1,14 +1,13 @@
 """The CPU decoder against the model's own forward pass."""
 
+import math
+from collections import Counter
+
 import pytest
 import torch
 
 from countdown_rl.inference import cpu_decoder
-from countdown_rl.inference.cpu_decoder import (
-    Decoder,
-    _sample,
-    supports,
-)
+from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
 from countdown_rl.inference.stop import Stop
 from tests.support import tiny_llama
 
@@ -136,6 +135,17 @@ def test_tokens_are_drawn_from_the_distribution_of_transformers(settings):
     counts = torch.bincount(drawn, minlength=6) / 4000
     torch.testing.assert_close(counts, expected.softmax(-1)[0], atol=0.03, rtol=0)
     assert ((counts == 0) == (expected[0] == float("-inf"))).all()
+
+
+def test_tokens_of_a_large_vocabulary_are_drawn_by_their_probabilities():
+    shares = {0: 0.5, 127: 0.25, 128: 0.15, _LARGE_VOCABULARY - 1: 0.1}
+    logits = torch.full((100, _LARGE_VOCABULARY), float("-inf"))
+    for token, share in shares.items():
+        logits[:, token] = math.log(share)
+    generator = torch.Generator().manual_seed(0)
+    drawn = Counter(token for _ in range(40) for token in _sample(logits, 1.0, generator).tolist())
+    assert drawn.keys() == shares.keys()
+    assert {token: count / 4000 for token, count in drawn.items()} == pytest.approx(shares, abs=0.03)
 
 
 def test_temperature_zero_is_greedy():
