@@ -11,7 +11,7 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.models.chat_template import OPEN_THINK
+from countdown_rl.models import chat_template
 from countdown_rl.options import option
 from countdown_rl.tasks import explain, probe
 
@@ -41,6 +41,7 @@ def ask(
           --engine openai --base-url http://127.0.0.1:8000/v1
     """
     from countdown_rl.inference import ask as asking
+    from countdown_rl.inference import engines
     from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import load, reference
 
@@ -60,14 +61,14 @@ def ask(
             row = loaded.row(row)
         else:
             source, kind = ref.source, ref.kind
-            load.silence_libraries()
-            loaded = load.load_model(
+            chat_template.preload()
+            loaded = engines.load_model(
                 ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code
             )
     if not as_json:
         heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)
-    opening = "" if row.style.own else OPEN_THINK
+    opening = "" if row.style.own else chat_template.OPEN_THINK
 
     def write(text: str) -> None:
         nonlocal opening

@@ -125,7 +125,6 @@ def _engine(
     ref: ModelRef, options: EvalOptions, world: int, trust_remote_code: bool, on_warning: Callable[[str], None]
 ) -> Engine:
     """Load the model *ref* on this machine."""
-    load.silence_libraries()
     if options.device == "auto" and (warning := load.unused_gpu()):
         on_warning(warning)
     import torch

@@ -13,6 +13,7 @@ from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, shape
+from countdown_rl.models.load import Loaded
 from countdown_rl.models.model_files import adapter_config
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
@@ -95,6 +96,8 @@ def load_engine(
             f"--tensor-parallel is for --engine vllm, and this is {name}; to use several GPUs, start "
             "`accelerate launch -m countdown_rl eval`."
         )
+    if name != "transformers":
+        load.silence_libraries()
     if name == "llama-cpp":
         from countdown_rl.inference.llama_cpp import LlamaCpp
 
@@ -105,8 +108,18 @@ def load_engine(
         return Vllm(
             ref, decoding, precision=precision, tensor_parallel=tensor_parallel, trust_remote_code=trust_remote_code
         )
-    loaded = load.load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
+    loaded = load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
     return generate.Generator(loaded, decoding)
+
+
+def load_model(ref: ModelRef, *, precision: str, device: str, trust_remote_code: bool) -> Loaded:
+    """Load *ref* for the engine ``transformers``, without the package of that name where the model needs none of it."""
+    from countdown_rl.inference import shipped
+
+    if shipped.supports(ref, precision=precision, device=device):
+        return shipped.load_model(ref)
+    load.silence_libraries()
+    return load.load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
 
 
 def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:

@@ -136,8 +136,6 @@ class Generator:
     libraries: tuple[str, ...] = ("peft", "torch", "transformers")
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
-        from transformers import GenerationConfig
-
         from countdown_rl.inference.stop import Stop
 
         self._loaded, self._decoding = loaded, decoding
@@ -145,9 +143,12 @@ class Generator:
         self.device = loaded.device
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = _decoder(loaded.model)
-        # The checkpoint's own sampling settings (penalties, beams, top-k) must not take part.
-        end_ids = loaded.model.generation_config.eos_token_id
-        loaded.model.generation_config = GenerationConfig(eos_token_id=end_ids)
+        if self._decoder is None:
+            from transformers import GenerationConfig
+
+            # The checkpoint's own sampling settings (penalties, beams, top-k) must not take part.
+            end_ids = loaded.model.generation_config.eos_token_id
+            loaded.model.generation_config = GenerationConfig(eos_token_id=end_ids)
 
     def prepare(self, length: int) -> int | None:
         return ModelShape.of(self._loaded.model.config).context_length

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from countdown_rl.errors import InputError
@@ -56,6 +57,11 @@ def render(
     if OPEN_THINK in prefill and text.rstrip().endswith(OPEN_THINK):
         text = text.rstrip().removesuffix(OPEN_THINK)
     return text + prefill
+
+
+def preload() -> None:
+    """Start the child process that renders, so that it imports what it needs beside what this process does."""
+    Thread(target=limited.call, args=(_RENDER, []), kwargs={"chat_template": ""}, daemon=True).start()
 
 
 def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> None:
