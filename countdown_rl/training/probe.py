@@ -75,7 +75,7 @@ def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int],
     options = prepared.options
     size, length = options.num_generations, options.max_completion_length
     loaded = tuning.load_model(prepared.ref, options, trust_remote_code=prepared.run.trust_remote_code)
-    decoding = generate.Decoding(length, options.temperature, options.top_p, options.seed)
+    decoding = generate.Decoding(length, options.temperature, options.top_p, seed=options.seed)
     generator = generate.Generator(loaded, decoding)
     rows = [prepared.rows[index] for index in islice(in_turn(len(prepared.rows), options.seed), count)]
     texts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]

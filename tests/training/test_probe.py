@@ -88,7 +88,7 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
     words = ("--probe", 3, "--temperature", 0.7, "--top-p", 0.9, "--seed", 5, "--json")
     told = json.loads(probe(*words))
     assert sum(sizes) == 12
-    assert set(decodings) == {generate.Decoding(6, 0.7, 0.9, 5)}
+    assert set(decodings) == {generate.Decoding(6, temperature=0.7, top_p=0.9, seed=5)}
     assert told["total"]["truncated"] > 0.5
     assert "raise --max-completion-length" in told["advice"]
     assert json.loads(probe(*words)) == told
