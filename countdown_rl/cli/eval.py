@@ -126,6 +126,7 @@ def _caption(metrics: dict[str, Any]) -> list[str]:
         ]
         if tokens["per_right_answer"] is not None:
             lines[-1] += f", {tokens['per_right_answer']:,.0f} per correct answer"
+        lines.append(f"computed by {metrics['engine']}, weights: {metrics['precision']} ({metrics['path']})")
     if "endpoint" in metrics:
         endpoint = metrics["endpoint"]
         lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written")

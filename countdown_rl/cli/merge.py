@@ -40,7 +40,9 @@ def merge(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    facts = merge_adapter(reference.resolve(adapter, revision=revision), out, options).facts
+    ref = reference.resolve(adapter, revision=revision)
+    with console.status(f"merging {adapter}"):
+        facts = merge_adapter(ref, out, options).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

@@ -44,7 +44,8 @@ def quantize(
     ref = reference.resolve(model, revision=revision)
     if (warning := quantization.warning(ref, options.format)) is not None:
         console.warn(warning)
-    facts = quantization.quantize_model(ref, out, options).facts
+    with console.status(f"writing {options.format} weights"):
+        facts = quantization.quantize_model(ref, out, options).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

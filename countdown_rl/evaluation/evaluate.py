@@ -5,6 +5,7 @@ An interrupted run resumes after its last finished batch and ends with the same 
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -33,9 +34,12 @@ _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "ti
 #: Options that are recorded where they are given, so that an evaluation without them keeps its bytes.
 _OPTIONAL = ("top_k", "min_p", "pass_at")
 
-#: Called with the numbers of finished and of all completions. The share solved so far would mislead: batches of long
-#: prompts, which are harder puzzles, come first.
-OnBatch = Callable[[int, int], None]
+#: Seconds of a batch after which its tokens are counted.
+SLOW = 5
+
+#: Called with the numbers of finished and of all completions, and in a slow batch with its progress in words. The share
+#: solved so far would mislead: batches of long prompts, which are harder puzzles, come first.
+OnBatch = Callable[..., None]
 
 
 def evaluate(
@@ -61,7 +65,8 @@ def evaluate(
             where it is not.
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
             batches, and rank 0 writes.
-        on_batch: called once with the batches of an interrupted run, then after every batch, of this process.
+        on_batch: called once with the batches of an interrupted run, then after every batch, of this process, and
+            within slow ones.
         on_finished: called where this evaluation is at *out* already.
         on_warning: called with a warning about this machine.
     """
@@ -270,6 +275,7 @@ def complete_and_grade(
     per_row = options.samples
     lengths = [len(prompt) for prompt in prompts for _ in range(per_row)]
     samples: dict[int, Sample] = {}
+    reported = 0.0
 
     def batch_size(length: int) -> int:
         return options.batch_size or engine.max_rows(length, options.max_new_tokens)
@@ -282,9 +288,15 @@ def complete_and_grade(
     share = [batch for batch in enumerate(generate.batches(lengths, batch_size)) if batch[0] % world == rank]
     total = sum(len(batch) for _, batch in share)
 
-    def report() -> None:
+    def report(*within: str) -> None:
+        nonlocal reported
+        reported = time.monotonic()
         if on_batch:
-            on_batch(len(samples), total)
+            on_batch(len(samples), total, *within)
+
+    def on_step(tokens: Sequence[int]) -> None:
+        if time.monotonic() - reported >= SLOW:
+            report(f"token {len(tokens):,} of up to {options.max_new_tokens:,} in this batch")
 
     remaining = []
     for number, batch in share:
@@ -294,6 +306,8 @@ def complete_and_grade(
             remaining.append((number, batch))
     report()
     batches = [(number, [prompts[index // per_row] for index in batch]) for number, batch in remaining]
+    if isinstance(engine, generate.Generator):
+        engine.on_step = on_step
     if isinstance(engine, OpenAI):  # several at once, in the order in which they end
         completed = engine.complete_all(batches)
     else:

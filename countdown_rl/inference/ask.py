@@ -84,7 +84,9 @@ def ask(
                 f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
             )
         decoding = replace(generate.Decoding.of(options), max_new_tokens=limit)
-        (completion,) = generate.Generator(loaded, decoding).complete([ids], on_token=stream.add)
+        generator = generate.Generator(loaded, decoding)
+        generator.on_step = lambda tokens: stream.add(tokens[-1])
+        (completion,) = generator.complete([ids])
     stream.write(completion.text)
     return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
 

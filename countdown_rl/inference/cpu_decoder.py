@@ -128,12 +128,12 @@ class Decoder:
         top_k: int = 0,
         min_p: float = 0.0,
         generator: torch.Generator | None = None,
-        on_token: Callable[[int], None] | None = None,
+        on_step: Callable[[Sequence[int]], None] | None = None,
     ) -> list[list[int]]:
         """Complete each of *prompts* (token ids); greedily where *temperature* is 0.
 
         Args:
-            on_token: called with each token as it is drawn, in the order of the rows.
+            on_step: called after each step with the token ids so far of a completion that had not ended before.
 
         Returns:
             The token ids of each completion, including the one that ended it.
@@ -150,8 +150,8 @@ class Decoder:
             candidates = stop.may_end[tokens] & active
             for row, token in zip(rows[active].tolist(), tokens[active].tolist(), strict=True):
                 completions[row].append(token)
-                if on_token is not None:
-                    on_token(token)
+            if on_step is not None:
+                on_step(completions[row])
             for index in candidates.nonzero()[:, 0].tolist():
                 active[index] = not stop(completions[int(rows[index])])
             count = int(active.sum())

@@ -130,10 +130,16 @@ def free_memory() -> None:
 
 
 class Generator:
-    """The engine ``transformers``: a model in this process."""
+    """The engine ``transformers``: a model in this process.
+
+    Attributes:
+        on_step: called after each step of a batch with the token ids so far of one completion, the only one or one of
+            the longest.
+    """
 
     name = "transformers"
     libraries: tuple[str, ...] = ("peft", "torch", "transformers")
+    on_step: Callable[[Sequence[int]], None] | None = None
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
         from countdown_rl.inference.stop import Stop
@@ -157,15 +163,7 @@ class Generator:
         cache_bytes = 4 if self._decoder is None else self._decoder.cache_dtype.itemsize
         return max_rows(self._loaded, prompt, completion, cache_bytes)
 
-    def complete(
-        self, prompts: Sequence[Sequence[int]], number: int = 0, *, on_token: Callable[[int], None] | None = None
-    ) -> list[Completion]:
-        """Complete each of *prompts* (token ids).
-
-        Args:
-            number: of the batch in its run; each batch has its own random numbers.
-            on_token: called with each token of a single prompt as it is drawn.
-        """
+    def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         import torch
 
         decoding = self._decoding
@@ -180,7 +178,7 @@ class Generator:
                 top_k=decoding.top_k,
                 min_p=decoding.min_p,
                 generator=torch.Generator().manual_seed(seed),
-                on_token=on_token,
+                on_step=self.on_step,
             )
         else:
             torch.manual_seed(seed)
@@ -192,7 +190,7 @@ class Generator:
                 settings |= {name: getattr(decoding, name) for name in SAMPLERS} | {"min_p": decoding.min_p or None}
             with torch.inference_mode():
                 completions = generate(
-                    self._loaded.model, self._stop, prompts, self.device, on_token=on_token, **settings
+                    self._loaded.model, self._stop, prompts, self.device, on_step=self.on_step, **settings
                 )
         return [to_completion(self._stop, ids) for ids in completions]
 
@@ -219,7 +217,7 @@ def generate(
     prompts: Sequence[Sequence[int]],
     device: Any,
     *,
-    on_token: Callable[[int], None] | None = None,
+    on_step: Callable[[Sequence[int]], None] | None = None,
     **settings: Any,
 ) -> list[list[int]]:
     """Complete each of *prompts* (token ids) by ``generate`` of transformers, which takes *settings*."""
@@ -233,7 +231,7 @@ def generate(
         attention_mask=batch["attention_mask"].to(device),
         eos_token_id=sorted(stop.ids),
         pad_token_id=tokenizer.pad_token_id,
-        stopping_criteria=stopping_criteria(stop, start, on_token),
+        stopping_criteria=stopping_criteria(stop, start, on_step),
         **settings,
     )
     return [stop.cut(ids) for ids in sequences[:, start:].tolist()]

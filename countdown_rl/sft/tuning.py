@@ -82,6 +82,7 @@ def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> lo
     run, resume = prepared.run, prepared.resume
     trackers.prepare(prepared.options.report_to, (run.log or run.checkpoints).parent)
     loaded = load_model(prepared.ref, prepared.options, trust_remote_code=run.trust_remote_code)
+    on_note(_arithmetic(loaded))
     if resume:
         journal.load(resume)
         on_note(f"Continuing after step {step_of(resume)}.")
@@ -126,6 +127,15 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
     if loaded.precision == "fp32":
         return False
     return torch_internals.has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
+
+
+def _arithmetic(loaded: load.Loaded) -> str:
+    """What *loaded* is trained in, as a sentence."""
+    import torch
+
+    dtype = "bf16" if computes_in_bf16(loaded) or loaded.model.dtype == torch.bfloat16 else "fp32"
+    threads = f" with {torch.get_num_threads()} threads" if loaded.device == "cpu" else ""
+    return f"Computing in {dtype} on {loaded.device}{threads}; weights: {loaded.precision} ({loaded.storage})."
 
 
 def lora_config(options: Any, ref: reference.ModelRef) -> Any:

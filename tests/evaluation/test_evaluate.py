@@ -278,6 +278,14 @@ def test_an_interrupted_run_resumes_to_the_same_bytes_without_repeating_a_batch(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "whole"]
 
 
+def test_the_tokens_of_a_slow_batch_are_counted(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "SLOW", 0)
+    told = []
+    run(place, tmp_path / "eval", on_batch=lambda *now: told.append(now))
+    assert told[:2] == [(0, 14), (0, 14, "token 1 of up to 8 in this batch")]
+    assert (12, 14) in told
+
+
 def test_a_killed_run_resumes_to_the_same_bytes(place, unbroken, tmp_path):
     code = (
         "import os, signal, sys; from pathlib import Path; from countdown_rl.evaluation import evaluate;"

@@ -44,7 +44,7 @@ def complete_with(monkeypatch):
     """Let every model complete with the same text."""
 
     def set_completion(text, ended=True):
-        def complete(self, prompts, number=0, *, on_token=None):
+        def complete(self, prompts, number=0):
             return [Completion(text, 7, ended)]
 
         monkeypatch.setattr(generate.Generator, "complete", complete)
