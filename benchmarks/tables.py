@@ -148,6 +148,18 @@ def passes() -> str:
     return table(("k", *counts), lines)
 
 
+def coverage() -> str:
+    """pass@k, and the tokens that k completions take on average, by the limit of a completion."""
+    lines, counts = [], []
+    for limit, models in result("coverage")["limits"].items():
+        for name, found in models.items():
+            counts = list(found["pass_at"])
+            tokens = (int(k) * found["mean_tokens"] for k in counts)
+            shares = (percent(found["pass_at"][k]["share"]) for k in counts)
+            lines.append((f"{name}, {limit}", *(f"{a} ({b:,.0f})" for a, b in zip(shares, tokens, strict=True))))
+    return table(("completions", *counts), lines)
+
+
 def budgets() -> str:
     """Accuracy by the number of tokens, of models and of searches without a mistake."""
     found = result("teacher")["accuracy by tokens"]
@@ -207,7 +219,7 @@ def mean(values: Sequence[float]) -> float:
 
 TABLES = {
     function.__name__: function
-    for function in (summary, comparison, pretrained, learning, sizes, variants, passes, budgets)
+    for function in (summary, comparison, pretrained, learning, sizes, variants, passes, coverage, budgets)
 }
 
 

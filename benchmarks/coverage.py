@@ -1,0 +1,53 @@
+"""Coverage at equal tokens: pass@k and the tokens that k completions take, by the limit of tokens of a completion.
+
+    for model in start=countdown-tiny trained=artifacts/adapter; do
+        countdown-rl eval --model ${model#*=} --data artifacts/data --limit 200 --temperature 1 --samples 16 \\
+            --max-new-tokens 512 --out artifacts/coverage/${model%=*}
+    done
+    python -m benchmarks.coverage start=artifacts/coverage/start trained=artifacts/coverage/trained
+
+Under a lower limit than that of the evaluations, completions that are longer are cut, and wrong. Writes
+``results/coverage.json``.
+"""
+
+import argparse
+from pathlib import Path
+
+from benchmarks import bench
+from countdown_rl.evaluation import compare, results
+from countdown_rl.evaluation.metrics import measure
+from countdown_rl.evaluation.results import Result
+from countdown_rl.tasks.registry import parse_row
+
+LIMITS = (256, 512)
+
+
+def limited(result, limit):
+    """*result* with at most *limit* tokens a completion."""
+    samples = [
+        sample | {"correct": sample["correct"] and sample["tokens"] <= limit, "tokens": min(sample["tokens"], limit)}
+        for sample in result.samples
+    ]
+    return Result(measure(samples, [parse_row(group[0]) for group in result.by_puzzle]), samples)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("evals", nargs=2, metavar="NAME=EVAL")
+    paths = dict(pair.split("=", 1) for pair in parser.parse_args().evals)
+    evals = {name: results.read(Path(path)) for name, path in paths.items()}
+    limits, changes = {}, {}
+    for limit in LIMITS:
+        cut = {name: limited(result, limit) for name, result in evals.items()}
+        limits[limit] = {
+            name: {key: result.metrics[key] for key in ("n", "mean_tokens", "pass_at")} for name, result in cut.items()
+        }
+        changes[limit] = compare.difference(*cut.values())
+    first = next(iter(evals.values())).metrics
+    about = {"models": {name: result.metrics["model"] for name, result in evals.items()}}
+    about |= {key: first[key] for key in ("decoding", "data")}
+    bench.save("coverage", about | {"limits": limits, "changes": changes})
+
+
+if __name__ == "__main__":
+    main()
