@@ -160,6 +160,17 @@ def coverage() -> str:
     return table(("completions", *counts), lines)
 
 
+def probe() -> str:
+    """The verdicts of ``train --probe``, and what GRPO then did."""
+    lines = []
+    for start in sorted(result("probe")["starts"], key=lambda start: (start["seed"], start["steps"])):
+        cells = (str(start["steps"]), str(start["seed"]), percent(start["start"]["accuracy"]))
+        cells += (percent(start["probe"]["mixed"]), start["probe"]["verdict"], *gain(start["trained"]))
+        lines.append((*cells, "yes" if start["agrees"] else "no"))
+    header = ("supervised steps", "seed", "solved", "mixed groups", "verdict", "after GRPO", "gain", "agrees")
+    return table(header, lines)
+
+
 def budgets() -> str:
     """Accuracy by the number of tokens, of models and of searches without a mistake."""
     found = result("teacher")["accuracy by tokens"]
@@ -219,7 +230,7 @@ def mean(values: Sequence[float]) -> float:
 
 TABLES = {
     function.__name__: function
-    for function in (summary, comparison, pretrained, learning, sizes, variants, passes, coverage, budgets)
+    for function in (summary, comparison, pretrained, learning, sizes, variants, passes, coverage, budgets, probe)
 }
 
 
