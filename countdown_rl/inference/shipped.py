@@ -50,7 +50,7 @@ class _Llama(nn.Module):
         blocks = nn.ModuleList(_block(shape) for _ in range(shape.num_layers))
         norm, embedding = nn.RMSNorm(shape.hidden_size), nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.model = nn.ModuleDict({"embed_tokens": embedding, "layers": blocks, "norm": norm})
-        self.model.rotary_emb = _rotary(shape.head_dim, self.config.rope_parameters["rope_theta"])  # type: ignore[assignment]
+        self.model.rotary_emb = _rotary(shape.head_dim, self.config.rope_parameters["rope_theta"])
         self.load_state_dict(load_file(directory / model_files.WEIGHTS))  # which converts bf16 to fp32
         self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
         self.lm_head.weight = embedding.weight
