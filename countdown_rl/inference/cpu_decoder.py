@@ -33,6 +33,9 @@ _MIN_SHARED_PREFIX = 32
 #: output layer does.
 _LARGE_VOCABULARY, _BLOCK = 1 << 14, 128
 
+#: Rows from which attention in loops of our own is faster than torch's.
+_COMPILED_ROWS = 32
+
 #: Values of a layer's inner activations over the prompts that are read at once.
 _CHUNK_VALUES = 1 << 21
 
@@ -256,7 +259,11 @@ class Decoder:
 
     def _attend(self, queries: Tensor, key: Tensor, value: Tensor, length: int, mask: Tensor | None) -> Tensor:
         """Attention (B, K, G, D) of the G *queries* of each key head to the first *length* columns of the cache."""
-        return F.scaled_dot_product_attention(queries, key[:, :, :length], value[:, :, :length], mask)
+        if len(queries) < _COMPILED_ROWS and self.cache_dtype == torch.float32:
+            return F.scaled_dot_product_attention(queries, key[:, :, :length], value[:, :, :length], mask)
+        from countdown_rl.inference.cpu_attention import attend  # takes seconds to compile on its first use
+
+        return attend(queries, key, value, length, mask)
 
     def _qkv(self, hidden: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads, kv_heads, width = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim

@@ -123,8 +123,10 @@ def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool
 
 
 def computes_in_bf16(loaded: load.Loaded) -> bool:
-    """Return True if autocast computes in bf16: unless it is fp32, on CUDA GPUs and CPUs with such products."""
-    if loaded.precision == "fp32":
+    """Return True if autocast computes in bf16: where the model does, on CUDA GPUs and CPUs with such products."""
+    import torch
+
+    if loaded.model.dtype != torch.bfloat16:
         return False
     return torch_internals.has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
 
@@ -133,7 +135,7 @@ def _arithmetic(loaded: load.Loaded) -> str:
     """What *loaded* is trained in, as a sentence."""
     import torch
 
-    dtype = "bf16" if computes_in_bf16(loaded) or loaded.model.dtype == torch.bfloat16 else "fp32"
+    dtype = "bf16" if loaded.model.dtype == torch.bfloat16 else "fp32"
     threads = f" with {torch.get_num_threads()} threads" if loaded.device == "cpu" else ""
     return f"Computing in {dtype} on {loaded.device}{threads}; weights: {loaded.precision} ({loaded.storage})."
 

@@ -6,7 +6,7 @@ The completions of a group stand side by side, and a reward of NaN is not applic
 import torch
 from torch import Tensor
 
-#: Rewards that differ by no more are equal: they are sums in fp32.
+#: Rewards that differ by no more are equal, and so are advantages by line and zero: they are sums in fp32.
 ROUNDING = 1e-6
 
 
@@ -61,7 +61,7 @@ def discounted(
     if leave_one_out:
         factors = count / (count - 1).clamp(min=1)
         out = out * factors.expand_as(tokens).reshape_as(lines).gather(1, line)
-    return out
+    return out.masked_fill(out.abs() <= ROUNDING, 0.0)  # equal completions have no gradient
 
 
 def up_to_last(advantages: Tensor) -> Tensor:

@@ -36,7 +36,9 @@ def prompts(tokenizer, *texts):
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
 
 
-def test_greedy_tokens_have_the_models_largest_logits(model, tokenizer):
+@pytest.mark.parametrize("compiled_rows", [1, 100], ids=["numba", "torch"])
+def test_greedy_tokens_have_the_models_largest_logits(model, tokenizer, monkeypatch, compiled_rows):
+    monkeypatch.setattr(cpu_decoder, "_COMPILED_ROWS", compiled_rows)
     stop = Stop(tokenizer, model, "</answer>")
     assert supports(model)
     encoded = prompts(tokenizer, *TEXTS)

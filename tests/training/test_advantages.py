@@ -48,6 +48,14 @@ def test_discounted_returns_are_compared_within_a_group_line_by_line():
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])
+def test_equal_completions_have_no_gradient_whatever_rounding_leaves(leave_one_out):
+    mask = torch.ones(8, 44, dtype=torch.long)
+    ends = torch.arange(1, 45).remainder(11).eq(0).expand(8, -1)
+    found = advantages.discounted(torch.ones(8), mask, ends, 0.9, group=8, leave_one_out=leave_one_out)
+    assert not found.any()
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
 def test_a_completion_without_any_reward_counts_for_nothing_line_by_line(leave_one_out):
     rewards = torch.tensor([1.0, 0.0, NONE, 0.5, 0.6, 0.6, 0.6, NONE])
     mask, ends = torch.ones(8, 1, dtype=torch.long), torch.zeros(8, 1, dtype=torch.bool)
