@@ -42,7 +42,7 @@ def command(*words, program="countdown_rl"):
     return time.perf_counter() - started
 
 
-def score(model, puzzles, out, *, samples=4):
+def score(model, puzzles, out, *, samples=2):
     """The evaluations of *model* by way of decoding, as in ``dvc.yaml``."""
     temperature = yaml.safe_load((STAGES / "train.yaml").read_text())["train"]["temperature"]
     ways = {"greedy": ["--temperature", 0], "sampled": ["--temperature", temperature, "--samples", samples]}
