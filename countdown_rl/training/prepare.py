@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.sft import memory, tuning
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import rewards, shared_prompts, trl_config
+from countdown_rl.training import rewards, rollouts, shared_prompts, trl_config
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 
@@ -85,6 +86,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
 
     Of a model on the Hub all files but the weights are downloaded.
     """
+    chat_template.preload()
     processes.ignore_scheduler()
     processes.use_one_gpu()
     options.micro_batches(run.processes)
@@ -96,8 +98,6 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     rewards.check_rewards(weights, rows[:2])
     validation = tuning.read_validation(run.data, options)
     load.silence_libraries()
-    from countdown_rl.training import rollouts  # imports TRL, and with it bitsandbytes, which logs
-
     ref = reference.resolve(run.model, revision=run.revision)
     light = reference.without_weights(ref)
     check_model(light, options, sharded=run.sharded)
@@ -116,7 +116,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     if options.share_prompts:
         shared_prompts.check(skeleton)
     loaded = load.Loaded(skeleton, tokenizer, light, memory.run_precision(light, options), device, "skeleton")
-    grpo_config = trl_config.grpo_config(options, loaded, list(weights.values()), run.checkpoints)
+    grpo_config = partial(trl_config.grpo_config, options, loaded, list(weights.values()), run.checkpoints)
     completions = options.prompts * options.num_generations * options.steps_per_generation
     planned = memory.plan(
         skeleton,
@@ -124,7 +124,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
         options,
         shards=run.processes if run.sharded or run.zero else 1,
         zero=run.zero,
-        optimiser=grpo_config.optim,
+        optimiser=grpo_config().optim if options.trl else "",  # TRL's default has no 8 bits, and takes seconds to load
         length=longest + options.max_completion_length,
         scored=options.max_completion_length,
         sequences=completions // run.processes,

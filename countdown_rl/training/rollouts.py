@@ -7,21 +7,16 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
-from trl.distributed import DistributedBackend
-from trl.models import unwrap_model_for_generation
 
 from countdown_rl import processes
 from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.inference.cpu_decoder import Decoder, supports
-from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
 from countdown_rl.inference.generate import generate
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, lora, model_files, reference
 from countdown_rl.sft.memory import Memory
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.trl_internals import PolicyEngine
 
 #: Bytes that vLLM takes beside weights and cache: CUDA graphs, and activations of the 4,096 tokens it reads at a time.
 _ENGINE = 3 * 2**29
@@ -93,6 +88,8 @@ class Rollouts:
         if trainer.use_vllm:
             completion_ids, logps = self._by_engine(prompt_ids, trainer, greedy)
         elif plain and supports(policy):
+            from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
+
             decoder = Bf16Decoder(policy) if config.bf16 else Decoder(policy)
             completion_ids = decoder.decode(
                 prompt_ids,
@@ -107,6 +104,10 @@ class Rollouts:
         return completion_ids, logps
 
     def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, greedy: bool) -> list[list[int]]:
+        from transformers import GenerationConfig
+        from trl.distributed import DistributedBackend
+        from trl.models import unwrap_model_for_generation
+
         settings, args = dict(trainer.generation_kwargs), trainer.args
         if greedy:
             settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p")) | {"do_sample": False}
@@ -151,12 +152,18 @@ def check_engine(options: TrainOptions, ref: reference.ModelRef, *, sharded: boo
 
 
 def plan(
-    options: TrainOptions, loaded: load.Loaded, config: Any, planned: Memory, *, processes: int, sharded: bool
+    options: TrainOptions,
+    loaded: load.Loaded,
+    make_config: Callable[[], Any],
+    planned: Memory,
+    *,
+    processes: int,
+    sharded: bool,
 ) -> tuple[str, Memory]:
     """The engine of a run that passed :func:`check_engine`, and *planned* with its memory in place of generation's.
 
     It has the cache of all completions of a round, or what training leaves; "auto" is vLLM where that holds the
-    completions of one puzzle. *loaded* is a skeleton, *config* the ``GRPOConfig``.
+    completions of one puzzle. *loaded* is a skeleton; *make_config* returns the ``GRPOConfig``.
     """
     gpu, auto = loaded.device == "cuda", options.rollouts == "auto"
     plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
@@ -167,6 +174,7 @@ def plan(
     training = replace(planned, estimates=[*others, replace(estimate, generation=0)])
     if options.rollouts == "vllm-server":
         return options.rollouts, training
+    config = make_config()
     weights = loaded.model.num_parameters() * (4 if loaded.precision == "fp32" else 2)
     fixed = weights // config.vllm_tensor_parallel_size + _ENGINE
     groups = options.prompts * options.steps_per_generation / processes
@@ -193,6 +201,8 @@ def use_engine(
     trainer: Any, rollouts: str, loaded: load.Loaded, length: int, planned: Memory, on_warning: Callable[[str], None]
 ) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions."""
+    from countdown_rl.training.trl_internals import PolicyEngine
+
     config, share = trainer.args, trainer.args.vllm_gpu_memory_utilization
     if planned.available and planned.estimates[0].engine:
         share = round(planned.estimates[0].engine / planned.available, 3)

@@ -90,6 +90,8 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
     Raises:
         UsageError: a key is unknown, owned, fixed or given twice, or a value is of the wrong type.
     """
+    if not trl:
+        return {}
     from transformers import HfArgumentParser
     from trl import GRPOConfig
 

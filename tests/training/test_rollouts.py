@@ -302,7 +302,7 @@ def planned(name, options, card, monkeypatch, *, device="cuda", sharded=False, s
     found = memory.plan(model, ref, options, sequences=sequences, **sizes)
     loaded = load.Loaded(model, None, ref, options.precision, device, "skeleton")
     config = SimpleNamespace(vllm_tensor_parallel_size=1, vllm_gpu_memory_utilization=share)
-    return rollouts.plan(options, loaded, config, found, processes=1, sharded=sharded)
+    return rollouts.plan(options, loaded, lambda: config, found, processes=1, sharded=sharded)
 
 
 NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True)

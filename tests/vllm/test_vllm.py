@@ -13,7 +13,7 @@ import torch
 from countdown_rl import artifacts
 from countdown_rl.models import load, reference
 from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import prepare, rollouts, train, trl_internals
+from countdown_rl.training import prepare, train, trl_internals
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
 
@@ -81,7 +81,7 @@ def test_after_training_the_engine_has_the_probabilities_of_the_policy(place, tm
             super().__init__(*args, **settings)
             made.append(self)
 
-    monkeypatch.setattr(rollouts, "PolicyEngine", Kept)
+    monkeypatch.setattr(trl_internals, "PolicyEngine", Kept)
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
     numbers = itertools.count()
     monkeypatch.setattr(train.rewards, "reward", lambda name: lambda grade, row, tokens: next(numbers) % 3)
