@@ -178,6 +178,8 @@ def _directory(source: str, path: Path) -> ModelRef:
         if not (path / "adapter_model.safetensors").is_file():
             raise ModelError(f"{source} has no adapter_model.safetensors; only safetensors weights are read.")
         trained_over = manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
+        while trained_over.get("kind") == "adapter":  # which was trained further
+            trained_over = trained_over.get("base") or trained_over["manifest"]["inputs"].get("model", {})
         return ModelRef(source, "adapter", path, base=_base(source, path, trained_over), manifest=manifest)
     if not (path / "config.json").is_file():
         gguf_files = sorted(path.glob("*.gguf"))

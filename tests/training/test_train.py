@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
-from countdown_rl.models import chat_template
+from countdown_rl.models import chat_template, reference
 from countdown_rl.report import charts
 from countdown_rl.runlog import checkpoints, diagnostics, log
 from countdown_rl.sft import tuning
@@ -423,6 +423,7 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
     config = json.loads((result.out / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"].endswith("model")
     assert files(result.out)["adapter_model.safetensors"] != files(unbroken.out)["adapter_model.safetensors"]
+    assert reference.resolve(str(result.out)).base.digest == reference.resolve(str(place / "model")).digest
 
 
 def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
@@ -532,7 +533,7 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, all_wei
     from countdown_rl.export import config as exporting
     from countdown_rl.export import quantize
     from countdown_rl.hub import formats
-    from countdown_rl.models import load, reference
+    from countdown_rl.models import load
 
     manifest = artifacts.read(all_weights.out, "model")
     assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
