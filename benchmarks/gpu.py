@@ -56,6 +56,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 131_072,
         "tie_word_embeddings": False,
     },
+    "qwen3-0.6b": {
+        "model_type": "qwen3",
+        "hidden_size": 1_024,
+        "intermediate_size": 3_072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+        "max_position_embeddings": 40_960,
+        "tie_word_embeddings": True,
+    },
     # A model for what does not depend on size: gradients, and the bytes after a kill.
     "qwen2-small": {
         "model_type": "qwen2",

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cards
+
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -38,6 +40,8 @@ PRETRAINED = {
     "sft-sampled": "supervised start, sampled",
     "adapter-sampled": "GRPO, sampled",
 }
+#: What computes completions, by the name of ``--rollouts``.
+ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
 #: Rows of the table of sizes: parameters in millions, and the file of results.
 SIZES = {"1.08": "learning-1m", "3.48 (shipped)": "learning-110", "5.16": "learning-5m", "10.21": "learning-10m"}
 
@@ -178,6 +182,22 @@ def budgets() -> str:
     return table(("order of the ways", *counts, *(f"4 numbers: {k}" for k in counts)), lines)
 
 
+def recipes() -> str:
+    """Memory and estimated hours of the recipes on common cards."""
+    lines = []
+    for recipe, shape in cards.RECIPES.items():
+        options = cards.recipe_options(recipe)
+        for name, card in cards.CARDS.items():
+            plan = cards.plan(shape, options, card)
+            estimate, hours = plan.memory.estimates[0], cards.hours(plan, options, card)
+            sizes = (f"{size / 2**30:.1f}" for size in (estimate.peak - estimate.engine, estimate.engine))
+            outcome = f"{hours:.1f}" if hours < 10 else f"{hours:.0f}"
+            outcome = outcome if plan.memory.fits else "does not fit"
+            lines.append((f"`{recipe}`", name, ENGINES[plan.engine], *sizes, outcome))
+    header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "hours, *estimated*")
+    return table(header, lines)
+
+
 def minutes(log: Path) -> str:
     """The time of all steps in a training log."""
     with log.open() as stream:
@@ -218,7 +238,19 @@ def mean(values: Sequence[float]) -> float:
 
 TABLES = {
     function.__name__: function
-    for function in (summary, comparison, pretrained, learning, sizes, variants, passes, coverage, budgets, probe)
+    for function in (
+        summary,
+        comparison,
+        pretrained,
+        learning,
+        sizes,
+        variants,
+        passes,
+        coverage,
+        budgets,
+        probe,
+        recipes,
+    )
 }
 
 

@@ -220,6 +220,7 @@ def _load_base(
     dtype = compute_dtype(precision, device, model)
     if native:
         storage = "bitsandbytes-nf4"
+        nf4.cast(model, dtype)
     else:
         storage = "dequantized-w4a16" if stored == "w4a16" else "plain"
         if stored == "bitsandbytes-4bit":

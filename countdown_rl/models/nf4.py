@@ -85,6 +85,13 @@ def fake_quantize_layers(model: Any) -> None:
 
 
 def cast(model: Any, dtype: torch.dtype) -> None:
-    """Convert the parameters of *model* to *dtype*, but not its buffers: rotary frequencies must stay fp32."""
+    """Convert the parameters of *model* to *dtype*, which 4-bit layers compute in.
+
+    Packed values stay as they are, and so do buffers: rotary frequencies must be fp32.
+    """
     for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    for module in model.modules():
+        if hasattr(module, "compute_dtype"):
+            module.compute_dtype = dtype

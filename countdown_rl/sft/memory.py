@@ -104,7 +104,7 @@ def plan(
         rank = int(model_files.adapter_config(reference.local_path(ref)).get("r", 8))
     estimates = []
     for kind in dict.fromkeys((device, "cuda")):
-        width, nf4 = _width(precision, kind, model), kind == "cuda" and precision == "nf4"
+        width, nf4 = forward_width(precision, kind, model), kind == "cuda" and precision == "nf4"
         single = estimate(model, options, device=kind, nf4=nf4, width=width, rank=rank, zero=zero > 0, **sizes)
         estimates.append(_shared(single, model, width, shards, zero) if shards > 1 else single)
     trainable = lora_parameters(model, rank) if options.tune == "lora" else model.num_parameters()
@@ -260,7 +260,7 @@ def _normed_heads(model: Any, shape: ModelShape) -> int:
     return (shape.num_heads + shape.num_kv_heads) * shape.head_dim if normed else 0
 
 
-def _width(precision: str, device: str, skeleton: Any) -> int:
+def forward_width(precision: str, device: str, skeleton: Any) -> int:
     """Bytes per number in the forward pass on *device*; a CUDA GPU that is not in this machine has bf16."""
     import torch
 

@@ -116,21 +116,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     if options.share_prompts:
         shared_prompts.check(skeleton)
     loaded = load.Loaded(skeleton, tokenizer, light, memory.run_precision(light, options), device, "skeleton")
-    grpo_config = partial(trl_config.grpo_config, options, loaded, list(weights.values()), run.checkpoints)
-    completions = options.prompts * options.num_generations * options.steps_per_generation
-    planned = memory.plan(
-        skeleton,
-        light,
-        options,
-        shards=run.processes if run.sharded or run.zero else 1,
-        zero=run.zero,
-        optimiser=grpo_config().optim if options.trl else "",  # TRL's default has no 8 bits, and takes seconds to load
-        length=longest + options.max_completion_length,
-        scored=options.max_completion_length,
-        sequences=completions // run.processes,
-        reference=bool(options.beta),
-    )
-    engine, planned = rollouts.plan(options, loaded, grpo_config, planned, processes=run.processes, sharded=run.sharded)
+    engine, planned = plan(run, options, loaded, list(weights.values()), longest)
     return PreparedTraining(
         run=run,
         options=options,
@@ -149,6 +135,33 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
         rollouts=engine,
         memory=planned,
     )
+
+
+def plan(
+    run: TrainRun, options: TrainOptions, loaded: load.Loaded, weights: Sequence[float], longest: int
+) -> tuple[str, memory.Memory]:
+    """The engine of *run*, and its memory.
+
+    Args:
+        loaded: a skeleton.
+        weights: of the rewards.
+        longest: tokens of the longest prompt.
+    """
+    grpo_config = partial(trl_config.grpo_config, options, loaded, weights, run.checkpoints)
+    completions = options.prompts * options.num_generations * options.steps_per_generation
+    planned = memory.plan(
+        loaded.model,
+        loaded.ref,
+        options,
+        shards=run.processes if run.sharded or run.zero else 1,
+        zero=run.zero,
+        optimiser=grpo_config().optim if options.trl else "",  # TRL's default has no 8 bits, and takes seconds to load
+        length=longest + options.max_completion_length,
+        scored=options.max_completion_length,
+        sequences=completions // run.processes,
+        reference=bool(options.beta),
+    )
+    return rollouts.plan(options, loaded, grpo_config, planned, processes=run.processes, sharded=run.sharded)
 
 
 def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:

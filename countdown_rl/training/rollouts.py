@@ -14,12 +14,12 @@ from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import generate
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, lora, model_files, reference
-from countdown_rl.sft.memory import Memory
+from countdown_rl.sft import memory
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.config import TrainOptions
 
 #: Bytes that vLLM takes beside weights and cache: CUDA graphs, and activations of the 4,096 tokens it reads at a time.
-_ENGINE = 3 * 2**29
+ENGINE = 3 * 2**29
 
 
 #: A row of the trainer's data set: ``prompt`` (text with its special tokens) and ``row`` (an index).
@@ -155,11 +155,11 @@ def plan(
     options: TrainOptions,
     loaded: load.Loaded,
     make_config: Callable[[], Any],
-    planned: Memory,
+    planned: memory.Memory,
     *,
     processes: int,
     sharded: bool,
-) -> tuple[str, Memory]:
+) -> tuple[str, memory.Memory]:
     """The engine of a run that passed :func:`check_engine`, and *planned* with its memory in place of generation's.
 
     It has the cache of all completions of a round, or what training leaves; "auto" is vLLM where that holds the
@@ -175,8 +175,8 @@ def plan(
     if options.rollouts == "vllm-server":
         return options.rollouts, training
     config = make_config()
-    weights = loaded.model.num_parameters() * (4 if loaded.precision == "fp32" else 2)
-    fixed = weights // config.vllm_tensor_parallel_size + _ENGINE
+    weights = loaded.model.num_parameters() * memory.forward_width(loaded.precision, loaded.device, loaded.model)
+    fixed = weights // config.vllm_tensor_parallel_size + ENGINE
     groups = options.prompts * options.steps_per_generation / processes
     least, engine = fixed + round(estimate.generation / max(1, groups)), fixed + estimate.generation
     if gpu and planned.available and training.spare is not None:  # of another GPU the memory is not known
@@ -198,7 +198,12 @@ def resolve(rollouts: str, options: TrainOptions, model: Any) -> str:
 
 
 def use_engine(
-    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, planned: Memory, on_warning: Callable[[str], None]
+    trainer: Any,
+    rollouts: str,
+    loaded: load.Loaded,
+    length: int,
+    planned: memory.Memory,
+    on_warning: Callable[[str], None],
 ) -> None:
     """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions."""
     from countdown_rl.training.trl_internals import PolicyEngine
@@ -215,7 +220,7 @@ def use_engine(
     try:
         engine = PolicyEngine(
             str(path),
-            torch.float32 if loaded.precision == "fp32" else torch.bfloat16,
+            load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model),
             gpu_memory_utilization=share,
             model=trainer.model,
             accelerator=trainer.accelerator,

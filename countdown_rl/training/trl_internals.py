@@ -12,11 +12,13 @@ The public ways were considered:
 """
 
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
+from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
 from countdown_rl.inference.vllm import output_to_stderr
@@ -73,9 +75,14 @@ class PolicyEngine(VLLMGeneration):
 
     def __init__(self, path: str, dtype: torch.dtype, *, model: Any, **settings: Any) -> None:
         self.dtype = dtype
-        with output_to_stderr():
-            # TRL takes the path of the model, and its 4-bit layers as a reason to load the engine in 4 bits too.
-            super().__init__(model=SimpleNamespace(name_or_path=path, named_modules=list), **settings)
+        engine = vllm_generation.LLM
+        vllm_generation.LLM = partial(engine, dtype=str(dtype).removeprefix("torch."))  # TRL leaves it to vLLM
+        try:
+            with output_to_stderr():
+                # TRL takes the path of the model, and its 4-bit layers as a reason to load the engine in 4 bits too.
+                super().__init__(model=SimpleNamespace(name_or_path=path, named_modules=list), **settings)
+        finally:
+            vllm_generation.LLM = engine
         self.model = model
 
     def server_reports_drawn_probabilities(self) -> bool:

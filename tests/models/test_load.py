@@ -8,11 +8,12 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models import load, reference
+from countdown_rl.models import load, nf4, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
 from countdown_rl.models.shape import ModelShape, read_config
-from tests.support import tiny_llama
+from countdown_rl.sft import tuning
+from tests.support import four_bit, tiny_llama
 
 
 @pytest.fixture(scope="module")
@@ -289,9 +290,25 @@ def test_bf16_that_a_gpu_emulates_is_not_chosen(monkeypatch):
     assert load.compute_dtype("auto", torch.device("cuda"), None) == torch.float32
 
 
+def test_4_bit_layers_compute_in_fp32_where_the_gpu_has_no_bf16(base):
+    from bitsandbytes.functional import dequantize_4bit
+
+    model = load_model(resolve(str(base)), precision="bf16", device="cpu").model
+    four_bit.quantize_layers(model, torch.device("cpu"))
+    packed = {name: value.clone() for name, value in model.named_parameters() if value.dtype == torch.uint8}
+    nf4.cast(model, torch.float32)
+    assert packed
+    assert all(torch.equal(model.get_parameter(name), value) for name, value in packed.items())
+    assert model.dtype == torch.float32  # so that autocast is off too
+    layer = model.model.layers[0].mlp.up_proj
+    layer.support_avx512bf16_for_cpu = False
+    inputs = torch.randn(3, layer.in_features)
+    weight = dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
+    torch.testing.assert_close(layer(inputs), inputs @ weight.T)
+
+
 def test_a_processor_without_bf16_products_computes_in_fp32(base, monkeypatch):
     from countdown_rl.inference import generate
-    from countdown_rl.sft import tuning
 
     monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda: False)
     monkeypatch.setattr(load, "MAX_FP32_PARAMETERS", 0)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from trl.generation import vllm_generation
 
+from benchmarks import cards
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError
-from countdown_rl.models import load, nf4, reference, shape
+from countdown_rl.models import load, nf4, reference
 from countdown_rl.runlog import log
-from countdown_rl.sft import memory
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import config, prepare, rollouts, train, trl_internals
 from countdown_rl.training.config import TrainOptions
@@ -123,6 +123,7 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     longest = max(len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts)
     assert engine.options["max_model_len"] == longest + options.max_completion_length
     assert (engine.options["model"], engine.options["quantization"]) == (str(place / "model"), None)
+    assert engine.options["dtype"] == "float32"  # of a small model on a CPU
     sampling, greedy = engine.params[0], engine.params[-1]
     assert (sampling["stop"], sampling["include_stop_str_in_output"]) == (["</answer>"], True)
     assert (sampling["temperature"], greedy["temperature"]) == (1.0, 0.0)
@@ -199,7 +200,7 @@ class Client:
 
     def update_named_params(self, metadata, pairs):
         pairs = list(pairs)
-        assert metadata == [(name, "bfloat16", list(value.shape)) for name, value in pairs]
+        assert metadata == [(name, "float32", list(value.shape)) for name, value in pairs]
         self.engine.load_weights(pairs)
 
     def reset_prefix_cache(self):
@@ -284,28 +285,12 @@ def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypat
 GIB = 2**30
 
 
-def planned(name, options, card, monkeypatch, *, device="cuda", sharded=False, share=0.3):
-    """The engine of a run of *options* on the shape *name*, and the memory of it on a *card* of so many GiB."""
-    from transformers import AutoConfig
-
-    from benchmarks import gpu
-
-    monkeypatch.setattr(load, "device_name", lambda name: device)
-    monkeypatch.setattr(memory, "_device_memory", lambda device: card * GIB)
-    monkeypatch.setattr(load, "compute_dtype", lambda precision, device, model: torch.bfloat16)
-    settings = dict(gpu.SHAPES[name])
-    model = shape.skeleton(AutoConfig.for_model(settings.pop("model_type"), **settings))
-    ref = SimpleNamespace(base=None, trained_precision=None)
-    monkeypatch.setattr(load, "stored_format", lambda ref: "plain")
-    sizes = {"shards": 1, "length": 1100, "scored": 1000}
-    sequences = options.prompts * options.num_generations
-    found = memory.plan(model, ref, options, sequences=sequences, **sizes)
-    loaded = load.Loaded(model, None, ref, options.precision, device, "skeleton")
-    config = SimpleNamespace(vllm_tensor_parallel_size=1, vllm_gpu_memory_utilization=share)
-    return rollouts.plan(options, loaded, lambda: config, found, processes=1, sharded=sharded)
+def planned(name, options, memory, **where):
+    """The engine of a run of *options* on the shape *name*, and the memory of it on a card of so many GiB."""
+    return cards.plan(name, options, cards.Card(1, memory * GIB, 1, 1), **where)[:2]
 
 
-NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True)
+NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True, max_prompt_length=100, max_completion_length=1000)
 WHOLE = replace(NF4, tune="all", precision="bf16", learning_rate=1e-6)
 
 
@@ -320,8 +305,8 @@ WHOLE = replace(NF4, tune="all", precision="bf16", learning_rate=1e-6)
         ("llama-3.1-8b", NF4, 80, 33.9, 7.5),
     ],
 )
-def test_an_engine_gets_what_it_needs_of_what_training_leaves(vllm, monkeypatch, name, options, card, engine, training):
-    chosen, found = planned(name, options, card, monkeypatch)
+def test_an_engine_gets_what_it_needs_of_what_training_leaves(name, options, card, engine, training):
+    chosen, found = planned(name, options, card)
     (estimate,) = found.estimates
     assert chosen == "vllm"
     assert estimate.engine / GIB == pytest.approx(engine, rel=0.1)
@@ -330,20 +315,20 @@ def test_an_engine_gets_what_it_needs_of_what_training_leaves(vllm, monkeypatch,
     assert found.fits
 
 
-def test_auto_is_an_engine_where_its_weights_and_a_group_fit(vllm, monkeypatch):
-    assert planned("qwen2.5-3b", WHOLE, 72, monkeypatch)[0] == "vllm"
-    assert planned("qwen2.5-3b", WHOLE, 64, monkeypatch)[0] == "transformers"
-    assert planned("llama-3.1-8b", NF4, 24, monkeypatch)[0] == "transformers"
-    assert planned("qwen2.5-3b", NF4, 24, monkeypatch, sharded=True)[0] == "transformers"
-    assert planned("qwen2.5-3b", NF4, 24, monkeypatch, device="cpu")[0] == "transformers"
+def test_auto_is_an_engine_where_its_weights_and_a_group_fit():
+    assert planned("qwen2.5-3b", WHOLE, 72)[0] == "vllm"
+    assert planned("qwen2.5-3b", WHOLE, 64)[0] == "transformers"
+    assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"
+    assert planned("qwen2.5-3b", NF4, 24, sharded=True)[0] == "transformers"
+    assert planned("qwen2.5-3b", NF4, 24, device="cpu")[0] == "transformers"
     server = replace(NF4, rollouts="vllm-server")
-    chosen, found = planned("llama-3.1-8b", server, 24, monkeypatch)
+    chosen, found = planned("llama-3.1-8b", server, 24)
     assert (chosen, found.estimates[0].engine, found.estimates[0].generation) == ("vllm-server", 0, 0)
 
 
-def test_a_share_that_is_given_is_taken_and_checked(vllm, monkeypatch):
+def test_a_share_that_is_given_is_taken_and_checked():
     options = replace(WHOLE, trl=("vllm_gpu_memory_utilization=0.3",))
-    chosen, found = planned("qwen2.5-3b", options, 80, monkeypatch)
+    chosen, found = planned("qwen2.5-3b", options, 80)
     assert (chosen, found.estimates[0].engine, found.fits) == ("vllm", int(0.3 * 80 * GIB), False)
 
 

@@ -1,0 +1,105 @@
+"""The memory of each recipe on GPUs of 24 and 80 GB, against sums by hand from the published dimensions."""
+
+from typing import NamedTuple
+
+import pytest
+
+from benchmarks import cards
+
+
+class Sum(NamedTuple):
+    """The memory of a recipe in GB (1e9 bytes), with prompts as long as it allows.
+
+    Attributes:
+        base: the weights as they are trained on; *bf16*: in the engine.
+        lora: adapter, gradients and two states of Adam: 16 bytes a parameter.
+        kept: of the blocks their inputs (gradient checkpointing), and of one block all that its backward pass needs.
+        head: a tile of 4,096 logits by 32,768 words, the gradient of the head's inputs, and a de-quantized layer.
+        cache: keys and values of all completions of a step, and their logits in sampling, three times in fp32.
+        groups: of completions of one prompt, which share this cache.
+    """
+
+    base: float
+    bf16: float
+    lora: float
+    kept: float
+    head: float
+    cache: float
+    groups: int
+
+
+TILE = 4_096 * 32_768 * 2 / 1e9
+#: A Llama block: q and o of 4096 x 4096, k and v of 4096 x 1024, gate, up and down of 4096 x 14336; 0.5159 bytes a
+#: weight in NF4. Embeddings and head, 128,256 x 4096 each, stay in bf16.
+LLAMA_NF4 = 32 * (2 * 16.78 + 2 * 4.19 + 3 * 58.72) / 1e3 * 0.5159 + 2 * 2 * 0.5253
+#: Its LoRA parameters per unit of rank.
+LLAMA_LORA = 32 * (2 * 8_192 + 2 * 5_120 + 3 * 18_432)
+#: Per token: two norms in fp32; q, k, v and the output of attention; gate, its activation, up; the seven inputs of LoRA
+#: layers in bf16 with a dropout mask of a byte.
+LLAMA_BLOCK = 2 * 4_096 * 4 + 4 * 4_096 * 2 + 3 * 14_336 * 2 + (6 * 4_096 + 14_336) * 3
+
+HAND = {
+    "llama-3.1-8b-countdown": Sum(  # 128 completions of 128 tokens to prompts of 256, 8 in the loss, rank 16
+        base=LLAMA_NF4,
+        bf16=2 * 8.03,
+        lora=16 * 16 * LLAMA_LORA / 1e9,
+        kept=8 * 384 * (32 * 4_096 * 2 + LLAMA_BLOCK + 384 * 2) / 1e9,
+        head=TILE + 8 * 128 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
+        cache=128 * (384 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
+        groups=32,
+    ),
+    "llama-3.1-8b-gsm8k": Sum(  # 32 of 256 to 512, 4 in the loss, rank 8
+        base=LLAMA_NF4,
+        bf16=2 * 8.03,
+        lora=16 * 8 * LLAMA_LORA / 1e9,
+        kept=4 * 768 * (32 * 4_096 * 2 + LLAMA_BLOCK + 768 * 2) / 1e9,
+        head=TILE + 4 * 256 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
+        cache=32 * (768 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
+        groups=8,
+    ),
+    # 2,048 of 4,096 to 256, 8 in the loss, rank 64. A block: q and o of 2048 x 2048, k and v of 2048 x 256, gate, up
+    # and down of 2048 x 11008. Without dropout q, k and v share an input, gate and up another, o has that of attention.
+    "qwen2.5-3b-areal": Sum(
+        base=2 * 3.086,
+        bf16=2 * 3.086,
+        lora=16 * 64 * 36 * (2 * 4_096 + 2 * 2_304 + 3 * 13_056) / 1e9,
+        kept=8 * 4_352 * (36 * 2_048 * 2 + 2 * 2_048 * 4 + 4 * 2_048 * 2 + 4_352 * 2 + 3 * 11_008 * 2 + 30_208) / 1e9,
+        head=TILE + 8 * 4_096 * 2_048 * 4 / 1e9,
+        cache=2_048 * (4_352 * 36 * 2 * 2 * 128 * 2 + 3 * 4 * 151_936) / 1e9,
+        groups=256,
+    ),
+    # 32 of 1,024 to 256, 4 in the loss, rank 16. A block: q and o of 1024 x 2048, k and v of 1024 x 1024, gate, up and
+    # down of 1024 x 3072; 16 heads of queries and 8 of keys have norms in fp32.
+    "qwen3-0.6b-laptop": Sum(
+        base=2 * 0.596,
+        bf16=2 * 0.596,
+        lora=16 * 16 * 28 * (2 * 3_072 + 2 * 2_048 + 3 * 4_096) / 1e9,
+        kept=4 * 1_280 * (28 * 1_024 * 2 + (2 * 1_024 + 3_072) * 4 + 4 * 2_048 * 2 + 2_560 + 18_432 + 10_240) / 1e9,
+        head=TILE + 4 * 1_024 * 1_024 * 4 / 1e9,
+        cache=32 * (1_280 * 28 * 2 * 8 * 128 * 2 + 3 * 4 * 151_936) / 1e9,
+        groups=4,
+    ),
+}
+#: GB of a GPU of each card, and GPUs that share the completions.
+CARDS = {"24 GB": (25.3, 1), "80 GB": (84.9, 1), "8 × 80 GB": (84.9, 8)}
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("recipe", HAND)
+def test_the_memory_of_a_recipe_is_the_sum_by_hand(recipe, card):
+    hand, (available, count) = HAND[recipe], CARDS[card]
+    held, cache = hand.base + hand.lora, hand.cache / count
+    training, engine, name = held + hand.kept + hand.head, 0.0, "vllm"
+    left = available - 1.1 * training - 1.07  # a margin of a tenth and a GiB
+    least = hand.bf16 + 1.61 + hand.cache / hand.groups  # 1.5 GiB for vLLM itself
+    if left >= least:
+        engine = min(left, hand.bf16 + 1.61 + cache)
+    else:
+        name, training = "transformers", held + max(hand.kept + hand.head, cache)
+
+    plan = cards.plan(cards.RECIPES[recipe], cards.recipe_options(recipe), cards.CARDS[card])
+    (estimate,) = plan.memory.estimates
+    assert plan.engine == name
+    assert plan.memory.fits == (1.1 * training + engine + 1.07 < available + 0.1)
+    assert (estimate.peak - estimate.engine) / 1e9 == pytest.approx(training, rel=0.1)
+    assert estimate.engine / 1e9 == pytest.approx(engine, rel=0.1)
