@@ -258,6 +258,44 @@ def test_two_processes_resume_after_a_kill(place, two):
 
 
 @pytest.mark.slow
+def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    # In place of Slurm: both launchers run here, each with one process, and meet over the loopback network.
+    slurm = {
+        "scontrol": "echo 127.0.0.1; echo 127.0.0.2",
+        "srun": 'SLURM_NODEID=0 "$@" & first=$!; SLURM_NODEID=1 "$@" && wait $first',
+        "accelerate": f'exec {sys.executable} -m accelerate.commands.accelerate_cli "$@"',
+    }
+    for name, line in slurm.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    recipes = ROOT / "stages" / "recipes"
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
+    environment |= {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
+    environment |= {"CONFIG": str(recipes / "machines.yaml"), "OMP_NUM_THREADS": "1"}
+    paths = ("--out", "apart/adapter", "--log", "apart/log.csv", "--checkpoints", "apart/kept", "--json")
+    done = subprocess.run(
+        [recipes / "machines.sbatch", *RUN, *paths],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 4
+    files = [place / name / "adapter" / "adapter_model.safetensors" for name in ("two", "apart")]
+    together, apart = map(load_file, files)
+    assert any(value.any() for name, value in apart.items() if "lora_B" in name)
+    torch.testing.assert_close(apart, together)  # the same bytes, if they have as many threads
+
+
+@pytest.mark.slow
 def test_two_processes_train_all_weights_under_fsdp(place):
     arguments, prepare = environment_of("fsdp")
     launched = {name: value for name, value in prepare(arguments).items() if name.startswith(("ACCELERATE", "FSDP"))}
