@@ -5,6 +5,7 @@ of ``QUICK`` after their own. A block under ``<!-- not run: REASON -->`` is only
 """
 
 import io
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ import pytest
 
 from benchmarks import tables
 from countdown_rl.cli import main
+from tests.support import standins
 from tests.support.command import status
 
 ROOT = Path(__file__).parents[1]
@@ -216,6 +218,20 @@ def test_the_commands_of_a_page_run(name, site, tmp_path):
         copy = shutil.copytree(site, tmp_path / "site", symlinks=True)
         with chdir(copy):
             run(PAGES[name])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_notebook_run(shell, tmp_path):
+    model = "Qwen/Qwen2.5-0.5B-Instruct"
+    cells = json.loads((ROOT / "docs" / "free-gpu.ipynb").read_text())["cells"]
+    code = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
+    install, *lines = [line for line in code.replace("\\\n", "").splitlines() if line[0] == "!"]
+    assert install.startswith("!pip install")
+    assert sum(model in line for line in lines) == 1
+    stand_in = standins.checkpoint(tmp_path / "model", "qwen2.5")
+    with chdir(tmp_path):
+        printed = [_run(line[1:].replace(model, str(stand_in))) for line in lines]
+    assert "3 7 50 → 46" in printed[-1]
 
 
 @pytest.mark.slow
