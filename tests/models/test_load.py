@@ -302,9 +302,10 @@ def test_4_bit_layers_compute_in_fp32_where_the_gpu_has_no_bf16(base):
     assert model.dtype == torch.float32  # so that autocast is off too
     layer = model.model.layers[0].mlp.up_proj
     layer.support_avx512bf16_for_cpu = False
+    assert layer.compute_dtype == torch.float32
     inputs = torch.randn(3, layer.in_features)
     weight = dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
-    torch.testing.assert_close(layer(inputs), inputs @ weight.T)
+    torch.testing.assert_close(layer(inputs), inputs @ weight.T, rtol=0.02, atol=0.02)
 
 
 def test_a_processor_without_bf16_products_computes_in_fp32(base, monkeypatch):
