@@ -34,6 +34,8 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
 
     start = time.monotonic()
     with console.progress("rows") as update:
+        if not (options.from_ or options.from_hub):
+            update(0, options.n, "compiling, at first use")
 
         def on_row(count: int, total: int) -> None:
             if count % EVERY == 0:

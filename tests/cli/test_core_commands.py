@@ -220,11 +220,11 @@ def test_dropped_rows_are_told_in_words_with_an_example_and_where_the_data_is(co
     assert f"Wrote {tmp_path / 'data'}" in err
 
 
-def test_gen_data_shows_its_progress(command, tmp_path, monkeypatch):
+def test_gen_data_shows_its_progress_and_what_the_first_rows_wait_for(command, tmp_path, monkeypatch):
     updates = []
     monkeypatch.setattr(console, "progress", lambda name: nullcontext(lambda *values: updates.append(values)))
     assert command("gen-data", "--n", 200, "--valid", 50, "--test", 50, "--out", tmp_path / "data")[0] == 0
-    assert updates == [(64, 200), (128, 200), (192, 200)]
+    assert updates == [(0, 200, "compiling, at first use"), (64, 200), (128, 200), (192, 200)]
 
 
 @pytest.mark.parametrize("imported", [True, False])
