@@ -1,5 +1,6 @@
 """``countdown-rl gen-data``: puzzles as JSONL."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
         countdown-rl gen-data --test-from my-puzzles.jsonl
         countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --balance needs
     """
+    # The kernel is compiled at the first use: a second sooner at this level of LLVM's, and as fast afterwards.
+    os.environ.setdefault("NUMBA_OPT", "1")
     from countdown_rl.data import build
 
     start = time.monotonic()
