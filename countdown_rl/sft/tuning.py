@@ -136,8 +136,10 @@ def _arithmetic(loaded: load.Loaded) -> str:
     import torch
 
     dtype = "bf16" if loaded.model.dtype == torch.bfloat16 else "fp32"
-    threads = f" with {torch.get_num_threads()} threads" if loaded.device == "cpu" else ""
-    return f"Computing in {dtype} on {loaded.device}{threads}; weights: {loaded.precision} ({loaded.storage})."
+    threads = torch.get_num_threads()
+    where = f"{threads} CPU thread{'s' if threads > 1 else ''}" if loaded.device == "cpu" else loaded.device
+    base = "" if loaded.precision == dtype else f"; base weights in {loaded.precision}"
+    return f"Computing in {dtype} on {where}{base}."
 
 
 def lora_config(options: Any, ref: reference.ModelRef) -> Any:

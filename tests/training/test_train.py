@@ -752,6 +752,7 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
     rest = "\n".join(line for line in err.splitlines() if not line.startswith("warning: "))
     said = re.sub(r"\d+(\.\d+)?", "#", rest.replace(str(tmp_path), "")).split()
     assert " ".join(said) == (
+        "Computing in fp# on # CPU thread; base weights in nf#. "
         "Wrote /whole/adapter: "
         "mean reward # at first and # in the last tenth of the run, where #% of the completions were correct. "
         "To load it with PEFT: AutoPeftModelForCausalLM.from_pretrained('/whole/adapter')"
