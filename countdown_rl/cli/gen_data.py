@@ -31,7 +31,7 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
         countdown-rl gen-data --test-from my-puzzles.jsonl
         countdown-rl gen-data --size 3 --size 4=2 --numbers 1-20 --balance needs
     """
-    # The kernel is compiled at the first use: a second sooner at this level of LLVM's, and as fast afterwards.
+    # Compiling the kernel at its first use takes a second less at this optimisation level, and the code is as fast.
     os.environ.setdefault("NUMBA_OPT", "1")
     from countdown_rl.data import build
 

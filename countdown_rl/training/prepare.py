@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ def plan(
         weights: of the rewards.
         longest: tokens of the longest prompt.
     """
-    grpo_config = partial(trl_config.grpo_config, options, loaded, weights, run.checkpoints)
+    grpo_config = cache(partial(trl_config.grpo_config, options, loaded, weights, run.checkpoints))
     completions = options.prompts * options.num_generations * options.steps_per_generation
     planned = memory.plan(
         loaded.model,
