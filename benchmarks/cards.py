@@ -21,6 +21,7 @@ RECIPES = {
 #: Share of a card's operations and of its bandwidth that is reached, seconds a layer and token of ``generate``, which
 #: Python takes whatever the batch, and tokens of a prompt.
 REACHED, BANDWIDTH, LAYER_SECONDS, PROMPT = 0.4, 0.6, 0.002, 150
+INSTALLED = ("vllm",)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", sha
         mock.patch.object(tuning, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
         mock.patch.object(memory, "_device_memory", return_value=int(card.memory)),
         mock.patch.object(memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2),
-        mock.patch.object(rollouts, "find_spec", lambda name: name),
+        mock.patch.object(rollouts, "find_spec", lambda name: name if name in INSTALLED else None),
     ):
         weights = [1.0] * len(options.reward)
         return Plan(*prepare.plan(run, options, loaded, weights, options.max_prompt_length), model)

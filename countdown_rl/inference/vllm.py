@@ -1,4 +1,4 @@
-"""The vLLM engine, through its offline ``LLM.generate`` (0.22 to 0.30)."""
+"""The vLLM engine, through its offline ``LLM.generate`` (0.30)."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32"}
 _ROWS = 1024
 
 #: Values that vLLM takes as the maximum rank of an adapter.
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class Vllm:
@@ -52,8 +52,7 @@ class Vllm:
     def prepare(self, length: int) -> int | None:
         options: dict[str, Any] = {}
         if self._ref.base is not None:
-            rank: int = adapter_config(local_path(self._ref)).get("r", 8)
-            options = {"enable_lora": True, "max_lora_rank": min((r for r in _LORA_RANKS if r >= rank), default=rank)}
+            options = lora_options(adapter_config(local_path(self._ref)).get("r", 8))
         path = local_path(self._ref.base or self._ref)
         model_files.check_files(path)
         try:
@@ -108,6 +107,11 @@ class Vllm:
             # The model's generation config may name end tokens that the tokenizer does not.
             completions.append(generate.to_completion(self._stop, ids, ended=output.finish_reason == "stop"))
         return completions
+
+
+def lora_options(rank: int) -> dict[str, Any]:
+    """The options of an ``LLM`` for an adapter of *rank*."""
+    return {"enable_lora": True, "max_lora_rank": min((r for r in LORA_RANKS if r >= rank), default=rank)}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ rank-stabilised (arXiv:2312.03732). Merging is done in fp32, on the values that 
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from math import sqrt
 from pathlib import Path
@@ -58,6 +59,18 @@ def is_special(module: Any) -> bool:
     return bool(getattr(module, "lora_variant", None)) or any(getattr(module, "lora_bias", {}).values())
 
 
+def is_uniform(config: Mapping[str, Any]) -> bool:
+    """Return True if an adapter of *config* is LoRA of one rank and scale over the base as it is, and nothing else."""
+    patterns = config.get("rank_pattern") or config.get("alpha_pattern")
+    start, bias = config.get("init_lora_weights", True), config.get("bias") or "none"
+    return not (patterns or _unusual(config)) and start in _INITIALISATIONS and bias == "none"
+
+
+def _unusual(config: Mapping[str, Any]) -> list[str]:
+    """The fields of *config* that plain LoRA does not set."""
+    return [name for name, value in config.items() if value and name not in _PLAIN]
+
+
 def loading_code(directory: Path, base: ModelRef) -> str:
     """Return the Python expression that loads the adapter in *directory* with PEFT, from the working directory."""
     if base.kind in ("hub", "directory"):
@@ -82,8 +95,7 @@ class Adapter:
         self.names = self._tensors.specs.keys()
         self.modules = {name.partition(".lora_")[0].removeprefix(_PREFIX) for name in self.names if ".lora_" in name}
         plain_names = {self._name(module, part) for module in self.modules for part in "AB"}
-        unusual = [name for name, value in self.config.items() if value and name not in _PLAIN]
-        self.is_plain = self.names == plain_names and not unusual
+        self.is_plain = self.names == plain_names and not _unusual(self.config)
 
     def _check_config(self) -> None:
         from peft import LoraConfig

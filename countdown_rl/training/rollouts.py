@@ -13,6 +13,7 @@ from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import generate
 from countdown_rl.inference.stop import Stop
+from countdown_rl.inference.vllm import LORA_RANKS
 from countdown_rl.models import chat_template, load, lora, model_files, reference
 from countdown_rl.sft import memory
 from countdown_rl.tasks.task import Row
@@ -175,8 +176,10 @@ def plan(
     if options.rollouts == "vllm-server":
         return options.rollouts, training
     config = make_config()
-    weights = loaded.model.num_parameters() * memory.forward_width(loaded.precision, loaded.device, loaded.model)
-    fixed = weights // config.vllm_tensor_parallel_size + ENGINE
+    width = memory.forward_width(loaded.precision, loaded.device, loaded.model)
+    by_adapter = sends_adapter(options, loaded.ref, config, width)
+    weights = estimate.weights if in_4_bits(by_adapter, loaded) else loaded.model.num_parameters() * width
+    fixed = weights // config.vllm_tensor_parallel_size + ENGINE + (width * planned.trainable if by_adapter else 0)
     groups = options.prompts * options.steps_per_generation / processes
     least, engine = fixed + round(estimate.generation / max(1, groups)), fixed + estimate.generation
     if gpu and planned.available and training.spare is not None:  # of another GPU the memory is not known
@@ -186,6 +189,31 @@ def plan(
         if any(item.startswith("vllm_gpu_memory_utilization=") for item in options.trl):
             engine = int(config.vllm_gpu_memory_utilization * planned.available)
     return "vllm", replace(planned, estimates=[*others, replace(estimate, generation=0, engine=engine)])
+
+
+def sends_adapter(options: TrainOptions, ref: reference.ModelRef, config: Any, width: int) -> bool:
+    """Return True if vLLM computes with its own base and the adapter of a run, which alone is sent for each round.
+
+    Its LoRA has 16 bits and one rank and scale. In fp32 a merged adapter loses nothing, sleep mode discards the base,
+    and a server reads no file of this machine.
+
+    Args:
+        ref: the model or adapter that is trained.
+        config: the ``GRPOConfig``.
+        width: bytes of a number in the engine.
+    """
+    lora_only = options.tune == "lora" and options.rollouts != "vllm-server" and not config.vllm_enable_sleep_mode
+    rank, uniform = options.lora_r, True
+    if ref.base is not None:
+        settings = model_files.adapter_config(reference.local_path(ref))
+        rank, uniform = settings.get("r", 8), lora.is_uniform(settings)
+    return lora_only and width == 2 and uniform and rank <= LORA_RANKS[-1]
+
+
+def in_4_bits(by_adapter: bool, loaded: load.Loaded) -> bool:
+    """Return True if the engine of *loaded* has NF4 weights, the policy's own, which only an adapter leaves as is."""
+    nf4 = loaded.precision == "nf4" and loaded.device.startswith("cuda")
+    return by_adapter and nf4 and find_spec("vllm_bnb_plugin") is not None
 
 
 def resolve(rollouts: str, options: TrainOptions, model: Any) -> str:
@@ -217,10 +245,19 @@ def use_engine(
     path = reference.local_path(loaded.ref.base or loaded.ref)  # the unquantized weights that the engine starts from
     model_files.check_files(path)
     stop = trainer.rollouts.stop
+    dtype = load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model)
+    by_adapter = sends_adapter(trainer.options, loaded.ref, config, dtype.itemsize)
+    if not by_adapter and dtype.itemsize == 2 and trainer.options.tune == "lora":
+        on_warning(
+            f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which rounds small changes away."
+        )
     try:
         engine = PolicyEngine(
             str(path),
-            load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model),
+            dtype,
+            by_adapter=by_adapter,
+            same_base=loaded.storage == "plain" or in_4_bits(by_adapter, loaded),
+            in_4_bits=in_4_bits(by_adapter, loaded),
             gpu_memory_utilization=share,
             model=trainer.model,
             accelerator=trainer.accelerator,
@@ -240,7 +277,7 @@ def use_engine(
             **{name: getattr(config, f"vllm_{name}") for name in (*same, *server)},
             **{name: getattr(config, name) for name in sampling},
         )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
         raise ModelError(
             f"vLLM does not start: {first_line(error).rstrip('.')}; for another share of the GPU than {share:g} give "
             "--trl vllm_gpu_memory_utilization, or leave vLLM out by --rollouts transformers."

@@ -1,4 +1,4 @@
-"""Private parts of TRL: rounds of completions cut by us, and weights sent to vLLM without merging the adapter.
+"""Private parts of TRL: rounds of completions cut by us, and adapters sent to vLLM without merging them in place.
 
 The public ways were considered:
 
@@ -13,6 +13,8 @@ The public ways were considered:
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +23,8 @@ from trl import GRPOTrainer
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
-from countdown_rl.inference.vllm import output_to_stderr
+from countdown_rl.inference.vllm import lora_options, output_to_stderr
+from countdown_rl.models import lora
 
 PRIVATE = (
     "trl.GRPOTrainer._prepare_inputs",
@@ -66,24 +69,54 @@ class RoundTrainer(GRPOTrainer):
 
 
 class PolicyEngine(VLLMGeneration):
-    """TRL's vLLM backend over the checkpoint at *path*, which gets the weights of *model* in *dtype*.
+    """TRL's vLLM backend over the checkpoint at *path*, which computes in *dtype* and gets the policy, *model*.
 
     TRL merges the adapter into the base in place and takes it out again for each transfer: over 4-bit weights that
-    rounds the adapter away (huggingface/trl issue 4973), and in bf16 it leaves its rounding in the base. Here every
-    weight is sent as the de-quantized base plus the adapter, and the base stays as it is.
+    rounds the adapter away (huggingface/trl issue 4973), and in bf16 it leaves its rounding in the base. Here the base
+    stays as it is.
+
+    Args:
+        by_adapter: the engine computes with its own base and the adapter, which alone is sent (as in TRL's pull request
+            6007). Else it gets each weight as the de-quantized base plus the adapter, which bf16 rounds away if it is
+            small.
+        same_base: the weights at *path* are the policy's base, else that is sent once.
+        in_4_bits: the engine holds them in the policy's 4 bits.
     """
 
-    def __init__(self, path: str, dtype: torch.dtype, *, model: Any, **settings: Any) -> None:
-        self.dtype = dtype
+    def __init__(
+        self,
+        path: str,
+        dtype: torch.dtype,
+        *,
+        model: Any,
+        by_adapter: bool = False,
+        same_base: bool = True,
+        in_4_bits: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.dtype, self.directory = dtype, TemporaryDirectory() if by_adapter else None
+        options: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch.")}  # TRL leaves it to vLLM
+        if by_adapter:
+            layers = {name.rpartition(".")[2] for name, module in model.named_modules() if hasattr(module, "lora_A")}
+            options |= lora_options(model.peft_config["default"].r) | {"lora_target_modules": sorted(layers)}
         engine = vllm_generation.LLM
-        vllm_generation.LLM = partial(engine, dtype=str(dtype).removeprefix("torch."))  # TRL leaves it to vLLM
+        vllm_generation.LLM = partial(engine, **options)
+        # TRL takes the path of the model, and its 4-bit layers as a reason to load the engine in 4 bits too.
+        layers_of = model.named_modules if in_4_bits else list
         try:
             with output_to_stderr():
-                # TRL takes the path of the model, and its 4-bit layers as a reason to load the engine in 4 bits too.
-                super().__init__(model=SimpleNamespace(name_or_path=path, named_modules=list), **settings)
+                super().__init__(model=SimpleNamespace(name_or_path=path, named_modules=layers_of), **settings)
         finally:
             vllm_generation.LLM = engine
         self.model = model
+        if self.directory:
+            from vllm.lora.request import LoRARequest
+
+            self.request = partial(LoRARequest, "policy", 1, self.directory.name)
+            self.llm.generate = partial(self.llm.generate, lora_request=self.request())
+            if not same_base:
+                self._send_weights()
+            self.sync_weights()  # which finds out whether vLLM takes the adapter
 
     def server_reports_drawn_probabilities(self) -> bool:
         """Return True if the log-probabilities of the server are those that it draws tokens with."""
@@ -91,9 +124,18 @@ class PolicyEngine(VLLMGeneration):
         return bool(mode == "processed_logprobs")
 
     def sync_weights(self) -> None:
+        if self.directory is None:
+            self._send_weights()
+            return
         with output_to_stderr():
-            if self.mode == "colocate" and self.accelerator.device.type == "cpu":
-                # There vLLM packs linear layers after loading, and only its reload unpacks them.
+            lora.save(self.model, Path(self.directory.name), base="")
+            self.llm.llm_engine.add_lora(self.request(load_inplace=True))
+            self.llm.reset_prefix_cache()
+
+    def _send_weights(self) -> None:
+        with output_to_stderr():
+            if self.directory or (self.mode == "colocate" and self.accelerator.device.type == "cpu"):
+                # Layers with LoRA are wrapped, those of a CPU packed; vLLM's reload knows of both.
                 runner = self.llm.llm_engine.model_executor.driver_worker.model_runner
                 runner.reload_weights(weights_iterator=self._iter_named_params())
                 self.llm.reset_prefix_cache()
@@ -115,7 +157,7 @@ class PolicyEngine(VLLMGeneration):
                 from bitsandbytes.functional import dequantize_4bit
 
                 value = dequantize_4bit(value, parameter.quant_state)
-            if name.endswith(".base_layer.weight"):
+            if name.endswith(".base_layer.weight") and self.directory is None:
                 layer = base.get_submodule(name.removesuffix(".base_layer.weight"))
                 value = sum(
                     (layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters), value.float()

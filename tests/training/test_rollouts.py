@@ -2,8 +2,10 @@
 
 import itertools
 import os
+import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import accelerate
 import numpy as np
@@ -15,7 +17,7 @@ from trl.generation import vllm_generation
 from benchmarks import cards
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError
-from countdown_rl.models import load, nf4, reference
+from countdown_rl.models import load, lora, nf4, reference
 from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import config, prepare, rollouts, train, trl_internals
@@ -37,14 +39,25 @@ SMALL = TrainOptions(
 )
 
 
+class LoRARequest(NamedTuple):
+    """As vLLM's."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    load_inplace: bool = False
+
+
 class Engine:
-    """``vllm.LLM`` as TRL uses it: a model of its own, with the weights it is sent."""
+    """``vllm.LLM`` as TRL uses it: a model of its own, with the weights or the adapter that it is sent."""
 
     def __init__(self, model, **options):
         self.options, self.prompts, self.params, self.syncs = options | {"model": model}, [], [], 0
         self.policy = load.load_model(reference.resolve(model), precision="fp32").model
+        self.base = {name: value.clone() for name, value in self.policy.named_parameters()}
+        self.adapters = []
         worker = SimpleNamespace(model_runner=self)
-        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
+        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker), add_lora=self.add_lora)
         np.random.seed(0)  # the process index
         self.numbers = []
         Engine.last = self
@@ -57,12 +70,21 @@ class Engine:
             own = dict(self.policy.named_parameters())[name]
             assert own.shape == value.shape
             own.data.copy_(value)
+            self.base[name] = value
+
+    def add_lora(self, request):
+        assert request.load_inplace
+        adapter = lora.Adapter(request.lora_path)
+        self.adapters.append(adapter)
+        for name, parameter in self.policy.named_parameters():
+            parameter.data = adapter.merge(name, self.base[name]).float()
 
     def reset_prefix_cache(self):
         self.syncs += 1
 
     @torch.no_grad()
-    def generate(self, prompts, sampling_params, use_tqdm):
+    def generate(self, prompts, sampling_params, use_tqdm, lora_request=None):
+        assert bool(lora_request) == bool(self.adapters)
         os.write(1, b"INFO engine\n")  # as vLLM does
         self.numbers.append(np.random.randint(2**31))  # of which the runner on a GPU makes seeds
         self.prompts.append(prompts)
@@ -93,6 +115,9 @@ def vllm(monkeypatch):
     monkeypatch.setattr(vllm_generation, "LLM", Engine, raising=False)
     monkeypatch.setattr(vllm_generation, "SamplingParams", dict, raising=False)
     monkeypatch.setattr(rollouts, "find_spec", lambda name: name)
+    for name in ("vllm", "vllm.lora", "vllm.lora.request"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["vllm.lora.request"].LoRARequest = LoRARequest
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")  # TRL sets them; put back after the test
         monkeypatch.delenv(name)
@@ -109,7 +134,7 @@ def place(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(("tune", "precision"), [("lora", "nf4"), ("all", "fp32")])
+@pytest.mark.parametrize(("tune", "precision"), [("lora", "nf4"), ("lora", "bf16"), ("all", "fp32")])
 def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm, monkeypatch, capfd, tune, precision):
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
     numbers = itertools.count()
@@ -123,11 +148,12 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
     longest = max(len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts)
     assert engine.options["max_model_len"] == longest + options.max_completion_length
     assert (engine.options["model"], engine.options["quantization"]) == (str(place / "model"), None)
-    assert engine.options["dtype"] == "float32"  # of a small model on a CPU
+    assert engine.options["dtype"] == ("bfloat16" if precision == "bf16" else "float32")  # of a small model on a CPU
+    assert len(engine.adapters) == (1 + 3 + 1 if precision == "bf16" else 0)  # in fp32 merging is exact
     sampling, greedy = engine.params[0], engine.params[-1]
     assert (sampling["stop"], sampling["include_stop_str_in_output"]) == (["</answer>"], True)
     assert (sampling["temperature"], greedy["temperature"]) == (1.0, 0.0)
-    assert engine.syncs == 3 + 1  # before each step, and for the evaluation
+    assert engine.syncs - bool(engine.adapters) == 3 + 1  # before each step, and for the evaluation
     rows = log.read(tmp_path / "log.csv")
     # The engine drew from the very policy that is trained, so that no token needs a correction.
     assert [row.importance_sampling_ratio for row in rows] == pytest.approx([1.0] * 3, abs=0.02)
@@ -259,6 +285,57 @@ def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
     assert all(torch.equal(value, packed[name]) for name, value in model.named_parameters())
 
 
+def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, vllm):
+    loaded = load.load_model(reference.resolve(str(place / "model")), precision="nf4")
+    base = {name: value.clone() for name, value in loaded.model.named_parameters()}
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(loaded.model, config)
+    settings = {"accelerator": accelerate.Accelerator(cpu=True), "processing_class": loaded.tokenizer}
+    trl_internals.PolicyEngine(
+        str(place / "model"), torch.bfloat16, model=model, by_adapter=True, same_base=False, **settings
+    )
+    engine = Engine.last
+    assert (engine.options["max_lora_rank"], engine.options["lora_target_modules"]) == (8, ["down_proj", "q_proj"])
+    (adapter,) = engine.adapters
+    assert adapter.modules == {name.removesuffix(".weight") for name in base if "q_proj" in name or "down_proj" in name}
+    assert all(torch.equal(value, base[name].bfloat16()) for name, value in engine.base.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "width", "by_adapter"),
+    [
+        ({}, 2, True),
+        ({"lora_r": 512}, 2, True),
+        ({"lora_r": 513}, 2, False),
+        ({"tune": "all", "precision": "bf16"}, 2, False),
+        ({"rollouts": "vllm-server"}, 2, False),
+        ({}, 4, False),
+    ],
+)
+def test_what_an_engine_gets(changes, width, by_adapter):
+    config, ref = SimpleNamespace(vllm_enable_sleep_mode=False), SimpleNamespace(base=None)
+    assert rollouts.sends_adapter(replace(SMALL, **changes), ref, config, width) == by_adapter
+    config.vllm_enable_sleep_mode = True
+    assert not rollouts.sends_adapter(replace(SMALL, **changes), ref, config, width)
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_adapter"),
+    [
+        ({"use_rslora": True}, True),
+        ({"rank_pattern": {"q_proj": 2}}, False),
+        ({"alpha_pattern": {"q_proj": 2}}, False),
+        ({"modules_to_save": ["embed_tokens"]}, False),
+        ({"bias": "all"}, False),
+        ({"r": 513}, False),
+    ],
+)
+def test_what_an_engine_gets_of_an_adapter_that_is_trained_further(place, tmp_path, changes, by_adapter):
+    config, path = SimpleNamespace(vllm_enable_sleep_mode=False), tmp_path / "adapter"
+    ref = reference.resolve(str(tiny_llama.adapter(path, place / "model", **changes)))
+    assert rollouts.sends_adapter(SMALL, ref, config, 2) == by_adapter
+
+
 def with_dora(loaded):
     return replace(
         loaded, model=peft.get_peft_model(loaded.model, peft.LoraConfig(target_modules=["q_proj"], use_dora=True))
@@ -324,6 +401,15 @@ def test_auto_is_an_engine_where_its_weights_and_a_group_fit():
     server = replace(NF4, rollouts="vllm-server")
     chosen, found = planned("llama-3.1-8b", server, 24)
     assert (chosen, found.estimates[0].engine, found.estimates[0].generation) == ("vllm-server", 0, 0)
+
+
+def test_with_the_plug_in_an_engine_has_4_bit_weights(monkeypatch):
+    monkeypatch.setattr(cards, "INSTALLED", ("vllm", "vllm_bnb_plugin"))
+    chosen, found = planned("llama-3.1-8b", NF4, 24)
+    # GiB: weights 5.3, vLLM 1.5, the cache of a group 1.1, and what training leaves.
+    assert chosen == "vllm"
+    assert 7.9 < found.estimates[0].engine / GIB < 24 - 1 - 7.5
+    assert found.fits
 
 
 def test_a_share_that_is_given_is_taken_and_checked():
