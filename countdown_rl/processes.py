@@ -83,19 +83,15 @@ def launched() -> bool:
     return all(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
 
 
-def ignore_scheduler() -> None:
-    """Remove size and rank from the environment where no launcher set them.
+def run_alone() -> None:
+    """Prepare the environment of a process that no launcher started.
 
-    Accelerate would otherwise wait for processes that nobody started.
+    Size and rank are removed: Accelerate would wait for the other processes of a scheduler, which nobody started. All
+    GPUs but the first are hidden: transformers would use all of them.
     """
     if not launched():
         os.environ.pop("WORLD_SIZE", None)
         os.environ.pop("RANK", None)
-
-
-def use_one_gpu() -> None:
-    """Hide all GPUs but the first from a process that no launcher started: transformers would use all of them."""
-    if not launched():
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
 
 
@@ -167,26 +163,13 @@ def keep_freed_memory() -> None:
         mallopt(_M_TOP_PAD, 2**26)
 
 
-def micro_batches(completions: int, micro_batch: int, processes: int) -> int:
-    """Return the micro-batches per process of a step of so many completions."""
-    if completions % (micro_batch * processes):
-        raise UsageError(
-            f"{processes} processes cannot share the {completions} completions of a step evenly in batches of "
-            f"--micro-batch {micro_batch}; change --prompts, --num-generations or --micro-batch."
-        )
-    return completions // (micro_batch * processes)
-
-
 def launch_configuration(name: str) -> Path:
     """Return the Accelerate configuration file that is called *name*, or whose path *name* is."""
     path = _CONFIGS / f"{name}.yaml" if name in LAUNCHES else Path(name)
     if not path.is_file():
         raise UsageError(f"--launch {name} is neither a file nor one of {', '.join(LAUNCHES)}.")
     if "distributed_type: DEEPSPEED" in path.read_text() and find_spec("deepspeed") is None:
-        raise CountdownError(
-            f"--launch {name} needs DeepSpeed, which is not installed; `pip install 'countdown-rl[deepspeed]'`, "
-            "or use --launch fsdp."
-        )
+        raise CountdownError(f"--launch {name} needs `pip install 'countdown-rl[deepspeed]'`; or use --launch fsdp.")
     return path
 
 

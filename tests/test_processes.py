@@ -17,6 +17,7 @@ from countdown_rl.cli.parameters import RunOptions
 from countdown_rl.data import jsonl
 from countdown_rl.errors import CountdownError, UsageError
 from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +92,7 @@ def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "words_in_error"),
     [
-        (["--processes", "3", "--micro-batch", "16"], "3 processes cannot share the 128 completions"),
+        (["--processes", "3", "--micro-batch", "16"], "3 processes cannot share the 128 examples"),
         (["--launch", "zero4"], "--launch zero4"),
     ],
 )
@@ -132,8 +133,9 @@ def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
-    processes.ignore_scheduler()
+    processes.run_alone()
     assert not {"WORLD_SIZE", "RANK"} & set(os.environ)
 
 
@@ -165,9 +167,10 @@ def test_a_command_that_python_calls_starts_no_processes_with_the_arguments_of_a
 
 
 def test_completions_are_divided_into_whole_micro_batches():
-    assert processes.micro_batches(128, 16, 2) == 4
+    options = TrainOptions(prompts=8, num_generations=16, micro_batch=16)
+    assert options.micro_batches(2) == 4
     with pytest.raises(UsageError):
-        processes.micro_batches(128, 48, 2)
+        options.micro_batches(3)
 
 
 @pytest.fixture(scope="module")

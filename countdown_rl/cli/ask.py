@@ -1,7 +1,7 @@
 """``countdown-rl ask``: a model's answer to one puzzle, streamed."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -13,10 +13,9 @@ from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models import chat_template
 from countdown_rl.options import option
+from countdown_rl.puzzle import solver
+from countdown_rl.puzzle.solver import Solved
 from countdown_rl.tasks import explain, probe
-
-if TYPE_CHECKING:
-    from countdown_rl.inference.ask import Reply
 
 
 @with_options
@@ -45,7 +44,9 @@ def ask(
     from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import load, reference
 
-    ref = None if options.engine == "openai" else reference.resolve(model, revision=revision)
+    ref: reference.ModelRef | None = None
+    if options.engine != "openai":
+        ref = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code)
     try:
         links = artifacts.chain(ref.as_input()) if ref else []
         layout = probe.layout(links) if probe.trained_on(links).name == asking.CountdownRow.task else {}
@@ -57,14 +58,12 @@ def ask(
         if ref is None:
             if revision is not None:
                 raise UsageError("--engine openai takes no --revision; leave it out.")
-            loaded, source, kind = asking.connect(model, options), model, "endpoint"
+            loaded, source, kind = OpenAI.of(model, options), model, "endpoint"
             row = loaded.row(row)
         else:
             source, kind = ref.source, ref.kind
             chat_template.preload()
-            loaded = engines.load_model(
-                ref, precision=options.precision, device=options.device, trust_remote_code=trust_remote_code
-            )
+            loaded = engines.load_model(ref, precision=options.precision, device=options.device)
     if not as_json:
         heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)
@@ -75,21 +74,22 @@ def ask(
         console.stream(opening + text)
         opening = ""
 
-    reply = asking.ask(loaded, row, options, None if as_json else write)
-    about = {"model": {"source": source, "kind": kind}, "solver": asdict(reply.solved)}
-    console.result(reply.sample() | about, as_json=as_json, view=_view(reply))
+    completion = asking.ask(loaded, row, options, None if as_json else write)
+    sample = dict(row) | completion.sample(row.grade(completion.text))
+    solved = solver.solve(row.puzzle)
+    about = {"model": {"source": source, "kind": kind}, "solver": asdict(solved)}
+    console.result(sample | about, as_json=as_json, view=_view(sample, solved))
 
 
-def _view(reply: "Reply") -> Text:
-    grade = explain.verdict(reply.sample())
-    count = reply.solved.solutions
+def _view(sample: dict[str, Any], solved: Solved) -> Text:
+    grade = explain.verdict(sample)
     solution = "there is no solution; every expression was tried"
-    if count:
-        equation = f"{reply.solved.solution} = {reply.row['target']}"
-        solution = f"{equation} ({count:,} distinct solution{'s' * (count != 1)})"
+    if solved.solutions:
+        count = console.plural(solved.solutions, "distinct solution")
+        solution = f"{solved.solution} = {sample['target']} ({count})"
     return Text.assemble(
         "\n\n",
-        (f"✓ correct: {grade}\n", "green") if reply.grade.correct else (f"✗ wrong: {grade}\n", "red"),
+        (f"✓ correct: {grade}\n", "green") if sample["correct"] else (f"✗ wrong: {grade}\n", "red"),
         f"solver: {solution}\n",
-        (f"{reply.completion.tokens} tokens", "dim"),
+        (f"{sample['tokens']} tokens", "dim"),
     )

@@ -7,9 +7,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -107,14 +107,8 @@ def status(text: str) -> AbstractContextManager[object]:
     return people.status(Text(text, "dim")) if people.is_interactive else nullcontext()
 
 
-class Update(Protocol):
-    """Show that *done* of *total* are finished."""
-
-    def __call__(self, done: int, total: int, detail: str = "") -> None: ...
-
-
 @contextmanager
-def progress(description: str) -> Iterator[Update]:
+def progress(description: str) -> Iterator[Callable[..., None]]:
     """Show a bar, updated by (done, total, detail); where stderr is no terminal, or a dumb one, a line each minute.
 
     What is done at the first update, by an interrupted run, does not count for the rate and the time left.

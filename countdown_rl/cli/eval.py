@@ -7,18 +7,9 @@ from typing import Annotated, Any
 from rich.table import Table
 
 from countdown_rl import artifacts, processes
-from countdown_rl.cli import console
-from countdown_rl.cli.parameters import (
-    AsJson,
-    Data,
-    Model,
-    Overwrite,
-    Revision,
-    TrustRemoteCode,
-    note_finished,
-    with_options,
-)
+from countdown_rl.cli import console, parameters
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.formatting import interval, percent
 from countdown_rl.options import option
 from countdown_rl.tasks import explain
 from countdown_rl.tasks.registry import task_of
@@ -27,19 +18,19 @@ from countdown_rl.tasks.registry import task_of
 REASONS = 4
 
 
-@with_options
+@parameters.with_options
 def eval(
     *,
-    model: Model = "artifacts/adapter",
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    data: Data = Path("artifacts/data/test.jsonl"),
+    model: parameters.Model = "artifacts/adapter",
+    revision: parameters.Revision = None,
+    trust_remote_code: parameters.TrustRemoteCode = False,
+    data: parameters.Data = Path("artifacts/data/test.jsonl"),
     out: Annotated[
         Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: parameters.Overwrite = False,
     options: EvalOptions,
-    as_json: AsJson = False,
+    as_json: parameters.AsJson = False,
 ) -> None:
     """Evaluate a model on held-out puzzles.
 
@@ -74,7 +65,7 @@ def eval(
             trust_remote_code=trust_remote_code,
             process=(processes.rank(), processes.world_size()),
             on_batch=update,
-            on_finished=lambda: note_finished(out),
+            on_finished=lambda: parameters.note_finished(out),
             on_warning=console.warn,
         )
     form, correct, truncated = (result.metrics[name] for name in ("format", "accuracy", "truncated"))
@@ -96,9 +87,8 @@ def _view(out: str, metrics: dict[str, Any]) -> Table:
     table = console.table("", "solved", "95% interval", "n", title=f"{metrics['model']['source']} → {out}")
 
     def add(name: str, share: Mapping[str, Any], style: str = "") -> None:
-        low, high = share["interval"]
-        cells = (f"{share.get('share', share.get('accuracy')):.1%}", f"{low:.1%} to {high:.1%}")
-        table.add_row(name, *cells, f"{share.get('n', metrics['n']):,}", style=style)
+        solved = percent(share.get("share", share.get("accuracy")))
+        table.add_row(name, solved, interval(share["interval"]), f"{share.get('n', metrics['n']):,}", style=style)
 
     passes = metrics.get("pass_at", {})
     add("pass@1" if passes else "all", metrics, "bold")

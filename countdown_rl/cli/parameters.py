@@ -18,6 +18,7 @@ from countdown_rl.processes import LAUNCHES
 
 if TYPE_CHECKING:
     from countdown_rl.sft.memory import Memory
+    from countdown_rl.sft.tuning import Run
 
 RUN = "Run"
 
@@ -28,11 +29,6 @@ Out = Annotated[Path, option("Directory to write.")]
 Overwrite = Annotated[bool, option("Replace a finished artifact at --out.", name="--overwrite")]
 Revision = Annotated[str | None, option("Revision of a Hub model.")]
 TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
-Checkpoints = Annotated[
-    Path | None, option("Directory of the checkpoints of an unfinished run.", RUN, show_default="beside the log")
-]
-#: By default a run with another --out leaves the log of the pipeline alone.
-Log = Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")]
 
 #: Parts of the memory estimate, in words.
 _PARTS = {
@@ -49,8 +45,12 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class RunOptions(Options):
-    """Processes and restart of a run of ``train`` or ``sft``."""
+    """Log, checkpoints and processes of a run of ``train`` or ``sft``."""
 
+    log: Annotated[Path | None, option("CSV log.", RUN, show_default="OUT-run/log.csv with --out OUT")] = None
+    checkpoints: Annotated[
+        Path | None, option("Directory of the checkpoints of an unfinished run.", RUN, show_default="beside the log")
+    ] = None
     restart: Annotated[bool, option("Ignore checkpoints and start again.", RUN, name="--restart")] = False
     processes: Annotated[int, option("Processes on this machine, one per GPU.", RUN, min=1)] = 1
     launch: Annotated[
@@ -89,9 +89,12 @@ class RunOptions(Options):
             status = processes.launch(processes.arguments, processes=self.processes, configuration=configuration)
             raise typer.Exit(status)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the fields of a ``Run`` that these options decide."""
+    def settings(self, log: Path) -> dict[str, Any]:
+        """Return the fields of a ``Run`` that these options decide; its default *log* is in a directory of its own."""
+        log = self.log or log
         return {
+            "log": log,
+            "checkpoints": self.checkpoints or log.with_name("checkpoints"),
             "restart": self.restart,
             "processes": max(self.processes, processes.world_size()),
             "sharded": processes.shards_weights(self.launch),
@@ -104,10 +107,10 @@ def note_finished(out: Path) -> None:
     console.note(f"{out} is there, made by the same options from the same inputs; --overwrite makes it again.")
 
 
-def show_finished(out: Path, log: Path, facts: dict[str, Any], *, as_json: bool) -> None:
-    """Print the result of a run that has written *out* already."""
-    note_finished(out)
-    console.result({"out": str(out), "log": str(log)} | facts, as_json=as_json)
+def show_finished(run: "Run", facts: dict[str, Any], *, as_json: bool) -> None:
+    """Print the result of *run*, which has written its artifact already."""
+    note_finished(run.out)
+    console.result({"out": str(run.out), "log": str(run.log)} | facts, as_json=as_json)
 
 
 def note_kept_step(facts: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, with_options
+from countdown_rl.formatting import interval, percent
 from countdown_rl.hub.config import PublishOptions, UploadOptions
 
 
@@ -36,8 +37,7 @@ def publish(
     manifest = release.build(options, out)
     facts = manifest.facts
     if "accuracy" in facts:
-        low, high = facts["interval"]
-        summary = f"accuracy {facts['accuracy']:.1%} ({low:.1%} to {high:.1%}, n {facts['n']:,})"
+        summary = f"accuracy {percent(facts['accuracy'])} ({interval(facts['interval'])}, n {facts['n']:,})"
     else:
         summary = "not evaluated"
         console.warn("these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them.")

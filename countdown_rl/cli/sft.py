@@ -27,8 +27,6 @@ def sft(
         option("Data directory: its test puzzles are kept out, its validation puzzles evaluated.", DEMONSTRATIONS),
     ] = None,
     options: SftOptions,
-    log: parameters.Log = None,
-    checkpoints: parameters.Checkpoints = None,
     processing: parameters.RunOptions,
 ) -> None:
     """Fine-tune a model on demonstrations.
@@ -44,8 +42,6 @@ def sft(
         countdown-rl sft --model Qwen/Qwen3-8B --from demos.parquet --check
         countdown-rl sft --demonstrator solver --data artifacts/data
     """
-    log = log or Path(f"{out}-run", "log.csv")
-    checkpoints = checkpoints or log.with_name("checkpoints")
     processing.start_processes()
     parameters.warn_of_unused_gpu()
     from countdown_rl.sft import prepare, tuning
@@ -56,13 +52,11 @@ def sft(
         files=files,
         data=data,
         out=out,
-        checkpoints=checkpoints,
-        log=log,
         revision=revision,
         trust_remote_code=trust_remote_code,
-        **processing.settings(),
+        **processing.settings(Path(f"{out}-run", "log.csv")),
     )
-    written = [out, checkpoints] if processes.is_main() and not processing.check else []
+    written = [out, run.checkpoints] if processes.is_main() and not processing.check else []
     with artifacts.locked(*written):
         with console.progress("demonstrations") as update:
             prepared = prepare.prepare(run, options, lambda count: update(count, count))
@@ -78,7 +72,7 @@ def sft(
             parameters.show_check(prepared.as_dict(), prepared.memory, fewer, as_json=as_json)
             return
         if finished := tuning.finished(prepared, overwrite=overwrite):
-            parameters.show_finished(out, log, finished.facts, as_json=as_json)
+            parameters.show_finished(run, finished.facts, as_json=as_json)
             return
         with console.progress("step") as update:
             update(0, prepared.max_steps)
@@ -99,4 +93,4 @@ def sft(
         f"the last tenth of the run, where {facts['token_accuracy_last_tenth']:.1%} of the tokens were the likeliest."
     )
     parameters.note_kept_step(facts)
-    console.result({"out": str(out), "log": str(log), "resumed": result.resumed} | facts, as_json=as_json)
+    console.result({"out": str(out), "log": str(run.log), "resumed": result.resumed} | facts, as_json=as_json)

@@ -46,4 +46,4 @@ def solve(
         for line in lines or [solved.solution or ""]:
             console.data(f"{line} = {target}")
         needs = "+ and - suffice" if solved.needs == "add-sub" else "* or / is needed"
-        console.note(f"{solved.solutions:,} distinct solution{'s' * (solved.solutions != 1)}; {needs}.")
+        console.note(f"{console.plural(solved.solutions, 'distinct solution')}; {needs}.")

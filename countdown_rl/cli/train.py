@@ -29,8 +29,6 @@ def train(
     overwrite: parameters.Overwrite = False,
     as_json: parameters.AsJson = False,
     options: TrainOptions,
-    log: parameters.Log = None,
-    checkpoints: parameters.Checkpoints = None,
     processing: parameters.RunOptions,
     probe: Annotated[
         int | None,
@@ -55,13 +53,13 @@ def train(
         countdown-rl train --model Qwen/Qwen2.5-3B-Instruct --probe 64
         countdown-rl train --model Qwen/Qwen3-8B --processes 8 --launch zero2
     """
-    log = log or (Path(f"{out}-run") if out else Path("artifacts/train")) / "log.csv"
-    checkpoints = checkpoints or log.with_name("checkpoints")
+    directory = Path(f"{out}-run") if out else Path("artifacts/train")
     out = out or Path("artifacts", options.kind)
     if not processes.launched():
         options.micro_batches(processing.processes)
     processing.start_processes(alone=probe is not None)
     parameters.warn_of_unused_gpu()
+    from countdown_rl.models import lora
     from countdown_rl.runlog.checkpoints import Checkpoints
     from countdown_rl.sft import tuning
     from countdown_rl.training import prepare
@@ -71,11 +69,9 @@ def train(
         model=model,
         data=data,
         out=out,
-        checkpoints=checkpoints,
-        log=log,
         revision=revision,
         trust_remote_code=trust_remote_code,
-        **processing.settings(),
+        **processing.settings(directory / "log.csv"),
     )
     if processing.check:
         _show_check(prepare.prepare(run, options), as_json=as_json)
@@ -83,7 +79,7 @@ def train(
     if probe is not None:
         _show_probe(prepare.prepare(run, options), probe, as_json=as_json)
         return
-    written = [out, checkpoints] if processes.is_main() else []
+    written = [out, run.checkpoints] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("step") as update:
         update(0, options.max_steps)
 
@@ -94,11 +90,11 @@ def train(
         try:
             prepared = prepare.prepare(run, options)
             if finished := tuning.finished(prepared, overwrite=overwrite):
-                parameters.show_finished(out, log, finished.facts, as_json=as_json)
+                parameters.show_finished(run, finished.facts, as_json=as_json)
                 return
             result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
         except (KeyboardInterrupt, processes.Terminated):
-            console.note(Checkpoints(checkpoints, {}).how_to_continue())
+            console.note(Checkpoints(run.checkpoints, {}).how_to_continue())
             raise
     facts = result.facts
     console.note(
@@ -106,9 +102,9 @@ def train(
         f"in the last tenth of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
     )
     parameters.note_kept_step(facts)
-    if result.loading:
-        console.note(f"To load it with PEFT: {result.loading}")
-    about = {"out": str(out), "log": str(log), "resumed": result.resumed, "warnings": result.warnings}
+    if options.tune == "lora":
+        console.note(f"To load it with PEFT: {lora.loading_code(out, prepared.ref.base or prepared.ref)}")
+    about = {"out": str(out), "log": str(run.log), "resumed": result.resumed, "warnings": result.warnings}
     console.result(about | {"memory": result.memory} | facts, as_json=as_json)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError, ModelError, UsageError
+from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import Sample, measure
@@ -24,7 +24,7 @@ from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.inference.openai import OpenAI
-from countdown_rl.models import chat_template, load, reference
+from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.task import Baseline, Row, resolve
 
@@ -87,7 +87,10 @@ def evaluate(
     if baseline:
         inputs["model"] = {"source": model, "kind": baseline.kind}
     else:
-        source = _server(model, options) if served else reference.resolve(model, revision=revision)
+        if served:
+            source = OpenAI.of(model, options, concurrency=options.concurrency)
+        else:
+            source = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code)
         inputs["model"] = source.as_input()
     suffix = f"-{rank}-of-{world}" if world > 1 else ""
     unfinished = Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
@@ -105,7 +108,7 @@ def evaluate(
         rows = [engine.row(row) for row in rows]
         prompts: Sequence[Any] = [engine.prompt(row) for row in rows]
     else:
-        engine = _engine(source, options, world, trust_remote_code, on_warning)
+        engine = _engine(source, options, world, on_warning)
         prompts = _prompts(engine, rows, options.max_new_tokens)
     progress = Progress(unfinished, _identity(engine, prompts, options, inputs))
     samples = complete_and_grade(engine, rows, prompts, options, on_batch, progress=progress, process=process)
@@ -120,15 +123,7 @@ def evaluate(
     return Result(metrics, samples)
 
 
-def _server(model: str, options: EvalOptions) -> OpenAI:
-    """The model that the server of *options* calls *model*."""
-    server = (options.base_url, model, Decoding.of(options))
-    return OpenAI(*server, concurrency=options.concurrency, timeout=options.timeout)
-
-
-def _engine(
-    ref: ModelRef, options: EvalOptions, world: int, trust_remote_code: bool, on_warning: Callable[[str], None]
-) -> Engine:
+def _engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Callable[[str], None]) -> Engine:
     """Load the model *ref* on this machine."""
     if options.device == "auto" and (warning := load.unused_gpu()):
         on_warning(warning)
@@ -140,7 +135,7 @@ def _engine(
     if world > 1:
         _connect(name, options.device)
     machine = {key: getattr(options, key) for key in ("precision", "device", "threads", "tensor_parallel")}
-    return engines.load_engine(name, ref, Decoding.of(options), trust_remote_code=trust_remote_code, **machine)
+    return engines.load_engine(name, ref, Decoding.of(options), **machine)
 
 
 def _evaluate_baseline(
@@ -245,15 +240,10 @@ def _write(
 
 def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[list[int]]:
     """The token ids of every row's prompt; prepares the engine for their length."""
-    texts = [chat_template.render(engine.tokenizer, row.messages()) for row in rows]
-    prompts: list[list[int]] = engine.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    prompts = chat_template.encode(engine.tokenizer, (row.messages() for row in rows))
     longest = max(map(len, prompts))
     context_length = engine.prepare(longest + max_new_tokens)
-    if context_length and longest + max_new_tokens > context_length:
-        raise ModelError(
-            f"the model reads {context_length} tokens, but the longest prompt ({longest}) and --max-new-tokens "
-            f"({max_new_tokens}) need {longest + max_new_tokens}; give fewer."
-        )
+    shape.check_context(context_length, longest, max_new_tokens, "--max-new-tokens")
     return prompts
 
 

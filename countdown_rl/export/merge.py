@@ -8,7 +8,6 @@ quantized to NF4 (KL 0.02).
 """
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,20 +35,16 @@ MAX_KL = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 MAX_FP32_PARAMETERS = 2_000_000_000
 
 
-def merge_adapter(
-    ref: ModelRef, out: Path, options: MergeOptions, conversations: Sequence[Sequence[Mapping[str, str]]] | None = None
-) -> artifacts.Manifest:
+def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.Manifest:
     """Write the merged artifact of adapter *ref* at *out*; its manifest records the measured agreement.
 
-    Agreement is measured on *conversations*; None takes random ones of the task that was trained on.
+    Agreement is measured on random prompts of the task that was trained on.
 
     Raises:
         ModelError: the adapter cannot be merged, or the merged model differs from the adapter over that base.
     """
     if ref.base is None:
-        raise ModelError(
-            f"{ref.source} is not an adapter; give --adapter the directory that `countdown-rl train` made."
-        )
+        raise ModelError(f"{ref.source} is not an adapter; give --adapter the directory of `countdown-rl train`.")
     artifacts.check_writable(out, "merged")
     trained_over = ref.trained_precision or "unknown"
     if options.base == "dequantized" and trained_over != "nf4":
@@ -73,9 +68,7 @@ def merge_adapter(
             bytes=sum(spec.nbytes for spec in specs),
         )
         if options.verify != "none":
-            if conversations is None:
-                conversations = probe.conversations(ref.as_input(), agreement.PROMPTS[options.verify])
-            draft.facts["agreement"] = _verify(ref, draft.path, options, trained_over, conversations)
+            draft.facts["agreement"] = _verify(ref, draft.path, options, trained_over)
     return artifacts.read(out, "merged", verify=False)
 
 
@@ -88,9 +81,7 @@ def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
             f"{ref.source} is quantized with {method}, which cannot be merged into; train over the unquantized weights."
         )
     if options.base == "original":
-        raise UsageError(
-            f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized."
-        )
+        raise UsageError(f"{ref.source} is 4-bit and has no original weights; merge with --base dequantized.")
 
 
 def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> bool:
@@ -178,18 +169,11 @@ def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:
         load_tokenizer(ref).save_pretrained(out)
 
 
-def _verify(
-    ref: ModelRef,
-    merged: Path,
-    options: MergeOptions,
-    trained_over: str,
-    conversations: Sequence[Sequence[Mapping[str, str]]],
-) -> dict[str, Any]:
+def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str) -> dict[str, Any]:
     """Agreement of the merged files with the adapter over the same base, and with the policy as it was trained."""
     specs = Checkpoint(merged).specs.values()
-    in_bf16 = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS and (
-        device_name("auto") != "cpu" or torch_internals.has_bf16_products()
-    )
+    large = sum(spec.numel() for spec in specs) > MAX_FP32_PARAMETERS
+    in_bf16 = large and torch_internals.has_bf16_products(device_name("auto"))
     precision = "bf16" if in_bf16 else "fp32"
 
     def load_adapter(precision: str) -> Loaded:
@@ -199,6 +183,7 @@ def _verify(
         return loaded
 
     adapted = load_adapter("nf4" if options.base == "dequantized" else precision)
+    conversations = probe.conversations(ref.as_input(), agreement.PROMPTS[options.verify])
     transcripts = agreement.transcripts(adapted, conversations)
     adapted_logits = agreement.logits(adapted, transcripts)
     with adapted.model.disable_adapter():

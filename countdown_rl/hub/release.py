@@ -6,13 +6,14 @@ It is built from artifacts alone: the same artifacts and options give the same b
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Draft, Manifest, ProvenanceEntry
-from countdown_rl.errors import ArtifactError, UsageError
+from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation.results import Result, read
 from countdown_rl.formatting import as_section
-from countdown_rl.hub import formats, licenses, model_card, secret_scan
+from countdown_rl.hub import formats, model_card, secret_scan
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.formats import Weights, measures, training_data
 from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, Release
@@ -30,7 +31,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     """
     artifacts.check_writable(out, "release")
     release = resolve(options)
-    _check(release)
+    _check(release, options)
     with artifacts.writing(
         out, "release", options=asdict(options), inputs=release.inputs, libraries=("huggingface_hub",)
     ) as draft:
@@ -45,7 +46,8 @@ def build(options: PublishOptions, out: Path) -> Manifest:
             curves = charts.curves({"": [trainlog.read(release.log)]}, trained_on(release.chain))
             (draft.path / CURVES).write_text(charts.picture(curves), "utf-8")
         if options.with_demo:
-            (draft.path / demo.INDEX).write_text(_demo(release), "utf-8")
+            page = demo.text(release.weights.path / release.weights.gguf, release.chain)
+            (draft.path / demo.INDEX).write_text(page, "utf-8")
         (draft.path / CARD).write_text(model_card.render(release, with_demo=options.with_demo), "utf-8")
         secret_scan.check_no_token(draft.path, manifest=json.dumps(release.inputs))
         draft.facts.update(
@@ -92,9 +94,27 @@ def resolve(options: PublishOptions) -> Release:
         log=log,
         base_model=base_model,
         base_relation="adapter" if weights.format is formats.ADAPTER else "finetune",
-        license=licenses.resolve(license, base_model, revision),
+        license=resolve_license(license, base_model, revision),
         datasets=options.trained_on,
     )
+
+
+def resolve_license(license: str | None, base_model: str | None, revision: str | None) -> dict[str, str]:
+    """Return the licence for the metadata of a card: *license*, else that on the card of *base_model* on the Hub."""
+    if license is not None:
+        return {"license": license}
+    if base_model is None:
+        return {}
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        data: Any = HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
+    except RepositoryNotFoundError:
+        return {}
+    except Exception as error:  # an answer that makes no sense raises any
+        raise HubError(f"the card of {base_model} cannot be read from the Hub; give --license.") from error
+    return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 
 def _evaluation(options: PublishOptions, weights: Weights) -> Result | None:
@@ -131,15 +151,9 @@ def _log(options: PublishOptions, weights: Weights, chain: list[ProvenanceEntry]
     return None
 
 
-def _demo(release: Release) -> str:
-    if release.weights.format is formats.GGUF:
-        return demo.text(release.weights.path / release.weights.gguf, release.chain)
-    raise UsageError(
-        "--with-demo needs GGUF weights: run `countdown-rl quantize --format gguf` and give its directory to --model."
-    )
-
-
-def _check(release: Release) -> None:
+def _check(release: Release, options: PublishOptions) -> None:
+    if options.with_demo and release.weights.format is not formats.GGUF:
+        raise UsageError("--with-demo needs GGUF weights; give --model what `quantize --format gguf` wrote.")
     if release.weights.format is formats.ADAPTER and release.base_model is None:
         raise UsageError(
             f"an adapter needs its base to load, and {artifacts.origin(release.chain).name} is not on the Hub; merge "
@@ -147,9 +161,7 @@ def _check(release: Release) -> None:
         )
     evaluation = release.evaluation
     if evaluation and evaluation.metrics["data"]["digest"] in training_data(release.chain):
-        raise ArtifactError(
-            f"{evaluation.path} is on puzzles that were used in training; run `countdown-rl eval` on the test split."
-        )
+        raise ArtifactError(f"{evaluation.path} is on puzzles used in training; run `countdown-rl eval` on others.")
 
 
 def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry]) -> str:

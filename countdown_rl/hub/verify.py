@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import MANIFEST, Manifest, ProvenanceEntry
@@ -37,10 +37,12 @@ from countdown_rl.inference import engines, generate
 from countdown_rl.inference.generate import Decoding
 from countdown_rl.models import chat_template, load, model_files, reference
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.options import field_hints
+from countdown_rl.options import Options, field_hints
 from countdown_rl.report.demo import INDEX
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 CONFIRMED, REFUTED, TOO_FEW = "confirmed", "refuted", "too few to tell"
 #: Level of each test.
@@ -251,11 +253,16 @@ def _generator(source: ProvenanceEntry) -> DataOptions | None:
     hints = field_hints(DataOptions)
     for key in sorted(recorded.keys() & hints.keys()):
         typed_json.check_type(recorded[key], hints[key], f"the option {key} in the manifest of {source.name}")
-    try:
-        options = DataOptions(**recorded)
-    except (TypeError, UsageError) as error:
-        raise ArtifactError(f"{source.name} was made with options that this version does not have: {error}") from None
+    options = _recorded(DataOptions, recorded, source.name)
     return None if options.from_hub or {"from", "test"} & source.inputs.keys() else options
+
+
+def _recorded(kind: type[AnyOptions], values: Mapping[str, Any], name: str) -> AnyOptions:
+    """The options *values* by which *name* was made."""
+    try:
+        return kind(**values)
+    except (TypeError, UsageError) as error:
+        raise ArtifactError(f"{name} was made with options that this version does not have: {error}") from None
 
 
 def _measure(
@@ -279,12 +286,8 @@ def _measure(
     if before != graded:
         report.reasons.append(f"the samples in {recorded.path.name} do not have the grades of their texts")
         return
-    try:
-        options = EvalOptions(**{key: value for key, value in metrics["decoding"].items() if key != "greedy"})
-    except (TypeError, UsageError) as error:
-        raise ArtifactError(
-            f"{recorded.path.name} was decoded in a way that this version does not have: {error}"
-        ) from None
+    decoding = {key: value for key, value in metrics["decoding"].items() if key != "greedy"}
+    options = _recorded(EvalOptions, decoding, recorded.path.name)
     if options.samples * n != len(recorded.samples):
         report.reasons.append(f"{recorded.path.name} has another number of samples than its decoding")
         return

@@ -1,34 +1,18 @@
-"""Asking a model one puzzle: its text while it is generated, its grade, and the solver's solution."""
+"""Asking a model one puzzle: the row of the puzzle, and its completion, also while it is generated."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from countdown_rl.errors import ModelError
-from countdown_rl.inference import generate
 from countdown_rl.inference.config import AskOptions
+from countdown_rl.inference.generate import Completion, Decoding, Generator
 from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.puzzle import rules, solver
 from countdown_rl.puzzle.rules import Puzzle
-from countdown_rl.puzzle.solver import Solved
 from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.tasks.task import Grade
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The completion to a row, its grade, and the exact solution."""
-
-    row: CountdownRow
-    completion: generate.Completion
-    grade: Grade
-    solved: Solved
-
-    def sample(self) -> dict[str, Any]:
-        """The reply in the form of an evaluation's sample."""
-        return dict(self.row) | self.completion.sample(self.grade)
 
 
 def puzzle_row(
@@ -54,15 +38,10 @@ def puzzle_row(
     return row
 
 
-def connect(model: str, options: AskOptions) -> OpenAI:
-    """The model that the server at ``options.base_url`` calls *model*."""
-    return OpenAI(options.base_url, model, generate.Decoding.of(options), timeout=options.timeout)
-
-
 def ask(
     loaded: load.Loaded | OpenAI, row: CountdownRow, options: AskOptions, on_text: Callable[[str], None] | None = None
-) -> Reply:
-    """Complete and grade *row* as an evaluation does.
+) -> Completion:
+    """Complete *row* as an evaluation does.
 
     Args:
         on_text: called with each piece of the completion as soon as it can be decoded.
@@ -74,21 +53,17 @@ def ask(
     if isinstance(loaded, OpenAI):
         completion = loaded.stream(loaded.prompt(row), stream.write)
     else:
-        text = chat_template.render(loaded.tokenizer, row.messages())
-        ids: list[int] = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+        (ids,) = chat_template.encode(loaded.tokenizer, [row.messages()])
         limit = options.max_new_tokens
         if (context := ModelShape.of(loaded.model.config).context_length) is not None:
             limit = min(limit, context - len(ids))
         if limit <= 0:
-            raise ModelError(
-                f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
-            )
-        decoding = replace(generate.Decoding.of(options), max_new_tokens=limit)
-        generator = generate.Generator(loaded, decoding)
+            raise ModelError(f"the model reads {context} tokens, and the prompt has {len(ids)}; give it a shorter one.")
+        generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
         generator.on_step = lambda tokens: stream.add(tokens[-1])
         (completion,) = generator.complete([ids])
     stream.write(completion.text)
-    return Reply(row, completion, row.grade(completion.text), solver.solve(row.puzzle))
+    return completion
 
 
 class _TextStream:

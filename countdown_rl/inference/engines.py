@@ -81,7 +81,6 @@ def load_engine(
     device: str = "auto",
     threads: int = 0,
     tensor_parallel: int = 1,
-    trust_remote_code: bool = False,
 ) -> Engine:
     """Load *ref* into the engine *name*, as :func:`resolve` returned it.
 
@@ -106,20 +105,19 @@ def load_engine(
         from countdown_rl.inference.vllm import Vllm
 
         return Vllm(
-            ref, decoding, precision=precision, tensor_parallel=tensor_parallel, trust_remote_code=trust_remote_code
+            ref, decoding, precision=precision, tensor_parallel=tensor_parallel, trust_remote_code=ref.trust_remote_code
         )
-    loaded = load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
-    return generate.Generator(loaded, decoding)
+    return generate.Generator(load_model(ref, precision=precision, device=device), decoding)
 
 
-def load_model(ref: ModelRef, *, precision: str, device: str, trust_remote_code: bool) -> Loaded:
+def load_model(ref: ModelRef, *, precision: str, device: str) -> Loaded:
     """Load *ref* for the engine ``transformers``, without the package of that name where the model needs none of it."""
     from countdown_rl.inference import shipped
 
     if shipped.supports(ref, precision=precision, device=device):
         return shipped.load_model(ref)
     load.silence_libraries()
-    return load.load_model(ref, precision=precision, device=device, trust_remote_code=trust_remote_code)
+    return load.load_model(ref, precision=precision, device=device)
 
 
 def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:

@@ -83,10 +83,7 @@ class OpenAI:
     ) -> None:
         host = _host(base_url)
         if host is None:
-            raise UsageError(
-                "--base-url should be like http://127.0.0.1:8000/v1, without a password; the key of a server is read "
-                "from OPENAI_API_KEY."
-            )
+            raise UsageError("--base-url should be like http://127.0.0.1:8000/v1; the key goes into OPENAI_API_KEY.")
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = base_url, model, decoding
         self._concurrency, self._timeout = concurrency, timeout
@@ -96,6 +93,12 @@ class OpenAI:
         self.continues = self.server in CONTINUES
         if not self.continues and (decoding.top_k or decoding.min_p):
             raise UsageError("--top-k and --min-p are for servers of vLLM and llama.cpp; leave them out.")
+
+    @classmethod
+    def of(cls, model: str, options: Any, *, concurrency: int = 1) -> "OpenAI":
+        """The model that the server at ``options.base_url`` calls *model*."""
+        decoding = Decoding.of(options)
+        return cls(options.base_url, model, decoding, concurrency=concurrency, timeout=options.timeout)
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is not of weights, but of names."""

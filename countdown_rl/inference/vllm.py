@@ -46,7 +46,7 @@ class Vllm:
         self._llm: Any = None
         self._lora_request: Any = None
         self.precision = load.trained_precision(ref, precision)
-        self.tokenizer = load.load_tokenizer(ref, trust_remote_code=trust_remote_code)
+        self.tokenizer = load.load_tokenizer(ref)
         self._stop = Stop(self.tokenizer, None, generate.STOP)
 
     def prepare(self, length: int) -> int | None:

@@ -1,7 +1,7 @@
 """Chat templates: rendering a conversation as the prompt that a model continues."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -57,6 +57,13 @@ def render(
     if OPEN_THINK in prefill and text.rstrip().endswith(OPEN_THINK):
         text = text.rstrip().removesuffix(OPEN_THINK)
     return text + prefill
+
+
+def encode(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, str]]]) -> list[list[int]]:
+    """The token ids of the prompts for *conversations*."""
+    prompts = [render(tokenizer, messages) for messages in conversations]
+    ids: list[list[int]] = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def preload() -> None:

@@ -56,18 +56,18 @@ def silence_libraries() -> None:
     transformers.logging.disable_progress_bar()  # those of huggingface_hub too
 
 
-def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(ref: ModelRef) -> Any:
     """The tokenizer of *ref*, with left padding and a pad token (the end-of-text token if it has none of its own)."""
     from transformers import AutoTokenizer
 
     path = local_path(ref)
     if ref.base is not None and not (path / "tokenizer_config.json").is_file():
-        return load_tokenizer(ref.base, trust_remote_code=trust_remote_code)
+        return load_tokenizer(ref.base)
     # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
     if path.is_file() and (path.parent / "tokenizer.json").is_file():
         path = path.parent
     try:
-        tokenizer = model_files.from_pretrained(AutoTokenizer, path, trust_remote_code=trust_remote_code)
+        tokenizer = model_files.from_pretrained(AutoTokenizer, path, trust_remote_code=ref.trust_remote_code)
     except CountdownError:
         raise
     except Exception as error:  # every tokenizer format has its own exceptions
@@ -87,7 +87,6 @@ def load_model(
     *,
     precision: str = "auto",
     device: str = "auto",
-    trust_remote_code: bool = False,
     trainable: bool = False,
     sharded: bool = False,
     plain: bool = False,
@@ -103,10 +102,10 @@ def load_model(
 
     precision = trained_precision(ref, precision)
     try:
-        tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(ref)
         target = torch.device(device_name(device))
         home = torch.device("cpu") if sharded else target
-        loaded = _load_base(ref.base or ref, tokenizer, precision, target, home, trust_remote_code, plain)
+        loaded = _load_base(ref.base or ref, tokenizer, precision, target, home, plain)
         if ref.base is not None:
             _attach_adapter(loaded, ref, trainable)
         check_unchanged(ref)
@@ -199,9 +198,7 @@ def _attach_adapter(loaded: Loaded, ref: ModelRef, trainable: bool) -> None:
     loaded.ref = ref
 
 
-def _load_base(
-    ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, trust_remote_code: bool, plain: bool
-) -> Loaded:
+def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool) -> Loaded:
     import torch
 
     from countdown_rl.models import nf4
@@ -216,7 +213,7 @@ def _load_base(
     if stored == "gguf" and precision == "nf4" and device.type == "cuda" and not plain:
         raise ModelError(f"{ref.source} is a GGUF file; give --precision bf16, or the model's safetensors checkpoint.")
     native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
-    model = _read_weights(ref, stored, precision, home, trust_remote_code, native)
+    model = _read_weights(ref, stored, precision, home, native)
     dtype = compute_dtype(precision, device, model)
     if native:
         storage = "bitsandbytes-nf4"
@@ -239,9 +236,7 @@ def _load_base(
     return Loaded(model, tokenizer, ref, precision, str(device), storage)
 
 
-def _read_weights(
-    ref: ModelRef, stored: str, precision: str, device: Any, trust_remote_code: bool, native: bool
-) -> Any:
+def _read_weights(ref: ModelRef, stored: str, precision: str, device: Any, native: bool) -> Any:
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
 
@@ -251,7 +246,7 @@ def _read_weights(
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
     options: dict[str, Any] = {"dtype": dtypes[precision]}
     if stored == "gguf":
-        options |= {"quantization_config": GgufConfig(dequantize=True), "config": _gguf_config(path, trust_remote_code)}
+        options |= {"quantization_config": GgufConfig(dequantize=True), "config": _gguf_config(path)}
     elif stored == "w4a16":
         w4a16.check_installed()
         options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
@@ -264,7 +259,7 @@ def _read_weights(
     model, info = model_files.from_pretrained(
         AutoModelForCausalLM,
         path,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=ref.trust_remote_code,
         use_safetensors=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # they are refused below, by name
@@ -279,11 +274,9 @@ def _read_weights(
     return model
 
 
-def _gguf_config(path: Path, trust_remote_code: bool) -> Any:
+def _gguf_config(path: Path) -> Any:
     """The configuration in a GGUF file, with the head size, which transformers (5.23) does not read."""
-    from transformers import AutoConfig
-
-    config = model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
+    config = shape.read_config(path)
     fields = model_files.gguf_config(path)
     size = fields.get(f"{fields.get('general.architecture')}.attention.key_length")
     if size is not None:

@@ -41,7 +41,8 @@ class ModelRef:
     """A resolved model reference.
 
     *source* is the reference as it was given, *kind* is "shipped", "directory", "gguf", "hub" or "adapter". *path* is
-    None for a Hub id whose files have not been downloaded, *revision* the Hub commit.
+    None for a Hub id whose files have not been downloaded, *revision* the Hub commit. Code that comes with the model
+    is run only with *trust_remote_code*.
     """
 
     source: str
@@ -50,6 +51,7 @@ class ModelRef:
     revision: str | None = None
     base: "ModelRef | None" = None
     manifest: Manifest | None = None
+    trust_remote_code: bool = False
 
     @property
     def location(self) -> str:
@@ -102,8 +104,15 @@ class ModelRef:
         return entry
 
 
-def resolve(source: str, *, revision: str | None = None) -> ModelRef:
+def resolve(source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> ModelRef:
     """Find the model that *source* names and check that its files are complete."""
+    ref = _find(source, revision)
+    if trust_remote_code:
+        ref = replace(ref, base=ref.base and replace(ref.base, trust_remote_code=True), trust_remote_code=True)
+    return ref
+
+
+def _find(source: str, revision: str | None) -> ModelRef:
     path = Path(source).expanduser()
     if revision is not None and _is_local(source):
         raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")

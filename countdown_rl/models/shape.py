@@ -37,6 +37,15 @@ class ModelShape:
         )
 
 
+def check_context(context: int | None, prompt: int, completion: int, option: str) -> None:
+    """Check that *prompt* tokens and *completion* more, bounded by *option*, are no more than the *context* length."""
+    if context and prompt + completion > context:
+        raise ModelError(
+            f"the model reads {context} tokens, but the longest prompt ({prompt}) and {option} ({completion}) need "
+            f"{prompt + completion}; give fewer."
+        )
+
+
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the transformers configuration of the checkpoint directory, or GGUF file, at *path*."""
     from transformers import AutoConfig

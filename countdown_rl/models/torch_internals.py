@@ -16,11 +16,13 @@ PRIVATE = (
 )
 
 
-def has_bf16_products() -> bool:
-    """Return True if oneDNN is there and computes products in bf16 on this processor.
+def has_bf16_products(device: str = "cpu") -> bool:
+    """Return True if *device* computes products in bf16: a GPU, or a CPU of which oneDNN does.
 
     ``torch.cpu.get_capabilities`` names instructions of the processor, not what oneDNN makes of them.
     """
+    if device != "cpu":
+        return True
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

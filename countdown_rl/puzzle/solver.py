@@ -50,11 +50,6 @@ def solve(puzzle: Puzzle) -> Solved:
     return Solved(search.count, search.text(search.matches.best[0]), needs)
 
 
-def solvable(puzzle: Puzzle) -> bool:
-    """True where *puzzle* has a solution."""
-    return _Search(puzzle).count > 0
-
-
 def solutions(puzzle: Puzzle) -> Iterator[str]:
     """All distinct solutions as text, in no particular order."""
     search = _Search(puzzle, max_solutions=_Search(puzzle).count)

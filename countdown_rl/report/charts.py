@@ -7,6 +7,7 @@ from html import escape
 from itertools import pairwise, product
 from typing import Any
 
+from countdown_rl.formatting import percent
 from countdown_rl.runlog.log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
 
@@ -66,10 +67,6 @@ class Curve:
     width: int = WIDTH
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.1f}%"
-
-
 def _number(value: float) -> str:
     mantissa, _, exponent = f"{value:.3g}".partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
@@ -78,12 +75,12 @@ def _number(value: float) -> str:
 #: Title and subtitle of a chart, the format of its values, and the names of its columns.
 _Panel = tuple[str, str, Formatter, dict[str, str]]
 _PANELS: tuple[_Panel, ...] = (
-    ("Validation accuracy", "share solved, greedy", _share, {"eval_correct": ""}),
-    ("Completions", "share of those sampled", _share, {"correct": "solved", "format": "format kept"}),
+    ("Validation accuracy", "share solved, greedy", percent, {"eval_correct": ""}),
+    ("Completions", "share of those sampled", percent, {"correct": "solved", "format": "format kept"}),
     ("Reward", "mean over completions", _number, {"reward": ""}),
     ("Length", "mean tokens per completion", _number, {"mean_length": ""}),
-    ("Truncated", "share at the length limit", _share, {"truncated": ""}),
-    ("Equal rewards", "share of groups", _share, {"frac_reward_zero_std": ""}),
+    ("Truncated", "share at the length limit", percent, {"truncated": ""}),
+    ("Equal rewards", "share of groups", percent, {"frac_reward_zero_std": ""}),
     ("Entropy", "nats per token, rows with advantage", _number, {"entropy": ""}),
     ("KL from the initial model", "nats per token", _number, {"kl": ""}),
     ("Importance sampling ratio", "of the policy to vLLM, mean", _number, {"importance_sampling_ratio": ""}),
@@ -136,7 +133,7 @@ def coverage(evaluations: Mapping[str, Mapping[str, Any]], counts: Sequence[str]
         )
         for style, (name, metrics) in enumerate(evaluations.items())
     ]
-    return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(counts)}", _share, lines, "tokens")
+    return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(counts)}", percent, lines, "tokens")
 
 
 def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:
@@ -146,7 +143,7 @@ def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:
         group, _, value = column.removeprefix(GROUP).partition("_")
         groups.setdefault(group, {})[column] = task.group(group).name(value)
     return [
-        (f"Solved by {task.group(group).title.lower()}", "share solved of those sampled", _share, columns)
+        (f"Solved by {task.group(group).title.lower()}", "share solved of those sampled", percent, columns)
         for group, columns in groups.items()
         if len(columns) > 1
     ]
@@ -225,7 +222,7 @@ def _curve(title: str, subtitle: str, text: Formatter, lines: Sequence[Line], un
 
     parts = []
     for mark in marks:
-        name = f"{100 * mark:g}%" if text is _share else _number(mark)
+        name = f"{100 * mark:g}%" if text is percent else _number(mark)
         parts.append(f'<path class="grid" d="M{LEFT} {y(mark):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 7}" y="{y(mark) + 4:.1f}" text-anchor="end">{name}</text>')
     for step, anchor in {first: "start", (first + last) // 2: "middle", last: "end"}.items():

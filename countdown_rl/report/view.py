@@ -10,13 +10,19 @@ from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare, diagnose, results, tables
 from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
-from countdown_rl.report import charts, transcripts
+from countdown_rl.puzzle.arithmetic import pieces, steps
+from countdown_rl.puzzle.expression import ExpressionError, parse
+from countdown_rl.report import charts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.explain import verdict
+from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.task import REASONS
 
 Group = Mapping[str, Result]
+
+#: The number of puzzles won, and of puzzles lost, that are shown.
+CHANGED = 4
 
 
 def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]], puzzles: int) -> dict[str, Any]:
@@ -55,10 +61,8 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
         "curves": charts.curves(runs, task) if log else [],
         "seconds": seconds(log),
         "puzzles": min(puzzles, first.metrics["n"]),
-        "transcripts": {
-            name: [transcripts.annotated(samples[0]) for samples in main[name].by_puzzle[:puzzles]] for name in names
-        },
-        "changed": transcripts.changed(first, last) if len(names) > 1 else None,
+        "transcripts": {name: [_annotated(samples[0]) for samples in main[name].by_puzzle[:puzzles]] for name in names},
+        "changed": _changed(first, last) if len(names) > 1 else None,
         "lost": {name: diagnose.causes(main[name]) for name in dict.fromkeys((names[0], names[-1]))},
         "shapes": diagnose.shapes(last),
         "chain": [(link, _summary(link)) for link in chain],
@@ -137,6 +141,37 @@ def _details(evaluation: Result) -> dict[str, Any]:
         "metrics": evaluation.metrics,
         "completions": len(evaluation.samples),
     }
+
+
+def _annotated(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """*sample* with all that the page shows beside it: its text in pieces, and the operations of its answer."""
+    try:
+        operations = steps(parse(sample["answer"] or "").tree)
+    except ExpressionError:
+        operations = []
+    row = parse_row(sample)
+    return {
+        "sample": sample,
+        "headline": row.headline,
+        "pieces": pieces(sample["completion"].strip("\n")),
+        "steps": operations,
+        "verdict": verdict(sample),
+        "solution": None if sample["correct"] else row.right_answer,
+    }
+
+
+def _changed(first: Result, last: Result) -> dict[str, Any] | None:
+    """The puzzles that only one of two models solved, the first few with both completions.
+
+    None where a puzzle has several completions, which may differ.
+    """
+    if len(first.by_puzzle[0]) > 1:
+        return None
+    pairs = list(zip(first.samples, last.samples, strict=True))
+    won = [pair for pair in pairs if not pair[0]["correct"] and pair[1]["correct"]]
+    lost = [pair for pair in pairs if pair[0]["correct"] and not pair[1]["correct"]]
+    shown = [[tuple(map(_annotated, pair)) for pair in side[:CHANGED]] for side in (won, lost)]
+    return {"won": len(won), "lost": len(lost), "won_shown": shown[0], "lost_shown": shown[1]}
 
 
 def _summary(link: ProvenanceEntry) -> str:

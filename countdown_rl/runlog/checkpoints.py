@@ -39,9 +39,7 @@ class Checkpoints:
         artifacts.check_writable(out, kind)  # later: the lock of *checkpoints* would be a file in *out*
         for option, path in (("--checkpoints", self.directory), ("--log", log)):
             if path is not None and path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(
-                    f"{option} {path} lies in --out {out}, which the run replaces; give a path outside of it."
-                )
+                raise UsageError(f"{option} {path} lies in --out {out}, which the run replaces; give another path.")
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(
                 f"{others[0]} was not written by countdown-rl; give --checkpoints another directory, or remove it "
@@ -49,30 +47,25 @@ class Checkpoints:
             )
 
     def to_resume(self) -> Path | None:
-        """The checkpoint to resume from."""
-        latest = self.latest()
-        if latest is None and (differences := self.differences()):
-            raise ArtifactError(
-                f"{self.directory} holds an unfinished run that is not this one ({'; '.join(differences)}); use its "
-                "options to continue it, or give --restart to begin again."
-            )
-        return latest
+        """The newest complete checkpoint; None where there is none.
+
+        Raises:
+            ArtifactError: it is of another run.
+        """
+        newest, kept = self.newest(), self._kept()
+        if newest is None or kept == self.identity:
+            return newest
+        differences = "; ".join(artifacts.describe_differences(kept, self.identity) if kept else [])
+        raise ArtifactError(
+            f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
+            "use its options to continue it, or give --restart to begin again."
+        )
 
     def how_to_continue(self) -> str:
         """The sentence for a user who stopped a run."""
         if newest := self.newest():
             return f"The same command continues after step {step_of(newest)}; add --restart to begin again."
         return "There is no checkpoint of this run yet; the same command starts it again."
-
-    def differences(self) -> list[str]:
-        """The differences between this run and the unfinished one in the directory; empty where there is none."""
-        if self.newest() is None:
-            return []
-        kept = self._kept()
-        if kept == self.identity:
-            return []
-        phrases = artifacts.describe_differences(kept, self.identity) if kept else []
-        return phrases or ["it cannot be read"]
 
     def _kept(self) -> Any:
         """The identity of the run in the directory; an option that is newer than it had its default."""
@@ -83,10 +76,6 @@ class Checkpoints:
             return kept
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-    def latest(self) -> Path | None:
-        """The newest complete checkpoint of this run."""
-        return self.newest() if self._kept() == self.identity else None
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint of any run."""

@@ -1,5 +1,6 @@
 """Options of ``sft`` and ``collect``, and those that ``sft`` shares with ``train``."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -62,13 +63,29 @@ class TuningOptions(Options):
         """The kind of the artifact that is written."""
         return "adapter" if self.tune == "lora" else "model"
 
-    def _check_micro_batch(self, examples: int) -> None:
-        """Choose ``micro_batch`` where it is 0, and check that it divides the *examples* of a step."""
+    @property
+    @abstractmethod
+    def step_size(self) -> int:
+        """Examples of an optimiser step."""
+
+    def micro_batches(self, processes: int) -> int:
+        """Return the micro-batches of a step in each of so many processes."""
+        if self.step_size % (self.micro_batch * processes):
+            raise UsageError(
+                f"{processes} processes cannot share the {self.step_size} examples of a step evenly in batches of "
+                f"--micro-batch {self.micro_batch}; lower that, or give a step more examples."
+            )
+        return self.step_size // (self.micro_batch * processes)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.micro_batch:
-            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if examples % size == 0)
+            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if self.step_size % size == 0)
             object.__setattr__(self, "micro_batch", fitting)
-        if examples % self.micro_batch:
-            raise UsageError(f"--micro-batch {self.micro_batch} does not divide the {examples} examples of a step.")
+        if self.step_size % self.micro_batch:
+            raise UsageError(
+                f"--micro-batch {self.micro_batch} does not divide the {self.step_size} examples of a step."
+            )
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,10 @@ class SftOptions(TuningOptions):
     warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
     max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
 
+    @property
+    def step_size(self) -> int:
+        return self.batch_size
+
     def rate(self, parameters: int) -> float:
         """Return the peak learning rate for a model of so many *parameters*, where none is given.
 
@@ -114,7 +135,6 @@ class SftOptions(TuningOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_micro_batch(self.batch_size)
         if not self.max_steps and not self.num_train_epochs:
             raise UsageError("--num-train-epochs 0 trains nothing; give more, or --max-steps.")
         if self.tune == "all" and self.precision == "nf4":

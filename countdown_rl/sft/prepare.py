@@ -67,19 +67,14 @@ class PreparedSft:
 
 def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = lambda _: None) -> PreparedSft:
     """Check everything that *run* needs before its weights are loaded; nothing is written."""
-    processes.ignore_scheduler()
-    processes.use_one_gpu()
-    if options.batch_size % (options.micro_batch * run.processes):
-        raise UsageError(
-            f"{run.processes} processes cannot share {options.batch_size} demonstrations evenly in batches of "
-            f"--micro-batch {options.micro_batch}; lower that, or raise --batch-size."
-        )
+    processes.run_alone()
+    options.micro_batches(run.processes)
     if options.eval_every and run.data is None:
         raise UsageError("--eval-every evaluates the validation puzzles of --data; give that too.")
     if options.eval_every and run.sharded:
         raise UsageError("--eval-every needs all weights in each process; use --launch ddp or zero2.")
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
-    ref = reference.resolve(run.model, revision=run.revision)
+    ref = reference.resolve(run.model, revision=run.revision, trust_remote_code=run.trust_remote_code)
     light = reference.without_weights(ref)
     tuning.check_model(light, options, sharded=run.sharded)
     trackers.check_trackers(options.report_to)
@@ -89,7 +84,7 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
     parameters = skeleton.num_parameters()
-    tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
+    tokenizer = load.load_tokenizer(light)
     examples = dataset(demonstrations.tokenize(known, tokenizer, options.max_length), options)
     context = shape.ModelShape.of(config).context_length
     longest = max(map(len, examples["input_ids"]))

@@ -5,30 +5,18 @@ weights are held in fp32. A run that was killed resumes from its last checkpoint
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from countdown_rl import processes
 from countdown_rl.inference.generate import STOP, Decoding, Generator, batches
 from countdown_rl.models.load import Loaded
 from countdown_rl.runlog import trackers
-from countdown_rl.runlog.checkpoints import step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft import demonstrations, tuning
 from countdown_rl.sft.prepare import PreparedSft
-
-
-@dataclass(frozen=True)
-class SftResult:
-    """A finished run: its artifact, one row per step, the facts in the manifest, and the step that it resumed from."""
-
-    out: Path
-    rows: list[SftRow]
-    facts: dict[str, Any]
-    resumed: int | None
 
 
 def train(
@@ -36,7 +24,7 @@ def train(
     *,
     on_step: Callable[[SftRow], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
-) -> SftResult:
+) -> tuning.Result:
     """Fine-tune; write an ``adapter`` artifact, or a ``model`` artifact of all weights.
 
     Args:
@@ -44,7 +32,7 @@ def train(
         on_step: called after every optimiser step.
         on_note: called with remarks.
     """
-    run, options, resume = prepared.run, prepared.options, prepared.resume
+    run, options = prepared.run, prepared.options
     journal = Journal(run.log if processes.is_main() else None, options.logging_steps, prepared.max_steps, SftRow)
     loaded = tuning.begin(prepared, journal, on_note)
     _let_turns_end(loaded)
@@ -55,8 +43,7 @@ def train(
     rows = (each for each in prepared.demonstrations.kept if each.row is not None and not isinstance(each.prompt, str))
     first = next(rows, None)
     prompt = first.row.messages() if first and first.row else None
-    tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prompt)
-    return SftResult(run.out, journal.rows, facts, step_of(resume) if resume else None)
+    return tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prompt)
 
 
 def _let_turns_end(loaded: Loaded) -> None:
@@ -106,7 +93,7 @@ def sft_config(prepared: PreparedSft, loaded: Loaded) -> Any:
         max_steps=prepared.max_steps,
         learning_rate=prepared.learning_rate,
         per_device_train_batch_size=options.micro_batch,
-        gradient_accumulation_steps=options.batch_size // (options.micro_batch * prepared.run.processes),
+        gradient_accumulation_steps=options.micro_batches(prepared.run.processes),
         max_length=None,  # longer demonstrations are an error already
         padding_free=options.packing,
         bf16=tuning.computes_in_bf16(loaded),

@@ -15,6 +15,7 @@ from countdown_rl.models import chat_template, load, lora, reference, torch_inte
 from countdown_rl.runlog import log, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints, step_of
 from countdown_rl.runlog.journal import Journal
+from countdown_rl.sft import memory
 from countdown_rl.tasks.task import Row
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
@@ -50,6 +51,26 @@ class Run:
     processes: int = field(default_factory=processes.world_size)
 
 
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        rows: one per step.
+        facts: as in the manifest.
+        warnings: the sentences that were printed, by a short name.
+        resumed: the step from which the run was resumed, or None.
+        memory: measured peak of the GPU and the estimate for it, in bytes; None where they are not compared.
+    """
+
+    out: Path
+    rows: list[Any]
+    facts: dict[str, Any]
+    warnings: dict[str, str]
+    resumed: int | None
+    memory: dict[str, int] | None = None
+
+
 def checkpoints(run: Run, options: Any, inputs: Mapping[str, Any]) -> Checkpoints:
     """The checkpoints of *run*; their identity is everything that decides the weights."""
     settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
@@ -71,17 +92,15 @@ def check_model(ref: reference.ModelRef, options: Any, *, sharded: bool) -> None
     """Check that *ref* can be trained with *options*."""
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
-    if sharded:
-        stored = options.precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
-        if options.precision == "nf4" or stored:
-            raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
+    if sharded and memory.run_precision(ref, options) == "nf4":
+        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
 
 
 def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> load.Loaded:
     """Load the model of the run *prepared*, and into *journal* the past of a run that is resumed."""
     run, resume = prepared.run, prepared.resume
     trackers.prepare(prepared.options.report_to, (run.log or run.checkpoints).parent)
-    loaded = load_model(prepared.ref, prepared.options, trust_remote_code=run.trust_remote_code)
+    loaded = load_model(prepared.ref, prepared.options)
     on_note(_arithmetic(loaded))
     if resume:
         journal.load(resume)
@@ -105,7 +124,7 @@ def _described(prepared: Any) -> dict[str, Any]:
     return asdict(prepared.options) | {"model": prepared.ref.portable_source, "revision": prepared.ref.revision}
 
 
-def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool) -> load.Loaded:
+def load_model(ref: reference.ModelRef, options: Any) -> load.Loaded:
     """Load the model *ref* for training; an adapter is trained further as it is."""
     import torch
 
@@ -113,7 +132,6 @@ def load_model(ref: reference.ModelRef, options: Any, *, trust_remote_code: bool
     loaded = load.load_model(
         ref,
         precision=options.precision,
-        trust_remote_code=trust_remote_code,
         trainable=ref.base is not None,
         sharded=processes.uses_fsdp(),
     )
@@ -126,9 +144,8 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
     """Return True if autocast computes in bf16: where the model does, on CUDA GPUs and CPUs with such products."""
     import torch
 
-    if loaded.model.dtype != torch.bfloat16:
-        return False
-    return torch_internals.has_bf16_products() if loaded.device == "cpu" else loaded.device.startswith("cuda")
+    in_bf16 = loaded.model.dtype == torch.bfloat16 and loaded.device != "mps"
+    return in_bf16 and torch_internals.has_bf16_products(loaded.device)
 
 
 def _arithmetic(loaded: load.Loaded) -> str:
@@ -142,34 +159,29 @@ def _arithmetic(loaded: load.Loaded) -> str:
     return f"Computing in {dtype} on {where}{base}."
 
 
-def lora_config(options: Any, ref: reference.ModelRef) -> Any:
-    """The configuration of a new adapter on all linear layers; None where there is one, or all weights are trained."""
-    import peft
-
-    if options.tune == "all" or ref.base is not None:
-        return None
-    return peft.LoraConfig(
-        r=options.lora_r,
-        lora_alpha=options.lora_alpha,
-        lora_dropout=options.lora_dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-
-
 def make_trainer(make: Callable[..., AnyTrainer], loaded: load.Loaded, options: Any, **settings: Any) -> AnyTrainer:
     """The trainer of *loaded* that *make* returns, quiet and with the trained weights in fp32.
 
-    TRL casts an adapter over 4-bit weights to bf16, in which small updates are lost.
+    A new adapter is on all linear layers. TRL casts one over 4-bit weights to bf16, in which small updates are lost.
     """
     import torch
+    from peft import LoraConfig
     from transformers import PrinterCallback
 
+    new_adapter = None
+    if options.tune == "lora" and loaded.ref.base is None:
+        new_adapter = LoraConfig(
+            r=options.lora_r,
+            lora_alpha=options.lora_alpha,
+            lora_dropout=options.lora_dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
     exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
     trainer = make(
         model=loaded.model,
         processing_class=loaded.tokenizer,
-        peft_config=lora_config(options, loaded.ref),
+        peft_config=new_adapter,
         **settings,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
@@ -251,10 +263,10 @@ def finish(
     loaded: load.Loaded,
     prepared: Any,
     journal: Journal,
-    facts: Mapping[str, Any],
+    facts: dict[str, Any],
     *,
     prompt: Sequence[Mapping[str, str]] | None,
-) -> None:
+) -> Result:
     """Write the artifact of the run *prepared*, and clear its checkpoints.
 
     Args:
@@ -279,6 +291,8 @@ def finish(
         store.clear()
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
+    resumed = step_of(prepared.resume) if prepared.resume else None
+    return Result(prepared.run.out, journal.rows, facts, journal.warnings, resumed)
 
 
 def facts(trainer: Any, loaded: load.Loaded, options: Any, journal: Journal) -> tuple[dict[str, Any], Any]:

@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.errors import InputError
-from countdown_rl.puzzle import canonical, expression, rules
+from countdown_rl.puzzle import canonical, expression, rules, solver
 from countdown_rl.puzzle.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.puzzle.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
+from countdown_rl.puzzle.solver import Solved
 from countdown_rl.tasks.task import Baseline, Group, Row, Task
 
 SYSTEM = (
@@ -86,8 +87,8 @@ class CountdownRow(Row):
     def judge(self, answer: str) -> tuple[str | None, str]:
         puzzle = self.puzzle
         if len(answer) < 12 and answer.lower() in _IMPOSSIBLE:
-            solvable = _solvable(puzzle)
-            return None, "not-proved" if solvable is None else "not-impossible" if solvable else ""
+            solved = _solved(puzzle)
+            return None, "not-proved" if solved is None else "not-impossible" if solved.solutions else ""
         try:
             tree, numbers, top, bottom, whole, agrees = parse(answer)
         except ExpressionError as error:
@@ -149,7 +150,8 @@ class CountdownRow(Row):
 
     @property
     def right_answer(self) -> str | None:
-        return _solution(self.puzzle)
+        solved = _solved(self.puzzle)
+        return solved.solution if solved else None
 
     def vote_key(self, answer: str, value: str | None) -> str:
         try:
@@ -198,18 +200,9 @@ def integer(value: object) -> int | None:
 
 
 @lru_cache(maxsize=65_536)
-def _solvable(puzzle: Puzzle) -> bool | None:
-    """True where *puzzle* has a solution; None where it is too large for an exhaustive search."""
-    from countdown_rl.puzzle.solver import solvable
-
-    return solvable(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None
-
-
-@lru_cache(maxsize=4_096)
-def _solution(puzzle: Puzzle) -> str | None:
-    from countdown_rl.puzzle.solver import solve
-
-    return solve(puzzle).solution if len(puzzle.numbers) <= MAX_NUMBERS else None
+def _solved(puzzle: Puzzle) -> Solved | None:
+    """The facts of *puzzle*; None where it is too large for an exhaustive search."""
+    return solver.solve(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None
 
 
 def random_answer(row: CountdownRow, rng: random.Random) -> str:
@@ -239,9 +232,7 @@ def random_answer(row: CountdownRow, rng: random.Random) -> str:
 
 def solver_answer(row: CountdownRow, rng: random.Random) -> str:
     """A solution of the puzzle, or ``impossible``."""
-    from countdown_rl.puzzle.solver import solve
-
-    return solve(row.puzzle).solution or "impossible"
+    return solver.solve(row.puzzle).solution or "impossible"
 
 
 def _probe(rng: random.Random) -> dict[str, Any]:

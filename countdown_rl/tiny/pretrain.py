@@ -141,7 +141,7 @@ def _fit(
     device = next(model.parameters()).device
     if device.type == "cpu":
         model.set_attn_implementation("eager")  # its bf16 products are faster there than torch's kernel
-    in_bf16 = device.type != "cpu" or torch_internals.has_bf16_products()
+    in_bf16 = torch_internals.has_bf16_products(device.type)
     optimizers = _optimizers(model, options)
     head = model.get_output_embeddings().weight
     targets_of = TeacherTargets(tokens, len(head), device)

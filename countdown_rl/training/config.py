@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.formatting import flag
 from countdown_rl.options import Precision, option
@@ -175,20 +174,21 @@ class TrainOptions(TuningOptions):
             for name, test in condition.items()
         )
 
-    def micro_batches(self, count: int) -> int:
-        """The micro-batches of a step in each of *count* processes."""
-        micro_batches = processes.micro_batches(self.prompts * self.num_generations, self.micro_batch, count)
+    @property
+    def step_size(self) -> int:
+        return self.prompts * self.num_generations
+
+    def micro_batches(self, processes: int) -> int:
         whole = "--discount" if self.discount < 1 else "--dynamic-sampling" if self.dynamic_sampling else ""
-        if whole and self.prompts * self.steps_per_generation % count:
+        if whole and self.prompts * self.steps_per_generation % processes:
             raise UsageError(
-                f"{whole} compares the completions of a puzzle in one process, and {count} processes cannot share "
+                f"{whole} compares the completions of a puzzle in one process, and {processes} processes cannot share "
                 f"{self.prompts} puzzles evenly; change --prompts."
             )
-        return micro_batches
+        return super().micro_batches(processes)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_micro_batch(self.prompts * self.num_generations)
         for item in self.trl:
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():

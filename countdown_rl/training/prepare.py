@@ -12,7 +12,7 @@ from typing import Any
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError, ModelError, UsageError
+from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
@@ -87,8 +87,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     Of a model on the Hub all files but the weights are downloaded.
     """
     chat_template.preload()
-    processes.ignore_scheduler()
-    processes.use_one_gpu()
+    processes.run_alone()
     options.micro_batches(run.processes)
     weights = rewards.parse(options.reward)
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
@@ -98,7 +97,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     rewards.check_rewards(weights, rows[:2])
     validation = tuning.read_validation(run.data, options)
     load.silence_libraries()
-    ref = reference.resolve(run.model, revision=run.revision)
+    ref = reference.resolve(run.model, revision=run.revision, trust_remote_code=run.trust_remote_code)
     light = reference.without_weights(ref)
     check_model(light, options, sharded=run.sharded)
     trackers.check_trackers(options.report_to)
@@ -109,7 +108,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
 
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
-    tokenizer = load.load_tokenizer(light, trust_remote_code=run.trust_remote_code)
+    tokenizer = load.load_tokenizer(light)
     device = load.device_name("auto").partition(":")[0]
     dimensions = shape.ModelShape.of(config)
     longest = check_prompts(tokenizer, dimensions.context_length, rows, options, validation)
@@ -199,18 +198,12 @@ def check_prompts(
     longest = 0
     for start in range(0, len(drawn), 1024):
         part = drawn[start : start + 1024]
-        prompts = [chat_template.render(tokenizer, row.messages()) for row in part]
-        for row, ids in zip(part, tokenizer(prompts, add_special_tokens=False)["input_ids"], strict=True):
+        for row, ids in zip(part, chat_template.encode(tokenizer, (row.messages() for row in part)), strict=True):
             longest = max(longest, len(ids))
             if len(ids) > options.max_prompt_length:
                 raise InputError(
                     f"the prompt of row {row.get('id', '?')} has {len(ids)} tokens and --max-prompt-length "
                     f"is {options.max_prompt_length}; raise it, or remove that row."
                 )
-    if context_length and longest + options.max_completion_length > context_length:
-        raise ModelError(
-            f"the model reads {context_length} tokens, but the longest prompt ({longest}) and "
-            f"--max-completion-length ({options.max_completion_length}) need "
-            f"{longest + options.max_completion_length}; lower --max-completion-length."
-        )
+    shape.check_context(context_length, longest, options.max_completion_length, "--max-completion-length")
     return longest

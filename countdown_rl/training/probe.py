@@ -74,12 +74,11 @@ def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int],
     """
     options = prepared.options
     size, length = options.num_generations, options.max_completion_length
-    loaded = tuning.load_model(prepared.ref, options, trust_remote_code=prepared.run.trust_remote_code)
+    loaded = tuning.load_model(prepared.ref, options)
     decoding = generate.Decoding(length, options.temperature, options.top_p, seed=options.seed)
     generator = generate.Generator(loaded, decoding)
     rows = [prepared.rows[index] for index in islice(in_turn(len(prepared.rows), options.seed), count)]
-    texts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]
-    prompts = loaded.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    prompts = chat_template.encode(loaded.tokenizer, (row.messages() for row in rows))
     samples: dict[int, dict[str, Any]] = {}  # sample i is of row i // size
     lengths = [len(prompts[index // size]) for index in range(count * size)]
     for number, batch in enumerate(generate.batches(lengths, lambda prompt: generator.max_rows(prompt, length))):

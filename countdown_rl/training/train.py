@@ -4,14 +4,13 @@ A run that was killed resumes from its last checkpoint.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl import processes
 from countdown_rl.inference.generate import STOP
-from countdown_rl.models import load, lora
+from countdown_rl.models import load
 from countdown_rl.runlog.checkpoints import step_of
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import StepRow
@@ -26,35 +25,13 @@ if TYPE_CHECKING:
     from countdown_rl.training.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """A finished run.
-
-    Attributes:
-        rows: one per step.
-        facts: as in the manifest of the adapter.
-        warnings: the sentences that were printed, by a short name.
-        resumed: the step from which the run was resumed, or None.
-        loading: Python that loads the adapter with PEFT; None where all weights were trained.
-        memory: measured peak of the GPU and the estimate for it, in bytes; None on another device.
-    """
-
-    out: Path
-    rows: list[StepRow]
-    facts: dict[str, Any]
-    warnings: dict[str, str]
-    resumed: int | None
-    loading: str | None
-    memory: dict[str, int] | None = None
-
-
 def train(
     prepared: PreparedTraining,
     *,
     on_step: Callable[[StepRow], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
     on_warning: Callable[[str], None] = lambda _: None,
-) -> TrainResult:
+) -> tuning.Result:
     """Train with GRPO; write an ``adapter`` artifact, or a ``model`` artifact of all weights.
 
     Args:
@@ -67,7 +44,7 @@ def train(
     """
     import torch
 
-    run, options, resume = prepared.run, prepared.options, prepared.resume
+    run, options = prepared.run, prepared.options
     journal = Journal(run.log if processes.is_main() else None, options.logging_steps, options.max_steps)
     prepared.check_memory()
     loaded = tuning.begin(prepared, journal, on_note)
@@ -85,10 +62,8 @@ def train(
         memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": prepared.memory.estimates[-1].peak}
         peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
         on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
-    tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prepared.rows[0].messages())
-    loading = lora.loading_code(run.out, loaded.ref.base or loaded.ref) if options.tune == "lora" else None
-    resumed = step_of(resume) if resume else None
-    return TrainResult(run.out, journal.rows, facts, journal.warnings, resumed, loading, memory)
+    result = tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prepared.rows[0].messages())
+    return replace(result, memory=memory)
 
 
 def _trainer(

@@ -142,10 +142,7 @@ class Trainer(RoundTrainer):
         )
         totals = advantages.total(gather(values.T.contiguous()), self.reward_weights)  # (B of all processes,)
         if totals.isnan().all():
-            raise UsageError(
-                "No reward function returned a number for any completion of a step; return one where it applies, or "
-                "add another --reward."
-            )
+            raise UsageError("No reward function returned a number in this step; return one, or add another --reward.")
         equal = advantages.equal(totals, self.num_generations)
         self.figures["equal_groups"] = equal.float().mean().item()
         self.figures["truncated"] = 1.0 - gather(self.rollouts.ended.float()).mean().item()
@@ -223,15 +220,6 @@ class Trainer(RoundTrainer):
     def skips_zero_advantage(self) -> bool:
         """True if rows with zero advantage add nothing to the gradient."""
         return self.beta == 0.0 and self.sums_over_rows
-
-    def gathered(self) -> dict[str, Tensor] | None:
-        """The weights by name where each process holds a part of them, else None. Call it in all processes."""
-        return self.accelerator.get_state_dict(self.model_wrapped) if self.shards_weights else None
-
-    @property
-    def shards_weights(self) -> bool:
-        """True if each process holds a part of the weights."""
-        return self.is_fsdp_enabled or getattr(self.accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3
 
     def compute_loss(self, model: Any, inputs: Batch, *args: Any, **kwargs: Any) -> Tensor:
         if len(inputs["advantages"]) == 0:

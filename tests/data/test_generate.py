@@ -133,7 +133,7 @@ def _brute_puzzles(wanted, split):
         for nums in itertools.combinations_with_replacement(sorted(set(wanted.values)), size)
         if rules.split_of(nums) == split
         for target in range(wanted.low, wanted.high + 1)
-        if solver.solvable(Puzzle(nums, target, wanted.rule, wanted.operators))
+        if solver.solve(Puzzle(nums, target, wanted.rule, wanted.operators)).solutions
     }
 
 

@@ -119,12 +119,12 @@ def test_a_file_that_llama_cpp_tokenizes_differently_is_not_written(monkeypatch)
 
 def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     pytest.importorskip("xllamacpp")
-    from countdown_rl.export import gguf_check
+    from countdown_rl.export import quantize
 
     file = Path("quantized", written("q8_0").facts["file"])
     tokenizer = load.load_tokenizer(resolve("full"))
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
-    assert gguf_check.check_round_trip(file, tokenizer, prompts()) == {"prompts": 16, "chat": False}
+    assert quantize.check_round_trip(file, tokenizer, prompts()) == {"prompts": 16, "chat": False}
 
 
 def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():

@@ -13,14 +13,6 @@ from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import resolve
 from tests.support import tiny_llama
 
-CHATS = [
-    [
-        {"role": "user", "content": f"Numbers: {n} 7 50"},
-        {"role": "assistant", "content": "Let me see. <think>"},
-    ]
-    for n in (3, 9)
-]
-
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
@@ -40,7 +32,7 @@ def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
 
 
 def merged(adapter: Path, **options):
-    manifest = merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(**options), CHATS)
+    manifest = merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(**options))
     return manifest, load_model(resolve("merged"), precision="fp32").model.state_dict()
 
 
@@ -88,7 +80,7 @@ def test_the_manifest_records_the_agreement():
     facts = manifest.facts
     assert (facts["base"], facts["trained_over"], facts["adapted_modules"]) == ("original", "nf4", 14)
     same, policy = facts["agreement"]["with_definition"], facts["agreement"]["with_policy_as_trained"]
-    assert same["positions"] == len(CHATS) * 32
+    assert same["positions"] == 8 * 32
     assert same["greedy"] >= 0.8
     assert same["kl"] < policy["kl"] < facts["agreement"]["kl_without_adapter"]
     assert manifest.inputs["adapter"]["manifest"]["kind"] == "adapter"
@@ -174,7 +166,7 @@ def test_a_large_merge_is_checked_in_bf16_where_the_processor_has_it(monkeypatch
 
     monkeypatch.setattr(merge, "MAX_FP32_PARAMETERS", 0)
     monkeypatch.setattr(merge, "device_name", lambda name: "cpu")
-    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda: products)
+    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda device: products)
     manifest, _ = merged(trained(tiny_llama.checkpoint(Path("base"))))
     assert manifest.facts["agreement"]["computed_in"] == expected
 
@@ -206,7 +198,7 @@ def test_an_unsupported_adapter_is_refused_by_name(changes, names):
     config = json.loads((peft / "adapter_config.json").read_text())
     (peft / "adapter_config.json").write_text(json.dumps(config | changes))
     with pytest.raises(ModelError, match=names):
-        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve("peft"), Path("merged"), MergeOptions())
     assert not Path("merged").exists()
 
 
@@ -219,7 +211,7 @@ def test_every_key_of_the_adapter_must_exist_in_the_base(dora):
     renamed = {key.replace("layers.1.", "layers.9."): value for key, value in tensors.items()}
     save_file(renamed, peft / "adapter_model.safetensors")
     with pytest.raises(ModelError, match=r"layers\.[19]\..*"):
-        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(verify="none"), CHATS)
+        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(verify="none"))
 
 
 def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch):
@@ -228,7 +220,7 @@ def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch)
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     monkeypatch.setattr(Adapter, "_scale", lambda self, module, rank: 0.5)
     with pytest.raises(ModelError, match="differ from the adapter"):
-        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions())
     assert {path.name for path in Path().iterdir()} == {"base", "peft", "adapter"}
 
 
@@ -240,19 +232,19 @@ def test_weights_with_nan_are_not_written():
     next(iter(tensors.values())).fill_(float("nan"))
     save_file(tensors, peft / "adapter_model.safetensors")
     with pytest.raises(ModelError):
-        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve("peft"), Path("merged"), MergeOptions())
 
 
 def test_a_bf16_adapter_has_no_dequantized_base():
     adapter = trained(tiny_llama.checkpoint(Path("base")), precision="bf16")
     with pytest.raises(UsageError, match="nothing to de-quantize"):
-        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(base="dequantized"), CHATS)
+        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(base="dequantized"))
 
 
 def test_a_model_that_is_not_an_adapter_is_refused():
     tiny_llama.checkpoint(Path("base"))
     with pytest.raises(ModelError, match="not an adapter"):
-        merge_adapter(resolve("base"), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve("base"), Path("merged"), MergeOptions())
 
 
 def test_files_of_other_origin_are_not_overwritten():
@@ -260,7 +252,7 @@ def test_files_of_other_origin_are_not_overwritten():
     Path("merged").mkdir()
     Path("merged/thesis.txt").write_text("mine")
     with pytest.raises(ArtifactError, match="did not write"):
-        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(), CHATS)
+        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions())
     assert Path("merged/thesis.txt").read_text() == "mine"
 
 
@@ -270,7 +262,7 @@ def test_gpt2_with_biases_and_transposed_weights_is_merged():
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=320,
-        n_positions=256,
+        n_positions=1024,
         n_embd=64,
         n_layer=2,
         n_head=2,

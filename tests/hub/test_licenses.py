@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.errors import HubError, UsageError
-from countdown_rl.hub import licenses, release
+from countdown_rl.hub import release
 from countdown_rl.hub.config import PublishOptions
 
 
@@ -29,15 +29,15 @@ def base_on_hub(hub, folder: Path, metadata: str) -> None:
 )
 def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, metadata, expected):
     base_on_hub(hub, tmp_path / "base", metadata)
-    assert licenses.resolve(None, "some/base", None) == expected
+    assert release.resolve_license(None, "some/base", None) == expected
 
 
 def test_a_base_that_is_not_on_the_hub_has_no_known_licence(hub):
-    assert licenses.resolve(None, "some/base", None) == {}
+    assert release.resolve_license(None, "some/base", None) == {}
 
 
 def test_a_given_licence_asks_nobody(hub):
-    assert licenses.resolve("mit", "some/base", None) == {"license": "mit"}
+    assert release.resolve_license("mit", "some/base", None) == {"license": "mit"}
     assert not hub.log
 
 
@@ -45,7 +45,7 @@ def test_a_given_licence_asks_nobody(hub):
 def test_a_card_that_cannot_be_read_asks_for_the_licence(hub, status):
     hub.fail("GET", status=status, times=100)  # with 200, an answer that makes no sense
     with pytest.raises(HubError, match="--license"):
-        licenses.resolve(None, "some/base", None)
+        release.resolve_license(None, "some/base", None)
 
 
 def test_a_base_of_this_package_gives_its_licence(root):

@@ -62,9 +62,9 @@ def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypa
     if not fast:
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
     options, pieces = replace(SHORT, temperature=temperature), []
-    reply = ask.ask(loaded, ask.puzzle_row(options, [3, 7, 50], 46), options, pieces.append)
-    assert "".join(pieces) == reply.completion.text
-    assert 1 < len(pieces) <= reply.completion.tokens
+    completion = ask.ask(loaded, ask.puzzle_row(options, [3, 7, 50], 46), options, pieces.append)
+    assert "".join(pieces) == completion.text
+    assert 1 < len(pieces) <= completion.tokens
 
 
 def test_a_character_of_several_tokens_is_streamed_when_complete():
@@ -95,7 +95,8 @@ def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
     sample = evaluate.evaluate(
         options, model=str(folder / "model"), data=folder / "puzzle.jsonl", out=folder / "eval"
     ).samples[0]
-    assert ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7, 50], 46), SHORT).sample() == sample
+    completion = ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7, 50], 46), SHORT)
+    assert (completion.text, completion.tokens) == (sample["completion"], sample["tokens"])
 
 
 def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_completion(folder, loaded, monkeypatch):
@@ -106,7 +107,7 @@ def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_com
     monkeypatch.undo()
     length = len(loaded.tokenizer(chat_template.render(loaded.tokenizer, parse_row(row).messages()))["input_ids"])
     monkeypatch.setattr(loaded.model.config, "max_position_embeddings", length + 5)
-    assert ask.ask(loaded, row, SHORT).completion.tokens <= 5
+    assert ask.ask(loaded, row, SHORT).tokens <= 5
 
 
 def test_a_row_holds_only_settings_that_are_not_the_default():

@@ -451,11 +451,12 @@ def events(*deltas: dict[str, Any]) -> Callable[[int, dict[str, Any], Any], None
 def test_the_completion_of_a_server_is_streamed(stub, deltas, pieces):
     stub.reply = events(*deltas)
     options = AskOptions(engine="openai", base_url=stub.url)
-    server, written = asking.connect("m", options), []
-    reply = asking.ask(server, server.row(asking.puzzle_row(options, [2, 3], 5)), options, written.append)
+    server, written = openai.OpenAI.of("m", options), []
+    row = server.row(asking.puzzle_row(options, [2, 3], 5))
+    completion = asking.ask(server, row, options, written.append)
     assert written == pieces
-    assert reply.completion.text == "".join(pieces)
-    assert (reply.grade.correct, reply.completion.tokens, reply.completion.ended) == (True, 12, True)
+    assert completion.text == "".join(pieces)
+    assert (row.grade(completion.text).correct, completion.tokens, completion.ended) == (True, 12, True)
 
 
 def odd(message: Mapping[str, Any] = {}, finish: str = "stop", **usage: Any) -> bytes:
@@ -502,13 +503,13 @@ def test_a_list_of_models_and_a_line_of_a_stream_are_read_to_the_same_bound(stub
 
     stub.reply = reply
     options = AskOptions(engine="openai", base_url=stub.url)
-    server = asking.connect("m", options)
+    server = openai.OpenAI.of("m", options)
     monkeypatch.setattr(bounded, "MAX_BYTES", 10**5)
     with pytest.raises(ModelError, match="more than 100,000 bytes"):
         asking.ask(server, asking.puzzle_row(options, [2, 3], 5), options, print)
     stub.owner = "x" * 10**6
     with pytest.raises(ModelError, match=stub.url):
-        asking.connect("m", options)
+        openai.OpenAI.of("m", options)
 
 
 def test_a_redirect_is_not_followed(stub, tmp_path):
@@ -528,7 +529,7 @@ def test_a_stream_that_breaks_off_is_an_error(stub, cut):
 
     stub.reply = reply
     options, written = AskOptions(engine="openai", base_url=stub.url), []
-    server = asking.connect("m", options)
+    server = openai.OpenAI.of("m", options)
     said = {"connection": "lost connection", "error": "out of memory", "usage": "malformed response"}[cut]
     with pytest.raises(ModelError, match=said):
         asking.ask(server, asking.puzzle_row(options, [2, 3], 5), options, written.append)
@@ -544,7 +545,7 @@ def test_a_reader_that_has_gone_ends_a_stream(stub):
         raise SystemExit(141)  # as the terminal does for a closed pipe
 
     with pytest.raises(SystemExit):
-        asking.ask(asking.connect("m", options), asking.puzzle_row(options, [2, 3], 5), options, gone)
+        asking.ask(openai.OpenAI.of("m", options), asking.puzzle_row(options, [2, 3], 5), options, gone)
 
 
 # llama.cpp's own server
@@ -573,9 +574,9 @@ def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process
     asked, written = AskOptions(engine="openai", base_url=options.base_url, max_new_tokens=32), []
     first = result.samples[0]
     puzzle = asking.puzzle_row(asked, first["nums"], first["target"])
-    reply = asking.ask(asking.connect("any", asked), puzzle, asked, written.append)
-    assert (reply.completion.text, len(written) > 10) == (first["completion"], True)
-    assert "".join(written) == reply.completion.text
+    completion = asking.ask(openai.OpenAI.of("any", asked), puzzle, asked, written.append)
+    assert (completion.text, len(written) > 10) == (first["completion"], True)
+    assert "".join(written) == completion.text
     # A prompt that fills the context is the server's to refuse, in its own words.
     jsonl.write_rows(data, [{"task": "gsm8k", "question": "How many? " * 500, "gold": "5"}])
     with pytest.raises(ModelError, match=r"HTTP 400: .*context"):

@@ -71,5 +71,5 @@ def test_logits_are_those_of_transformers(pair):
 def test_other_precisions_and_models_are_loaded_by_transformers(ref, tmp_path):
     assert not shipped.supports(ref, precision="bf16", device="cpu")
     assert not shipped.supports(reference.resolve(str(ref.path)), precision="auto", device="cpu")
-    loaded = engines.load_model(ref, precision="nf4", device="cpu", trust_remote_code=False)
+    loaded = engines.load_model(ref, precision="nf4", device="cpu")
     assert loaded.storage == "dequantized-nf4"

@@ -31,14 +31,14 @@ def test_an_incomplete_checkpoint_is_not_resumed(tmp_path):
     for step in (2, 4):
         (tmp_path / "c" / f"checkpoint-{step}").mkdir()
         (tmp_path / "c" / f"checkpoint-{step}" / "weights").write_text("x")
-    assert store.latest() is None
+    assert store.to_resume() is None
     store.keep(tmp_path / "c" / "checkpoint-2")
-    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+    assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
     (tmp_path / "c" / "checkpoint-4").mkdir()
-    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+    assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
     other = checkpoints.Checkpoints(tmp_path / "c", {"a": 2})
-    assert other.differences() == ["it cannot be read"]
-    assert other.latest() is None
+    with pytest.raises(ArtifactError, match="it cannot be read"):
+        other.to_resume()
 
 
 def test_many_differences_are_counted(tmp_path):
@@ -48,14 +48,15 @@ def test_many_differences_are_counted(tmp_path):
     (tmp_path / "c" / "checkpoint-2").mkdir()
     store.keep(tmp_path / "c" / "checkpoint-2")
     other = checkpoints.Checkpoints(tmp_path / "c", {"options": dict.fromkeys("abcde", 2)})
-    assert other.differences() == ["--a was 1, is 2", "--b was 1, is 2", "--c was 1, is 2", "2 more"]
+    with pytest.raises(ArtifactError, match="--a was 1, is 2; --b was 1, is 2; --c was 1, is 2; 2 more"):
+        other.to_resume()
 
 
 def test_the_newest_complete_checkpoint_is_resumed(tmp_path):
     store = kept(tmp_path / "c", 2, 10)
-    assert store.latest() == tmp_path / "c" / "checkpoint-10"
+    assert store.to_resume() == tmp_path / "c" / "checkpoint-10"
     (tmp_path / "c" / "checkpoint-10" / checkpoints.MARK).unlink()
-    assert store.latest() == tmp_path / "c" / "checkpoint-2"
+    assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
 
 
 @pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.keep(store.best(4))])

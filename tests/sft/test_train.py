@@ -156,7 +156,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
         checkpoints=tmp_path / "checkpoints",
     )
     prepared = prepare.prepare(place_of, options)
-    loaded = tuning.load_model(prepared.ref, options, trust_remote_code=False)
+    loaded = tuning.load_model(prepared.ref, options)
     ours = train._trainer(prepared, loaded, Journal(None, 1, 6, SftRow), lambda _: None)
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.kept[:4]
     end = demonstrations.end_of_turn(tokenizer)

@@ -79,7 +79,7 @@ def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        processes.use_one_gpu()
+        processes.run_alone()
         assert os.environ["CUDA_VISIBLE_DEVICES"] == used
     monkeypatch.setattr("transformers.training_args.torch.cuda.device_count", lambda: 2)  # torch knew them before
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0"):
