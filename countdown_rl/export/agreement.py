@@ -1,7 +1,7 @@
 """Agreement of two models on text that one of them, the reference, generates.
 
-The reference continues real prompts greedily. Then both models score these tokens, one sequence at a time and without
-padding: only their weights differ.
+The reference continues real prompts greedily, in batches. Then both models score these tokens, one sequence at a time
+and without padding: only their weights differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,9 @@ import torch
 from countdown_rl.models.chat_template import render
 from countdown_rl.models.load import Loaded
 
-#: Prompts for each value of ``--verify``, and tokens of each continuation.
+#: Prompts for each value of ``--verify``, those that are continued at once, and tokens of each continuation.
 PROMPTS = {"sample": 8, "full": 64}
+BATCH = 8
 TOKENS = 32
 
 
@@ -45,15 +46,16 @@ class Agreement:
 
 def transcripts(reference: Loaded, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[Transcript]:
     """Render each conversation and let *reference* continue it greedily for `TOKENS` tokens."""
+    texts = [render(reference.tokenizer, conversation) for conversation in conversations]
     continued = []
-    for conversation in conversations:
-        text = render(reference.tokenizer, conversation)
-        ids = reference.tokenizer(text, add_special_tokens=False)["input_ids"]
+    for start in range(0, len(texts), BATCH):
+        batch = reference.tokenizer(
+            texts[start : start + BATCH], add_special_tokens=False, padding=True, return_tensors="pt"
+        ).to(reference.device)
         with torch.inference_mode():
-            prompt = torch.tensor([ids], device=reference.device)
             sequences = reference.model.generate(
-                input_ids=prompt,
-                attention_mask=torch.ones_like(prompt),
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
                 max_new_tokens=TOKENS,
                 do_sample=False,
                 temperature=None,
@@ -62,7 +64,8 @@ def transcripts(reference: Loaded, conversations: Sequence[Sequence[Mapping[str,
                 repetition_penalty=1.0,
                 eos_token_id=None,
             )
-        continued.append(Transcript(sequences[0].tolist(), len(ids)))
+        for ids, mask in zip(sequences.tolist(), batch["attention_mask"].tolist(), strict=True):
+            continued.append(Transcript(ids[mask.count(0) :], mask.count(1)))  # padded on the left
     return continued
 
 

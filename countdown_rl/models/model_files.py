@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from countdown_rl import typed_json
 from countdown_rl.errors import ModelError
-from countdown_rl.models import gguf_header
+from countdown_rl.models import gguf_header, transformers_internals
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -144,6 +144,7 @@ def from_pretrained(kind: Any, path: Path, *, trust_remote_code: bool, **options
     code of the model.
     """
     if path.is_file():
+        transformers_internals.read_gguf_headers_once()
         options, path = {"gguf_file": path.name} | options, path.parent
     elif (path / "config.json").is_file():
         check_files(path)

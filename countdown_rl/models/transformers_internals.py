@@ -1,5 +1,7 @@
-"""Private names of transformers that loading and quantizing rely on."""
+"""Private parts of transformers that loading and quantizing rely on."""
 
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 PRIVATE = ("transformers.PreTrainedModel._keep_in_fp32_modules", "transformers.PreTrainedConfig._attn_implementation")
@@ -19,3 +21,19 @@ def modules_left_in_16_bits(model: Any) -> list[str]:
 def attention_of(model: Any) -> str:
     """Return the name of the attention of *model*, such as ``sdpa``; ``set_attn_implementation`` sets it in public."""
     return str(model.config._attn_implementation)
+
+
+@cache
+def read_gguf_headers_once() -> None:
+    """Keep the header of the last GGUF file, for the whole process.
+
+    For the configuration, the tokenizer and the weights transformers reads it anew with gguf's reader, which takes two
+    seconds for 50,000 tokens, and it makes the same map of names for each module. There is no public way to give it a
+    reader.
+    """
+    import gguf
+
+    read = gguf.GGUFReader
+    kept = lru_cache(maxsize=1)(lambda file, stamp: read(file))
+    gguf.GGUFReader = lambda file: kept(file, (Path(file).stat().st_mtime_ns, Path(file).stat().st_ino))
+    gguf.get_tensor_name_map = lru_cache(maxsize=1)(gguf.get_tensor_name_map)

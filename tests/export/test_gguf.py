@@ -71,6 +71,18 @@ def test_the_modelfile_holds_the_chat_template_in_ollamas_language():
     assert 'PARAMETER stop "<|end|>"' in text
 
 
+def test_the_header_of_a_file_is_read_once_until_it_changes(monkeypatch):
+    from gguf.gguf_reader import GGUFReader
+
+    read = []
+    init = GGUFReader.__init__
+    monkeypatch.setattr(GGUFReader, "__init__", lambda self, *rest: read.append(rest) or init(self, *rest))
+    for times in (1, 2):
+        file = Path("quantized") / written("f16", hidden_size=32 * times).facts["file"]
+        assert load.load_model(resolve(str(file))).model.config.hidden_size == 32 * times
+        assert len(read) == times
+
+
 def test_load_gives_the_original_tokenizer():
     written("f16")
     loaded = load.load_model(resolve("quantized"), precision="fp32")
