@@ -19,8 +19,8 @@ from rich.text import Text
 
 from countdown_rl.formatting import duration, printable
 
-#: Seconds between two lines of progress where stderr is no terminal.
-INTERVAL = 60.0
+#: Seconds between two lines of progress where stderr is no terminal, and before the first while nothing is finished.
+INTERVAL, STALLED = 60.0, 8.0
 
 if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal of unknown width; Rich would write nothing
     del os.environ["COLUMNS"]
@@ -109,9 +109,11 @@ def status(text: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def progress(description: str) -> Iterator[Callable[..., None]]:
-    """Show a bar, updated by (done, total, detail); where stderr is no terminal, or a dumb one, a line each minute.
+    """Show a bar, updated by (done, total, detail).
 
-    What is done at the first update, by an interrupted run, does not count for the rate and the time left.
+    Where stderr is no terminal, or a dumb one, a line each minute; while *done* stays the same, lines after 8, 16, 32
+    and then 60 seconds. What is done at the first update, by an interrupted run, does not count for the rate and the
+    time left.
     """
     columns = (
         TextColumn("{task.description}", style="dim", markup=False),
@@ -120,7 +122,7 @@ def progress(description: str) -> Iterator[Callable[..., None]]:
         TextColumn("{task.fields[detail]}", markup=False),
         TimeRemainingColumn(),
     )
-    last = time.monotonic()
+    last, pause = time.monotonic(), STALLED
     # Steps of large models take minutes: time left is estimated over the last ten.
     settings: dict[str, Any] = {"speed_estimate_period": 600, "transient": True, "disable": not people.is_interactive}
     with Progress(*columns, console=people, **settings) as bar:
@@ -128,13 +130,15 @@ def progress(description: str) -> Iterator[Callable[..., None]]:
         (task,) = bar.tasks
 
         def update(done: int, total: int, detail: str = "") -> None:
-            nonlocal last
+            nonlocal last, pause
+            stalled = done == task.completed
+            pause = pause if stalled else STALLED
             bar.update(task.id, completed=done, total=total)
             rate = f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else ""
             detail = ", ".join(filter(None, (detail, rate)))
             bar.update(task.id, detail=detail)
-            if not people.is_interactive and time.monotonic() - last >= INTERVAL:
-                last = time.monotonic()
+            if not people.is_interactive and time.monotonic() - last >= (pause if stalled else INTERVAL):
+                last, pause = time.monotonic(), min(2 * pause, INTERVAL)
                 left = f"{duration(task.time_remaining)} left" if task.time_remaining else ""
                 note(", ".join(filter(None, (f"{description}: {done:,} of {total:,}", detail, left))))
 

@@ -299,7 +299,7 @@ def complete_and_grade(
     if isinstance(engine, generate.Generator):
         engine.on_step = on_step
     if isinstance(engine, OpenAI):  # several at once, in the order in which they end
-        completed = engine.complete_all(batches)
+        completed = engine.complete_all(batches, report)
     else:
         completed = ((i, engines.complete(engine, inputs, number)) for i, (number, inputs) in enumerate(batches))
     for position, completions in completed:

@@ -1,6 +1,6 @@
 """HTTP client whose responses are bounded, since a server may send without end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx2
@@ -32,8 +32,14 @@ async def _bound(response: httpx2.Response) -> None:
     response.stream = _Body(response.stream)
 
 
-def client() -> openai.DefaultAsyncHttpxClient:
-    """The client; it follows no redirect, so that the server in a manifest is the one that answered."""
+def client(on_request: Callable[[httpx2.Request], Awaitable[None]]) -> openai.DefaultAsyncHttpxClient:
+    """The client; it follows no redirect, so that the server in a manifest is the one that answered.
+
+    Args:
+        on_request: called with each request before it is sent.
+    """
     return openai.DefaultAsyncHttpxClient(
-        headers={"Accept-Encoding": "identity"}, event_hooks={"response": [_bound]}, follow_redirects=False
+        headers={"Accept-Encoding": "identity"},
+        event_hooks={"request": [on_request], "response": [_bound]},
+        follow_redirects=False,
     )

@@ -55,6 +55,8 @@ _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError,
 #: Times that a malformed response is asked for.
 _ATTEMPTS = 3
 
+#: Seconds without a completion after which a wait is reported, and between two reports.
+_TICK = 1.0
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -89,6 +91,7 @@ class OpenAI:
         self._concurrency, self._timeout = concurrency, timeout
         self._limit = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
+        self._retry = 0  # of the last request that was sent
         self.server = asyncio.run(self._owner())
         self.continues = self.server in CONTINUES
         if not self.continues and (decoding.top_k or decoding.min_p):
@@ -129,10 +132,15 @@ class OpenAI:
             except _FailedError as error:
                 raise self._error([error]) from error
 
-    def complete_all(self, batches: Sequence[tuple[int, Sequence[Any]]]) -> Iterator[tuple[int, list[Completion]]]:
+    def complete_all(
+        self, batches: Sequence[tuple[int, Sequence[Any]]], on_wait: Callable[[str], None]
+    ) -> Iterator[tuple[int, list[Completion]]]:
         """Yield the position of each of *batches*, a number and one prompt, and its completion as soon as it is there.
 
         After a failure no further one is asked, and those in flight are waited for before it is raised.
+
+        Args:
+            on_wait: called again and again while there is none, with what is waited for and until when.
         """
         waiting = enumerate(batches)
         in_flight: dict[Future[Completion], int] = {}
@@ -144,7 +152,10 @@ class OpenAI:
                     in_flight[ask(prompt, number)] = position
                 if not in_flight:
                     break
-                for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
+                done = wait(in_flight, timeout=_TICK, return_when=FIRST_COMPLETED).done
+                if not done:
+                    on_wait(self._waiting())
+                for future in done:
                     position = in_flight.pop(future)
                     try:
                         completion = future.result()
@@ -168,13 +179,22 @@ class OpenAI:
             **({"cost": round(sum(costs), 6)} if costs else {}),
         }
 
+    def _waiting(self) -> str:
+        """What is waited for, and until when."""
+        if self._retry:
+            return f"{self._url} does not answer: retry {self._retry} of {RETRIES}, about a minute in all"
+        return f"waiting for {self._url}, up to --timeout {self._timeout:g} s"
+
     def _client(self, retries: int) -> Any:
         from openai import AsyncOpenAI
 
         from countdown_rl.inference import bounded
 
         settings: dict[str, Any] = {"base_url": self._url, "api_key": self._key, "timeout": self._timeout}
-        return AsyncOpenAI(**settings, max_retries=retries, http_client=bounded.client())
+        return AsyncOpenAI(**settings, max_retries=retries, http_client=bounded.client(self._count_retries))
+
+    async def _count_retries(self, request: Any) -> None:
+        self._retry = int(request.headers.get("x-stainless-retry-count", 0))
 
     @contextmanager
     def _requests(self) -> Iterator[Callable[..., Future[Completion]]]:

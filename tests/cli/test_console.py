@@ -1,6 +1,7 @@
 """The printer, where stderr is no terminal."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.table import Table
@@ -38,6 +39,7 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
     now = iter(range(100, 200))
     monkeypatch.setattr(console.people, "get_time", lambda: float(next(now)))
     monkeypatch.setattr(console, "INTERVAL", 0.0)
+    monkeypatch.setattr(console, "STALLED", 0.0)
     with console.progress("completions") as update:
         update(0, 200)
     with console.progress("completions") as update:
@@ -50,6 +52,19 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
     rate, left = re.search(r", (\d+)/s, (\d+)s left$", last).groups()
     assert int(rate) <= 50
     assert int(left) >= 1
+
+
+def test_progress_in_a_file_speaks_sooner_while_nothing_is_finished(monkeypatch, capsys):
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(console, "time", clock)
+    lines = []
+    with console.progress("completions") as update:
+        for second in range(200):
+            clock.now = float(second)
+            update(0 if second < 100 else second, 300, "retry 1 of 10" if second < 100 else "")
+            lines += [(second, line) for line in capsys.readouterr().err.splitlines()]
+    assert [second for second, _ in lines] == [8, 24, 56, 116, 176]
+    assert lines[0][1] == "completions: 0 of 300, retry 1 of 10"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -241,6 +242,11 @@ def cut(handler) -> None:
     handler.close_connection = True
 
 
+def slow(handler) -> None:
+    time.sleep(0.2)
+    send(handler, answer())
+
+
 def trickle(handler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Type", "application/json")
@@ -266,6 +272,16 @@ def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
     assert len(times) == 2
     assert times[1] - times[0] >= 0.09  # Retry-After, or the backoff of the client
     assert written(tmp_path / "eval") == written(tmp_path / "expected")
+
+
+@pytest.mark.parametrize(("fault", "detail"), [(fail(503), "retry 1 of 10"), (slow, "waiting for .* 600 s")])
+def test_a_wait_says_for_what_and_until_when(stub, tmp_path, monkeypatch, fault, detail):
+    monkeypatch.setattr(openai, "_TICK", 0.02)
+    told = []
+    stub.reply = lambda number, body, handler: answer() if number > 1 else fault(handler)
+    run(stub, tmp_path, rows=ROWS[:1], on_batch=lambda *now: told.append(now))
+    assert (told[0], told[-1]) == ((0, 1), (1, 1))
+    assert any(re.search(detail, words) for _, _, words in told[1:-1])
 
 
 @pytest.mark.parametrize(
@@ -332,7 +348,7 @@ def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
 
 
 def test_an_interrupted_evaluation_asks_only_for_what_is_missing(stub, tmp_path):
-    def interrupt(done, total):
+    def interrupt(done, *rest):
         if done == 3:
             raise KeyboardInterrupt
 
