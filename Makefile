@@ -18,7 +18,7 @@ repro: $(READY)
 	$(BIN)/dvc repro
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
 
 # Each extra alone, in an environment without the others: its smallest use. EXTRAS names some of them.
 test-extras: $(READY)

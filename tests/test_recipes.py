@@ -1,12 +1,15 @@
 """The recipes: their options exist, each is checked and run with a stand-in of its model, one with the real model."""
 
+import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import warnings
 import zipfile
+from contextlib import chdir, redirect_stderr
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from countdown_rl import artifacts
 from countdown_rl.cli import main
 from countdown_rl.data import jsonl
 from tests.support import standins
+from tests.support.command import status
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
@@ -112,7 +116,7 @@ def world(tmp_path_factory) -> Path:
     return root
 
 
-def printed(name: str, world: Path, out: Path, *words: str) -> list[list[str]]:
+def printed(name: str, world: Path, out: Path, *words: object) -> list[list[str]]:
     """The commands that the recipe *name* gives, with its stand-ins; none is run."""
     family, data = FIELD.get(name, ("", None))
     answering = out.parent / "bin" / "countdown-rl"
@@ -126,14 +130,6 @@ def printed(name: str, world: Path, out: Path, *words: str) -> list[list[str]]:
     done = subprocess.run([script, *words, out], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
-
-
-def run_here(words, monkeypatch, capsys):
-    """Run a command in this process, which saves its imports."""
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", *words])
-    with pytest.raises(SystemExit) as left:
-        main.main()
-    assert not left.value.code, capsys.readouterr().err
 
 
 def test_options_of_a_recipe_may_stand_anywhere(world, tmp_path):
@@ -156,7 +152,7 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path / "out")
     for words in commands:
         capsys.readouterr()
-        run_here(words, monkeypatch, capsys)
+        assert status(monkeypatch, *words) == 0
     checked = json.loads(capsys.readouterr().out)
     assert checked["architecture"].lower().startswith(FIELD[name][0][:5])
     assert checked["longest_prompt"] > 50
@@ -165,12 +161,13 @@ def test_a_recipe_is_checked_without_training(name, world, tmp_path, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIELD)
-def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, monkeypatch, capsys):
+def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, monkeypatch):
     out = tmp_path / "out"
     commands = printed(name, world, out, "--quick")
     monkeypatch.chdir(out)
     for words in commands:
-        run_here(words + (["--threads", "1"] if words[0] in ("eval", "train") else []), monkeypatch, capsys)
+        threads = ["--threads", "1"] if words[0] in ("eval", "train") else []
+        assert status(monkeypatch, *words, *threads) == 0
     for command, _ in calls(ROOT / "stages" / "recipes" / f"{name}.sh"):
         made = {"gen-data": "data", "train": "adapter", "eval": "eval/adapter", "merge": "merged"}
         made |= {"quantize": "quantized", "compare": "eval/comparison", "publish": "release"}
@@ -184,21 +181,22 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
     assert str(world) not in card
 
 
-def test_expert_iteration_is_checked_without_sampling(world, tmp_path, monkeypatch, capsys):
+def test_expert_iteration_is_checked_without_sampling(world, tmp_path, monkeypatch):
     commands = printed("expert-iteration", world, tmp_path / "out", "--check", "--quick")
     assert [command[0] for command in commands] == ["gen-data", "sft"]
     monkeypatch.chdir(tmp_path / "out")
     for words in commands:
-        run_here(words, monkeypatch, capsys)
+        assert status(monkeypatch, *words) == 0
     assert {path.name for path in Path().iterdir()} == {"data"}
 
 
 @pytest.mark.slow
-def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, monkeypatch, capsys):
+def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, monkeypatch):
     commands = printed("expert-iteration", world, tmp_path / "out", "--quick")
     monkeypatch.chdir(tmp_path / "out")
     for words in commands:
-        run_here(words + (["--threads", "1"] if words[0] in ("eval", "sft") else []), monkeypatch, capsys)
+        threads = ["--threads", "1"] if words[0] in ("eval", "sft") else []
+        assert status(monkeypatch, *words, *threads) == 0
     collected = artifacts.read(Path("demonstrations"), "demonstrations")
     trained = artifacts.read(Path("sft"), "adapter")
     assert trained.facts["demonstrations"] == dict.fromkeys(("read", "graded", "kept"), collected.facts["kept"])
@@ -260,15 +258,17 @@ def gguf() -> Path:
 def run(gguf, tmp_path_factory) -> Path:
     """What the recipe leaves when it is run with --quick."""
     out = tmp_path_factory.mktemp("recipe") / "out"
-    command = out.parent / "bin" / "countdown-rl"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m countdown_rl "$@"\n')
-    command.chmod(0o755)
-    environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([SMOLLM2, gguf, out, "--quick"], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr
-    assert "Traceback" not in done.stderr
+    commands = printed(SMOLLM2.stem, out.parent, out, gguf, "--quick")
+    with (
+        chdir(out),
+        redirect_stderr(io.StringIO()) as stderr,
+        warnings.catch_warnings(record=True) as caught,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for words in commands:
+            assert status(patch, *words) == 0, stderr.getvalue()
+    assert "Traceback" not in stderr.getvalue()
+    assert not [str(warning) for warning in caught]
     return out
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -287,18 +288,15 @@ def test_the_tokens_of_a_slow_batch_are_counted(place, tmp_path, monkeypatch):
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(place, unbroken, tmp_path):
-    code = (
-        "import os, signal, sys; from pathlib import Path; from countdown_rl.evaluation import evaluate;"
-        "from countdown_rl.evaluation.config import EvalOptions;"
-        "kill = lambda done, *rest: done == 8 and os.kill(os.getpid(), signal.SIGKILL);"
-        "evaluate.evaluate(EvalOptions(max_new_tokens=8, batch_size=4, threads=1), model=sys.argv[1],"
-        "data=Path(sys.argv[2]), out=Path(sys.argv[3]), on_batch=kill)"
-    )
-    words = [str(place / "model"), str(place / "puzzles.jsonl"), str(tmp_path / "eval")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    def kill(done, *rest):
+        if done == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fork = multiprocessing.get_context("fork")  # the child need not import what this process has
+    child = fork.Process(target=run, args=(place, tmp_path / "eval"), kwargs={"on_batch": kill})
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == [".eval.progress.jsonl"]
     told = []
     run(place, tmp_path / "eval", on_batch=lambda *now: told.append(now[0]))
@@ -368,25 +366,22 @@ def test_a_run_killed_three_times_at_random_moments_resumes_to_the_same_bytes(pl
     data = write(tmp_path / "rows.jsonl", rows)
     options = EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0)
     run(place, tmp_path / "whole", options, data=data)
-    code = (
-        "import sys; from pathlib import Path; from countdown_rl.evaluation import evaluate;"
-        "from countdown_rl.evaluation.config import EvalOptions;"
-        "evaluate.evaluate(EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0),"
-        "model=sys.argv[1], data=Path(sys.argv[2]), out=Path(sys.argv[3]),"
-        "on_batch=lambda done, *rest: print(done, flush=True))"
-    )
-    words = [sys.executable, "-c", code, str(place / "model"), str(data), str(tmp_path / "again" / "eval")]
+    fork = multiprocessing.get_context("fork")
     chance, kills, begun = random.Random(0), 0, set()
     while not (tmp_path / "again" / "eval").exists():
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-        begun.add(int(child.stdout.readline()))
+        reader, writer = fork.Pipe(duplex=False)
+        tell = {"data": data, "on_batch": lambda done, *rest, writer=writer: writer.send(done)}
+        child = fork.Process(target=run, args=(place, tmp_path / "again" / "eval", options), kwargs=tell)
+        child.start()
+        writer.close()
+        begun.add(reader.recv())
         if kills < 3:
             for _ in range(chance.randint(1, 2)):  # so that every run gets somewhere, however busy the machine
-                child.stdout.readline()
+                reader.recv()
             time.sleep(chance.uniform(0, 0.03))
-            child.send_signal(signal.SIGKILL)
+            child.kill()
             kills += 1
-        child.communicate()
+        child.join()
     assert kills == 3
     assert len(begun) == 4  # it went on from where it was, not from the start
     assert files(tmp_path / "again" / "eval") == files(tmp_path / "whole")

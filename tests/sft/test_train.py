@@ -188,7 +188,7 @@ def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     tiny_llama.checkpoint(tmp_path / "model", initializer_range=0.05)
     jsonl.write_rows(tmp_path / "demos.jsonl", sums(500, 3, 1, 3) + sums(7, 4, 9, 9))
     options = SftOptions(
-        tune="all", max_steps=160, batch_size=16, learning_rate=3e-3, precision="fp32", eval_every=80, eval_size=20,
+        tune="all", max_steps=100, batch_size=8, learning_rate=5e-3, precision="fp32", eval_every=50, eval_size=20,
         max_completion_length=40, save_steps=0, keep="best", threads=1,
     )  # fmt: skip
     result = run(tmp_path, tmp_path, options, data=data)
