@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import artifacts, processes
-from countdown_rl.cli import main
 from countdown_rl.cli.parameters import RunOptions
 from countdown_rl.data import jsonl
 from countdown_rl.errors import CountdownError, UsageError
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
+from tests.support.command import status
 
 ROOT = Path(__file__).parents[1]
 KINDS = {"ddp": "MULTI_GPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp": "FSDP"}
@@ -141,10 +141,7 @@ def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
 
 def refusal(monkeypatch, capsys, *words, command="train"):
     """The sentence with which a command refuses *words* as wrong usage."""
-    monkeypatch.setattr(sys, "argv", ["countdown-rl", command, *words])
-    with pytest.raises(SystemExit) as left:
-        main.main()
-    assert left.value.code == 2
+    assert status(monkeypatch, command, *words) == 2
     return capsys.readouterr().err
 
 
@@ -193,19 +190,14 @@ RUN = (
 )
 
 
+def run_into(name):
+    """The words of ``RUN``, writing into directories called *name*."""
+    return [*RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv", "--checkpoints", f"{name}/kept"]
+
+
 def run(place, name, *extra, env=()):
     """Train in *place* into directories called *name*."""
-    words = [
-        "-m",
-        "countdown_rl",
-        *RUN,
-        "--out",
-        f"{name}/adapter",
-        "--log",
-        f"{name}/log.csv",
-        "--checkpoints",
-        f"{name}/kept",
-    ]
+    words = ["-m", "countdown_rl", *run_into(name)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
     return subprocess.run(
         [sys.executable, *words, *extra], capture_output=True, text=True, cwd=place, env=environment, timeout=300
@@ -220,9 +212,9 @@ def two(place):
 
 
 @pytest.mark.slow
-def test_two_processes_write_the_files_of_one_and_print_once(place, two):
-    alone = run(place, "one", "--json")
-    assert alone.returncode == 0, alone.stderr
+def test_two_processes_write_the_files_of_one_and_print_once(place, two, monkeypatch):
+    monkeypatch.chdir(place)
+    assert status(monkeypatch, *run_into("one")) == 0
 
     def files(name):
         return sorted(str(path.relative_to(place / name)) for path in (place / name).rglob("*") if path.is_file())
@@ -281,9 +273,8 @@ def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
     environment |= {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
     environment |= {"CONFIG": str(recipes / "machines.yaml"), "OMP_NUM_THREADS": "1"}
-    paths = ("--out", "apart/adapter", "--log", "apart/log.csv", "--checkpoints", "apart/kept", "--json")
     done = subprocess.run(
-        [recipes / "machines.sbatch", *RUN, *paths],
+        [recipes / "machines.sbatch", *run_into("apart"), "--json"],
         capture_output=True,
         text=True,
         cwd=place,
