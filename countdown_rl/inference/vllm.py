@@ -1,9 +1,11 @@
 """The vLLM engine, through its offline ``LLM.generate`` (0.30)."""
 
+import atexit
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import cache
 from typing import Any
 
 from countdown_rl.errors import ModelError, first_line
@@ -55,6 +57,9 @@ class Vllm:
             options = lora_options(adapter_config(local_path(self._ref)).get("r", 8))
         path = local_path(self._ref.base or self._ref)
         model_files.check_files(path)
+        if load.device_name("auto") == "cpu":
+            # There its engine would start a worker process, which outlives both where a signal ends them.
+            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         try:
             with output_to_stderr():
                 from vllm import LLM
@@ -114,12 +119,19 @@ def lora_options(rank: int) -> dict[str, Any]:
     return {"enable_lora": True, "max_lora_rank": min((r for r in LORA_RANKS if r >= rank), default=rank)}
 
 
+@cache
+def _end_silently() -> None:
+    """Discard what is written to stderr at the very end: triton reports 30 lines of what it did not free."""
+    atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
+
+
 @contextmanager
 def output_to_stderr() -> Iterator[None]:
     """Redirect to stderr what this process and those that it starts write to stdout, and log errors only.
 
     vLLM and its worker processes log to stdout, which is for data.
     """
+    _end_silently()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     sys.stdout.flush()

@@ -1,0 +1,85 @@
+"""Runs with a real vLLM engine on the CPU, for ``make test-vllm``."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from countdown_rl.models import load, reference
+from countdown_rl.sft.tuning import Result
+from countdown_rl.training import prepare, trl_internals
+from countdown_rl.training import train as training
+from countdown_rl.training.config import TrainOptions
+
+MARKS = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
+ROOT = Path(__file__).parents[2]
+
+
+def start(place: Path, *words: Any, **options: Any) -> subprocess.Popen[str]:
+    """Start ``countdown-rl`` with *words* in the directory *place*, as the leader of a session of processes."""
+    command = [sys.executable, "-m", "countdown_rl", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=place, env=environment, text=True, start_new_session=True, **options)
+
+
+def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, Any]:
+    """Train *model* in this process until three steps with a high learning rate have changed it; also its engine."""
+    settings: dict[str, Any] = {
+        "max_steps": 3,
+        "prompts": 2,
+        "num_generations": 4,
+        "micro_batch": 4,
+        "max_prompt_length": 1000,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "precision": "fp32",
+        "reward": ("benchmarks.gpu:varied=1",),
+        "eval_every": 3,  # which sends the engine the weights of the last step
+        "eval_size": 4,
+        "threads": 1,
+    }
+    engines = []
+
+    class Kept(trl_internals.PolicyEngine):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            engines.append(self)
+
+    run = prepare.TrainRun(model=model, data=place / "data", out=out / "adapter", checkpoints=out / "checkpoints")
+    # A later engine uses the process group of the first, and a later run has no launcher.
+    with (
+        patch.object(Accelerator, "end_training"),
+        patch.dict(os.environ),
+        patch.object(trl_internals, "PolicyEngine", Kept),
+    ):
+        result = training.train(prepare.prepare(run, TrainOptions(**settings | options)))
+    return result, engines[0]
+
+
+def distance(engine: Any, model: str | Path, precision: str = "fp32") -> float:
+    """Mean distance in nats of *engine*'s log-probabilities from those of *model*, of tokens in the nucleus of both."""
+    loaded = load.load_model(reference.resolve(str(model)), precision=precision).model
+    prompt = engine.processing_class("12 3 5")["input_ids"]
+    engine.temperature = 1.0
+    _, drawn, logps, _ = engine.generate(prompts=[prompt] * 8, images=None, num_generations=8)
+    of_engine = torch.tensor([token[0] for row in logps for token in row])
+    of_model = torch.cat([_log_probabilities(loaded, prompt, completion, engine.top_p) for completion in drawn])
+    distances = (of_engine - of_model).abs()
+    return distances[distances.isfinite()].mean().item()
+
+
+def _log_probabilities(model: Any, prompt: list[int], completion: list[int], top_p: float) -> torch.Tensor:
+    """Of each token of *completion* its log-probability in *model* within the nucleus; -inf outside of it."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
+    values, order = logits.log_softmax(-1).sort(-1, descending=True)
+    outside = values.exp().cumsum(-1) - values.exp() >= top_p
+    kept = values.masked_fill(outside, -torch.inf).log_softmax(-1)
+    return kept[order == torch.tensor(completion)[:, None]]
