@@ -293,10 +293,14 @@ def left_joins(joins, left):
     return joins & (0b11100 if kind == SUM else 0b00011 if kind == PRODUCT else 0b11111)
 
 
-def build(mask, lowest, size, repeats, goal, classes):
-    """Append the classes of a proper subset to the tables, which hold *size*; returns how many they hold then."""
+def join_parts(mask, lowest, size, matched, length, goal, classes, matches, repeats, final):
+    """Make the classes of a subset of two numbers or more: every way to split it, with every join.
+
+    Those of a proper subset are appended to the tables. Those of the whole set (*final*) are not stored: the ones that
+    reach a target are recorded. Returns the classes in the tables, and the matches so far.
+    """
     tops, bottoms, tags, firsts, seconds, starts, ends = classes
-    whole, joins = goal.whole, goal.joins
+    low, high, _, whole, joins = goal
     others = mask ^ (1 << lowest)
     part = others
     while part:
@@ -309,38 +313,7 @@ def build(mask, lowest, size, repeats, goal, classes):
             for right in range(starts[part], ends[part]):
                 c, d, right_tag = tops[right], bottoms[right], tags[right]
                 ad, cb, bd, ac = a * d, c * b, b * d, a * c
-                for join in range(5):
-                    if not allowed >> join & 1:
-                        continue
-                    p, q = value(join, ad, cb, bd, ac)
-                    tag = classify(join, left_tag, right_tag, p, q)
-                    if tag < 0 or (whole and not tag & PARTS):
-                        continue
-                    tops[size], bottoms[size], tags[size] = p, q, tag | left << LEFT | right << RIGHT
-                    if repeats:
-                        right_part = right_tag, firsts[right], seconds[right]
-                        firsts[size], seconds[size] = hashes(join, join == TAKE and ad < cb, left_part, right_part)
-                    size += 1
-        part = (part - 1) & others
-    return size
-
-
-def match_all(mask, lowest, matched, length, repeats, goal, classes, matches):
-    """Record the classes of the whole set that reach a target, without storing them; returns the matches so far."""
-    tops, bottoms, tags, firsts, seconds, starts, ends = classes
-    low, high, _, whole, joins = goal
-    others = mask ^ (1 << lowest)
-    part = others
-    while part:
-        block = mask ^ part
-        for left in range(starts[block], ends[block]):
-            left_tag, a, b = tags[left], tops[left], bottoms[left]
-            left_part = left_tag, firsts[left], seconds[left]
-            allowed = left_joins(joins, left_tag)
-            for right in range(starts[part], ends[part]):
-                c, d = tops[right], bottoms[right]
-                ad, cb, bd, ac = a * d, c * b, b * d, a * c
-                if not (
+                if final and not (
                     # Most pairs miss the targets with every join, and end here.
                     (low * bd <= ad + cb) & ((ad + cb <= high * bd) | (abs(ad - cb) <= high * bd))
                     | (low * bd <= ac) & (ac <= high * bd)
@@ -352,21 +325,25 @@ def match_all(mask, lowest, matched, length, repeats, goal, classes, matches):
                     if not allowed >> join & 1:
                         continue
                     p, q = value(join, ad, cb, bd, ac)
-                    if p < low * q or p > high * q:
+                    if final and (p < low * q or p > high * q):
                         continue
-                    tag = classify(join, left_tag, tags[right], p, q)
+                    tag = classify(join, left_tag, right_tag, p, q)
                     if tag < 0 or (whole and not tag & PARTS):
                         continue
                     tag |= left << LEFT | right << RIGHT
                     first, second = 0, 0
                     if repeats:
-                        right_part = tags[right], firsts[right], seconds[right]
+                        right_part = right_tag, firsts[right], seconds[right]
                         first, second = hashes(join, join == TAKE and ad < cb, left_part, right_part)
-                    if reaches(p, q, tag, low, high, whole):
+                    if not final:
+                        tops[size], bottoms[size], tags[size] = p, q, tag
+                        firsts[size], seconds[size] = first, second
+                        size += 1
+                    elif reaches(p, q, tag, low, high, whole):
                         key = term_hash((tag, first, second), 0) if repeats else -1
                         matched = record(p // q - low, tag, key, length, matched, matches)
         part = (part - 1) & others
-    return matched
+    return size, matched
 
 
 def search(nums, goal, classes, matches):
@@ -387,10 +364,9 @@ def search(nums, goal, classes, matches):
             tags[size] = lowest << RIGHT | LEAF << KIND | PARTS | WHOLE | ADDSUB
             firsts[size], seconds[size] = nums[lowest], 0
             size += 1
-        elif mask < full:
-            size = build(mask, lowest, size, repeats, goal, classes)
         else:
-            matched = match_all(mask, lowest, matched, length, repeats, goal, classes, matches)
+            final = mask == full
+            size, matched = join_parts(mask, lowest, size, matched, length, goal, classes, matches, repeats, final)
         ends[mask] = size
         if mask == full or not goal.every:
             for i in range(starts[mask], size):
