@@ -42,12 +42,12 @@ def test_in_two_processes_each_engine_follows_the_policy(place):
 
 def test_a_killed_run_continues_to_the_bytes_of_one_that_was_not(place):
     options = ("--max-steps", 6, "--save-steps", 2)
-    facts(train(place, "whole", *options))
-    killed = train(place, "killed", *options)
+    whole, killed = train(place, "whole", *options), train(place, "killed", *options)
     while killed.poll() is None and not list(place.glob("killed/adapter-run/checkpoints/checkpoint-*/complete")):
         time.sleep(0.02)
     killed.kill()
     assert killed.wait() == -signal.SIGKILL
+    facts(whole)
     assert facts(train(place, "killed", *options))["resumed"] in (2, 4)
     files = [place / name / "adapter/adapter_model.safetensors" for name in ("whole", "killed")]
     assert len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1
