@@ -1,5 +1,6 @@
 """``countdown-rl ask``: a model's answer to one puzzle, streamed."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -54,7 +55,7 @@ def ask(
     except InputError as error:
         raise UsageError(str(error)) from None
     loaded: load.Loaded | OpenAI
-    with console.status(f"loading {model}"):
+    with console.status(f"loading {model}" if ref else f"waiting for {options.base_url}"):
         if ref is None:
             if revision is not None:
                 raise UsageError("--engine openai takes no --revision; leave it out.")
@@ -71,10 +72,13 @@ def ask(
 
     def write(text: str) -> None:
         nonlocal opening
+        waiting.close()
         console.stream(opening + text)
         opening = ""
 
-    completion = asking.ask(loaded, row, options, None if as_json else write)
+    with ExitStack() as waiting:
+        waiting.enter_context(console.status(f"waiting for {options.base_url if ref is None else source}"))
+        completion = asking.ask(loaded, row, options, None if as_json else write)
     sample = dict(row) | completion.sample(row.grade(completion.text))
     solved = solver.solve(row.puzzle)
     about = {"model": {"source": source, "kind": kind}, "solver": asdict(solved)}

@@ -6,9 +6,10 @@ No text is read as markup, and control characters in it (see :func:`printable`) 
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -102,9 +103,20 @@ def failure(sentence: str) -> None:
     people.print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
 
 
-def status(text: str) -> AbstractContextManager[object]:
-    """Show *text* on a terminal while a step of unknown length runs."""
-    return people.status(Text(text, "dim")) if people.is_interactive else nullcontext()
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Show *text* while a step of unknown length runs; where stderr is no terminal, print it once after 8 seconds."""
+    if people.is_interactive:
+        with people.status(Text(text, "dim")):
+            yield
+        return
+    timer = threading.Timer(STALLED, note, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
