@@ -139,13 +139,14 @@ def cpu_threads() -> int:
     return max(1, usable // max(1, int(processes) if processes.isdecimal() else 1))
 
 
-def wait_without_spinning() -> None:
-    """Let the threads of OpenMP sleep where they wait, unless the environment says otherwise; call before torch loads.
+def spin_briefly() -> None:
+    """Let the threads of OpenMP soon sleep where they wait, unless the environment says otherwise; before torch loads.
 
-    By default a waiting thread keeps its core busy, which slows down another process on that core.
+    By default a waiting thread keeps its core busy, which slows down another process on that core. One that sleeps at
+    once is woken late. ``benchmarks.neighbour`` measures both.
     """
-    if "GOMP_SPINCOUNT" not in os.environ:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # libgomp's is 300,000
 
 
 def keep_freed_memory() -> None:

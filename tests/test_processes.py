@@ -100,14 +100,15 @@ def test_an_invalid_division_is_refused_before_any_process_starts(monkeypatch, c
     assert words_in_error in refusal(monkeypatch, capsys, *words)
 
 
-def test_threads_sleep_where_they_wait_unless_the_environment_says_otherwise(monkeypatch):
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+def test_threads_soon_sleep_where_they_wait_unless_the_environment_says_otherwise(monkeypatch):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1")  # to be restored
+    monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    processes.wait_without_spinning()
+    processes.spin_briefly()
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
     monkeypatch.delenv("OMP_WAIT_POLICY")
-    processes.wait_without_spinning()
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    processes.spin_briefly()
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ["GOMP_SPINCOUNT"]) == ("PASSIVE", "1000")
 
 
 def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):

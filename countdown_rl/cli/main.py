@@ -114,7 +114,7 @@ def main(run: Callable[[], Any] = app) -> None:
     if sys.stdout is None:
         _exit("stdout is closed; redirect it to a file, or to /dev/null.", 1)
     processes.arguments = sys.argv[1:]
-    processes.wait_without_spinning()
+    processes.spin_briefly()
     # The modules that are imported stay: looking through them for garbage as often as Python does, and once more at the
     # end, takes an eighth of the seconds of a short command.
     gc.set_threshold(10_000, 20, 50)
