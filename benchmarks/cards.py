@@ -21,6 +21,7 @@ RECIPES = {
 #: Share of a card's operations and of its bandwidth that is reached, seconds a layer and token of ``generate``, which
 #: Python takes whatever the batch, and tokens of a prompt.
 REACHED, BANDWIDTH, LAYER_SECONDS, PROMPT = 0.4, 0.6, 0.002, 150
+#: Optional packages that a plan finds.
 INSTALLED = ("vllm",)
 
 

@@ -275,7 +275,9 @@ def _lock(directory: Path) -> Iterator[None]:
     except OSError as error:
         if not isinstance(error, Timeout) or not file.exists():  # no file can be made under /proc, for example
             raise _refused(file.parent) from error
-        raise ArtifactError(f"{directory} is being written by another process; wait, or give another one.") from error
+        raise ArtifactError(
+            f"{directory} is being written by another process; wait for it, or give another directory."
+        ) from error
     try:
         yield
     finally:
@@ -376,9 +378,12 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     if manifest.kind not in kinds:
         wanted = " or ".join(map(_with_article, kinds))
         raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
-    for inner in manifest.inputs.values():
+    for key, inner in manifest.inputs.items():
         if isinstance(inner, Mapping) and (name := altered(inner)) is not None:
-            raise ArtifactError(f"the manifest of {name} in {file} was changed; make it, and all made from it, again.")
+            raise ArtifactError(
+                f"the manifest of {name}, in the chain of {key} in {file}, was changed after it was written; make "
+                f"{name} and everything made from it again."
+            )
     for name, entry in manifest.files.items():
         target = path / name
         if not target.is_file():

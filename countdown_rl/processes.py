@@ -140,10 +140,10 @@ def cpu_threads() -> int:
 
 
 def spin_briefly() -> None:
-    """Let the threads of OpenMP soon sleep where they wait, unless the environment says otherwise; before torch loads.
+    """Shorten the time that OpenMP's waiting threads spin, unless the environment sets it; call before torch loads.
 
-    By default a waiting thread keeps its core busy, which slows down another process on that core. One that sleeps at
-    once is woken late. ``benchmarks.neighbour`` measures both.
+    A spinning thread keeps its core busy, which slows down another process on that core, and by default it spins long.
+    One that sleeps at once is woken late. ``benchmarks.neighbour`` measures both.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # libgomp's is 300,000
@@ -170,7 +170,10 @@ def launch_configuration(name: str) -> Path:
     if not path.is_file():
         raise UsageError(f"--launch {name} is neither a file nor one of {', '.join(LAUNCHES)}.")
     if "distributed_type: DEEPSPEED" in path.read_text() and find_spec("deepspeed") is None:
-        raise CountdownError(f"--launch {name} needs `pip install 'countdown-rl[deepspeed]'`; or use --launch fsdp.")
+        raise CountdownError(
+            f"--launch {name} needs DeepSpeed, which is not installed; `pip install 'countdown-rl[deepspeed]'`, "
+            "or use --launch fsdp."
+        )
     return path
 
 

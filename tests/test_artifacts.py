@@ -107,7 +107,7 @@ def test_hidden_files_may_lie_in_an_artifact():
 def test_a_chain_that_was_changed_afterwards_is_not_read():
     entry = make(Path("data")).as_input()
     entry["manifest"]["options"] = {"n": 2}
-    with pytest.raises(ArtifactError, match=r"the manifest of data in .* was changed"):
+    with pytest.raises(ArtifactError, match="changed after it was written"):
         make(Path("copy"), inputs={"data": entry})  # which reads it back
 
 

@@ -54,11 +54,10 @@ def grade(
             lines = stack.enter_context(Path(source).open("rb"))
         if out is not None and out.is_file() and os.path.samestat(os.fstat(lines.fileno()), out.stat()):
             raise UsageError("--out is the input file; give another one.")
-        stream: TextIO = sys.stdout
-        if out is not None or as_json:
-            file = out or Path(os.devnull)
-            stream = stack.enter_context(file.open("w", encoding="utf-8", newline="\n"))
-        writer = jsonl.writer(stream)
+        stream: TextIO | None = None if as_json else sys.stdout
+        if out is not None:
+            stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
+        writer = None if stream is None else jsonl.writer(stream)
         for place, line in jsonl.numbered(lines, "standard input" if source == "-" else source):
             try:
                 row = jsonl.parse(line, place)
@@ -68,13 +67,15 @@ def grade(
                 if on_error == "stop":
                     raise
                 counts["errors"] += 1
-                writer.write({"error": str(error)})
+                if writer is not None:
+                    writer.write({"error": str(error)})
                 continue
             counts["n"] += 1
             graded = row.grade(row["completion"])
             counts.update({name: getattr(graded, name) for name in ("format", "strict_format", "correct")})
             reasons[graded.reason] += 1
-            writer.write({**({"id": row["id"]} if "id" in row else {}), **asdict(graded)})
+            if writer is not None:
+                writer.write({**({"id": row["id"]} if "id" in row else {}), **asdict(graded)})
     del reasons[""]
     summary = {name: counts[name] for name in ("n", "correct", "format", "strict_format")}
     summary |= {"errors": counts["errors"]} if on_error == "mark" else {}

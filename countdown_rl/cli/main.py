@@ -115,8 +115,8 @@ def main(run: Callable[[], Any] = app) -> None:
         _exit("stdout is closed; redirect it to a file, or to /dev/null.", 1)
     processes.arguments = sys.argv[1:]
     processes.spin_briefly()
-    # The modules that are imported stay: looking through them for garbage as often as Python does, and once more at the
-    # end, takes an eighth of the seconds of a short command.
+    # Imports make many objects that stay. Collecting garbage as often as by default, and once more at the exit, takes
+    # an eighth of the time of a short command.
     gc.set_threshold(10_000, 20, 50)
     atexit.register(gc.disable)
     _write_in_any_encoding()

@@ -73,7 +73,8 @@ def from_file(path: Path) -> Iterator[Published]:
         raise InputError(f"{path} does not exist or is no file.")
     if not suffixes or suffixes[-1] not in _FORMATS or (compression and suffixes[-1] == ".parquet"):
         raise InputError(
-            f"{path}: give a .jsonl, .json or .csv file, also {' '.join(_COMPRESSIONS)}, or a .parquet file."
+            f"{path}: give a .jsonl, .json or .csv file, plain or compressed ({' '.join(_COMPRESSIONS)}), "
+            "or a .parquet file."
         )
     if not path.stat().st_size:
         raise InputError(f"{path} is empty.")

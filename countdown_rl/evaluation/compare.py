@@ -147,7 +147,9 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
         compared = next((group for group in groups if name in group), [])
         # Rows need no id; the first n rows of the same file are the same puzzles.
         if any(first.metrics[key] != result.metrics[key] for key in ("n", "data")):
-            raise InputError(f"{name} and {models[0]} are of different data; give both the same --data and --limit.")
+            raise InputError(
+                f"{name} and {models[0]} were scored on different data; give both the same --data and --limit."
+            )
         unlike = result.metrics["decoding"]["samples"] not in counts if name not in models else len(compared) == 1
         if unlike and name != models[0]:
             raise InputError(f"{name} and {models[0]} were decoded differently; evaluate both with the same options.")

@@ -197,7 +197,9 @@ def _ggml() -> ctypes.CDLL:
     try:
         import libggml
     except ImportError as error:
-        raise ModelError("q4_k_m needs ggml: `pip install 'countdown-rl[llama-cpp]'`; or give q8_0 or q4_0.") from error
+        raise ModelError(
+            "q4_k_m needs the ggml library: `pip install 'countdown-rl[llama-cpp]'`, or give --gguf-type q8_0 or q4_0."
+        ) from error
     package = Path(libggml.__file__).parent
     library = ctypes.CDLL(str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib")))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t

@@ -34,7 +34,9 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model = backend["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
-        raise ModelError("only byte-level BPE is written as GGUF here; use llama.cpp's convert_hf_to_gguf.py.")
+        raise ModelError(
+            "only byte-level BPE tokenizers are written as GGUF here; use llama.cpp's convert_hf_to_gguf.py."
+        )
     tokens = [f"[PAD{index}]" for index in range(size)]
     types = [gguf.TokenType.UNUSED] * size
     for token, index in model["vocab"].items():

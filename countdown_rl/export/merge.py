@@ -44,7 +44,9 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
         ModelError: the adapter cannot be merged, or the merged model differs from the adapter over that base.
     """
     if ref.base is None:
-        raise ModelError(f"{ref.source} is not an adapter; give --adapter the directory of `countdown-rl train`.")
+        raise ModelError(
+            f"{ref.source} is not an adapter; give --adapter the directory that `countdown-rl train` made."
+        )
     artifacts.check_writable(out, "merged")
     trained_over = ref.trained_precision or "unknown"
     if options.base == "dequantized" and trained_over != "nf4":
@@ -81,7 +83,9 @@ def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
             f"{ref.source} is quantized with {method}, which cannot be merged into; train over the unquantized weights."
         )
     if options.base == "original":
-        raise UsageError(f"{ref.source} is 4-bit and has no original weights; merge with --base dequantized.")
+        raise UsageError(
+            f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized."
+        )
 
 
 def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> bool:

@@ -153,7 +153,10 @@ def _log(options: PublishOptions, weights: Weights, chain: list[ProvenanceEntry]
 
 def _check(release: Release, options: PublishOptions) -> None:
     if options.with_demo and release.weights.format is not formats.GGUF:
-        raise UsageError("--with-demo needs GGUF weights; give --model what `quantize --format gguf` wrote.")
+        raise UsageError(
+            "--with-demo needs GGUF weights: run `countdown-rl quantize --format gguf` and give its directory to "
+            "--model."
+        )
     if release.weights.format is formats.ADAPTER and release.base_model is None:
         raise UsageError(
             f"an adapter needs its base to load, and {artifacts.origin(release.chain).name} is not on the Hub; merge "
@@ -161,7 +164,9 @@ def _check(release: Release, options: PublishOptions) -> None:
         )
     evaluation = release.evaluation
     if evaluation and evaluation.metrics["data"]["digest"] in training_data(release.chain):
-        raise ArtifactError(f"{evaluation.path} is on puzzles used in training; run `countdown-rl eval` on others.")
+        raise ArtifactError(
+            f"{evaluation.path} is on puzzles that were used in training; run `countdown-rl eval` on the test split."
+        )
 
 
 def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry]) -> str:

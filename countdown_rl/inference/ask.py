@@ -58,7 +58,9 @@ def ask(
         if (context := ModelShape.of(loaded.model.config).context_length) is not None:
             limit = min(limit, context - len(ids))
         if limit <= 0:
-            raise ModelError(f"the model reads {context} tokens, and the prompt has {len(ids)}; give it a shorter one.")
+            raise ModelError(
+                f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
+            )
         generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
         generator.on_step = lambda tokens: stream.add(tokens[-1])
         (completion,) = generator.complete([ids])

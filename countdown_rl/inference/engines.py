@@ -104,9 +104,7 @@ def load_engine(
     if name == "vllm":
         from countdown_rl.inference.vllm import Vllm
 
-        return Vllm(
-            ref, decoding, precision=precision, tensor_parallel=tensor_parallel, trust_remote_code=ref.trust_remote_code
-        )
+        return Vllm(ref, decoding, precision=precision, tensor_parallel=tensor_parallel)
     return generate.Generator(load_model(ref, precision=precision, device=device), decoding)
 
 

@@ -119,5 +119,7 @@ def _resolve_device(name: str) -> str:
 
     gpus = [device["name"].lower() for device in xllamacpp.get_device_info() if "GPU" in device["type"].name]
     if name in ("cuda", "mps") and not gpus:
-        raise ModelError(f"this build of llama.cpp has no GPU; leave --device {name} out, or install another wheel.")
+        raise ModelError(
+            f"this build of llama.cpp has no GPU; leave --device {name} out, or install xllamacpp's wheel for it."
+        )
     return gpus[0] if gpus and name != "cpu" else "cpu"

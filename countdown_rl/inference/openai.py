@@ -85,7 +85,10 @@ class OpenAI:
     ) -> None:
         host = _host(base_url)
         if host is None:
-            raise UsageError("--base-url should be like http://127.0.0.1:8000/v1; the key goes into OPENAI_API_KEY.")
+            raise UsageError(
+                "--base-url should be like http://127.0.0.1:8000/v1, without a password; the key of a server is read "
+                "from OPENAI_API_KEY."
+            )
         engines.check_installed(self.name)
         self._url, self._model, self._decoding = base_url, model, decoding
         self._concurrency, self._timeout = concurrency, timeout

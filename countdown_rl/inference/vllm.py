@@ -39,12 +39,10 @@ class Vllm:
         *,
         precision: str = "auto",
         tensor_parallel: int = 1,
-        trust_remote_code: bool = False,
     ) -> None:
         from countdown_rl.inference.stop import Stop
 
-        self._ref, self._decoding = ref, decoding
-        self._tensor_parallel, self._trust_remote_code = tensor_parallel, trust_remote_code
+        self._ref, self._decoding, self._tensor_parallel = ref, decoding, tensor_parallel
         self._llm: Any = None
         self._lora_request: Any = None
         self.precision = load.trained_precision(ref, precision)
@@ -72,7 +70,7 @@ class Vllm:
                     seed=self._decoding.seed % 2**32,
                     enable_prefix_caching=True,
                     tensor_parallel_size=self._tensor_parallel,
-                    trust_remote_code=self._trust_remote_code,
+                    trust_remote_code=self._ref.trust_remote_code,
                     **options,
                 )
         except (ValueError, RuntimeError) as error:  # a longer context than the model's, or an unknown architecture

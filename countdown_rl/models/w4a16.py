@@ -20,7 +20,9 @@ def group_size(widths: Collection[int]) -> int:
     """The largest group size that divides all of these row *widths*, ignoring widths that none divides."""
     widths = [width for width in widths if width % GROUP_SIZES[-1] == 0]
     if not widths:
-        raise ModelError(f"no layer has rows of a multiple of {GROUP_SIZES[-1]} weights; give --format nf4.")
+        raise ModelError(
+            f"no layer has rows of a multiple of {GROUP_SIZES[-1]} weights, as W4A16 requires; give --format nf4."
+        )
     return next(size for size in GROUP_SIZES if all(width % size == 0 for width in widths))
 
 

@@ -39,7 +39,9 @@ class Checkpoints:
         artifacts.check_writable(out, kind)  # later: the lock of *checkpoints* would be a file in *out*
         for option, path in (("--checkpoints", self.directory), ("--log", log)):
             if path is not None and path.resolve().is_relative_to(out.resolve()):
-                raise UsageError(f"{option} {path} lies in --out {out}, which the run replaces; give another path.")
+                raise UsageError(
+                    f"{option} {path} lies in --out {out}, which the run replaces; give a path outside of it."
+                )
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(
                 f"{others[0]} was not written by countdown-rl; give --checkpoints another directory, or remove it "

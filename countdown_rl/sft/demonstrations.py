@@ -109,7 +109,9 @@ def _sources(
         yield from _parsed(source, rows)
     if options.demonstrator:
         if data is None:
-            raise UsageError(f"--demonstrator {options.demonstrator} answers the puzzles of --data; give that too.")
+            raise UsageError(
+                f"--demonstrator {options.demonstrator} answers the training puzzles of --data; give that too."
+            )
         yield from _by_baseline(options, data)
 
 
@@ -149,7 +151,10 @@ def parse(fields: Mapping[str, Any], place: str) -> Demonstration:
     if isinstance(prompt, list | tuple):
         prompt = _messages(prompt, place)
     if not isinstance(completion, str) or not completion or not prompt or not isinstance(prompt, str | list):
-        raise InputError(f"{place}: give `prompt` and `completion`, or `messages`, or a task's row and `completion`.")
+        raise InputError(
+            f"{place}: a demonstration has `prompt` and `completion`, or `messages`, or the fields of a task's row and "
+            "`completion`."
+        )
     return Demonstration(place, prompt, completion, row)
 
 

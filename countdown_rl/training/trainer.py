@@ -142,7 +142,10 @@ class Trainer(RoundTrainer):
         )
         totals = advantages.total(gather(values.T.contiguous()), self.reward_weights)  # (B of all processes,)
         if totals.isnan().all():
-            raise UsageError("No reward function returned a number in this step; return one, or add another --reward.")
+            raise UsageError(
+                "No reward function returned a number for any completion of a step; return one where it applies, or "
+                "add another --reward."
+            )
         equal = advantages.equal(totals, self.num_generations)
         self.figures["equal_groups"] = equal.float().mean().item()
         self.figures["truncated"] = 1.0 - gather(self.rollouts.ended.float()).mean().item()

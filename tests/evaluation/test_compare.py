@@ -156,8 +156,8 @@ def test_rows_need_no_id(tmp_path):
 @pytest.mark.parametrize(
     ("marks", "changes", "says"),
     [
-        (BASE, {"data": DATA | {"digest": "e" * 64}}, "other and base are of different data"),
-        (BASE[:-1], {}, "other and base are of different data"),
+        (BASE, {"data": DATA | {"digest": "e" * 64}}, "other and base were scored on different data"),
+        (BASE[:-1], {}, "other and base were scored on different data"),
         (BASE, {"decoding": GREEDY | {"max_new_tokens": 128}}, "other and base were decoded differently"),
         (BASE, {"decoding": GREEDY | {"greedy": False, "temperature": 1.0}}, "other and base were decoded differently"),
     ],

@@ -360,7 +360,7 @@ def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
 
     assert "This log is not of the run that made z," in page_of(entry)
     entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
-    with pytest.raises(ArtifactError, match=r"the manifest of artifacts/adapter in .* was changed"):
+    with pytest.raises(ArtifactError, match=r"the manifest of artifacts/adapter, in the chain of model .* was changed"):
         page_of(entry)
 
 
