@@ -19,13 +19,10 @@ from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.training.config import TrainOptions
 from tests.support import tiny_llama
 from tests.support.command import status
+from tests.support.fsdp_on_cpu import launched, path_of, run_two
 
 ROOT = Path(__file__).parents[1]
 KINDS = {"ddp": "MULTI_GPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp": "FSDP"}
-
-
-def path_of(launch):
-    return ROOT / "countdown_rl" / "assets" / "launch" / f"{launch}.yaml"
 
 
 @pytest.mark.parametrize("launch", processes.LAUNCHES)
@@ -38,21 +35,10 @@ def test_accelerate_reads_every_launch_configuration(launch):
     assert config.num_machines == 1
 
 
-def environment_of(launch):
-    """Return the environment that accelerate's launcher gives each process."""
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils.launch import prepare_multi_gpu_env
-
-    words = ["--config_file", str(path_of(launch)), "--num_processes", "2", "-m", "countdown_rl", "train"]
-    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
-    return arguments, prepare_multi_gpu_env
-
-
 def test_the_fsdp_configuration_configures_the_plugin_of_accelerate(monkeypatch):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
-    arguments, prepare = environment_of("fsdp")
-    for name, value in prepare(arguments).items():
+    for name, value in launched("fsdp")[1].items():
         monkeypatch.setenv(name, value)
     plugin = FullyShardedDataParallelPlugin()
     assert plugin.fsdp_version == 2
@@ -62,7 +48,7 @@ def test_the_fsdp_configuration_configures_the_plugin_of_accelerate(monkeypatch)
 
 @pytest.mark.parametrize(("launch", "stage"), [("zero2", 2), ("zero3", 3)])
 def test_the_deepspeed_configurations_set_their_stage(launch, stage):
-    arguments, _ = environment_of(launch)
+    arguments, _ = launched(launch)
     assert arguments.use_deepspeed
     assert arguments.zero_stage == stage
     assert arguments.mixed_precision == "no"  # train sets it; DeepSpeed refuses two values
@@ -292,30 +278,9 @@ def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_
 
 @pytest.mark.slow
 def test_two_processes_train_all_weights_under_fsdp(place):
-    arguments, prepare = environment_of("fsdp")
-    launched = {name: value for name, value in prepare(arguments).items() if name.startswith(("ACCELERATE", "FSDP"))}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    places = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environment = os.environ | launched | places | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     options = ("--tune", "all", "--precision", "fp32", "--eval-every", "2", "--eval-size", "3", "--keep", "best")
     paths = ("--data", "data", "--out", "fsdp/model", "--log", "fsdp/log.csv", "--checkpoints", "fsdp/kept", "--json")
-    words = [sys.executable, "-m", "tests.support.fsdp_on_cpu", *RUN, *options, *paths]
-    both = [
-        subprocess.Popen(
-            words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=place,
-            env=environment | {"RANK": rank, "LOCAL_RANK": rank},
-        )
-        for rank in "01"
-    ]
-    (out, err), (other, _) = (process.communicate(timeout=300) for process in both)
-    assert [process.returncode for process in both] == [0, 0], err
-    assert other == ""
+    out, err = run_two(place, *RUN, *options, *paths)
     facts = json.loads(out)
     assert facts["trainable_parameters"] == facts["total_parameters"] == tiny_llama.model().num_parameters()
     assert facts["kept_step"] == 0  # of evaluations that are all 0, the first

@@ -228,11 +228,12 @@ def run(trainer: Any, prepared: Any, journal: Journal, *, longest: str) -> None:
 
 
 def gathered(trainer: Any) -> dict[str, Any] | None:
-    """The weights by name where each process holds a part of them, else None. Call it in all processes."""
+    """The weights by name, in the first process, where each holds a part of them, else None. Call it in all of them."""
     zero = getattr(trainer.accelerator.state.deepspeed_plugin, "zero_stage", 0)
     if not (trainer.is_fsdp_enabled or zero == 3):
         return None
-    return dict(trainer.accelerator.get_state_dict(trainer.model_wrapped))
+    state: dict[str, Any] | None = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    return state
 
 
 def save_weights(

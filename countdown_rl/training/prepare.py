@@ -101,7 +101,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     light = reference.without_weights(ref)
     check_model(light, options, sharded=run.sharded)
     trackers.check_trackers(options.report_to)
-    rollouts.check_engine(options, light, sharded=run.sharded)
+    rollouts.check_engine(options, light)
     inputs = {"model": ref.as_input(), "data": data_input}
     store = tuning.checkpoints(run, options, inputs)
     resume = None if run.restart else store.to_resume()
@@ -160,7 +160,7 @@ def plan(
         sequences=completions // run.processes,
         reference=bool(options.beta),
     )
-    return rollouts.plan(options, loaded, grpo_config, planned, processes=run.processes, sharded=run.sharded)
+    return rollouts.plan(options, loaded, grpo_config, planned, processes=run.processes)
 
 
 def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:

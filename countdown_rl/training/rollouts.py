@@ -140,14 +140,12 @@ class Rollouts:
         return completion_ids, kept
 
 
-def check_engine(options: TrainOptions, ref: reference.ModelRef, *, sharded: bool) -> None:
+def check_engine(options: TrainOptions, ref: reference.ModelRef) -> None:
     """Check that the vLLM that *options* ask for is there and can hold the weights of *ref*."""
     if options.rollouts in ("auto", "transformers"):
         return
     if load.stored_format(ref.base or ref) != "plain":
         raise UsageError(f"--rollouts {options.rollouts} needs unquantized safetensors, and {ref.source} has none.")
-    if sharded:
-        raise UsageError(f"--rollouts {options.rollouts} needs all weights in each process; use --launch ddp or zero2.")
     if find_spec("vllm") is None:
         raise ModelError(f"--rollouts {options.rollouts} needs vLLM: `pip install 'countdown-rl[vllm]'`.")
 
@@ -159,7 +157,6 @@ def plan(
     planned: memory.Memory,
     *,
     processes: int,
-    sharded: bool,
 ) -> tuple[str, memory.Memory]:
     """The engine of a run that passed :func:`check_engine`, and *planned* with its memory in place of generation's.
 
@@ -168,7 +165,7 @@ def plan(
     """
     gpu, auto = loaded.device == "cuda", options.rollouts == "auto"
     plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
-    usable = gpu and plain and not sharded and find_spec("vllm")
+    usable = gpu and plain and find_spec("vllm")
     if options.rollouts == "transformers" or (auto and not usable):
         return "transformers", planned
     *others, estimate = planned.estimates

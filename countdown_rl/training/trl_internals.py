@@ -21,7 +21,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from trl import GRPOTrainer
+from trl.distributed import DistributedBackend
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
@@ -75,7 +77,7 @@ class PolicyEngine(VLLMGeneration):
 
     TRL merges the adapter into the base in place and takes it out again for each transfer: over 4-bit weights that
     rounds the adapter away (huggingface/trl issue 4973), and in bf16 it leaves its rounding in the base. Here the base
-    stays as it is.
+    stays as it is. Of a sharded policy one weight at a time is gathered.
 
     Args:
         by_adapter: the engine computes with its own base and the adapter, which alone is sent (as in TRL's pull request
@@ -91,12 +93,14 @@ class PolicyEngine(VLLMGeneration):
         dtype: torch.dtype,
         *,
         model: Any,
+        accelerator: Any,
         by_adapter: bool = False,
         same_base: bool = True,
         in_4_bits: bool = False,
         **settings: Any,
     ) -> None:
         self.dtype, self.directory = dtype, TemporaryDirectory() if by_adapter else None
+        self.distributed = DistributedBackend(accelerator)
         options: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch.")}  # TRL leaves it to vLLM
         if by_adapter:
             layers = {name.rpartition(".")[2] for name, module in model.named_modules() if hasattr(module, "lora_A")}
@@ -111,7 +115,8 @@ class PolicyEngine(VLLMGeneration):
         layers_of = model.named_modules if in_4_bits else list
         try:
             with output_to_stderr():
-                super().__init__(model=SimpleNamespace(name_or_path=path, named_modules=layers_of), **settings)
+                named = SimpleNamespace(name_or_path=path, named_modules=layers_of)
+                super().__init__(model=named, accelerator=accelerator, **settings)
         finally:
             vllm_generation.LLM = engine
         self.model = model
@@ -134,7 +139,9 @@ class PolicyEngine(VLLMGeneration):
             self._send_weights()
             return
         with output_to_stderr():
-            lora.save(self.model, Path(self.directory.name), base="")
+            names = self.model.named_parameters()
+            weights = {name: self._whole(parameter) for name, parameter in names if ".lora_" in name}
+            lora.save(self.model, Path(self.directory.name), base="", weights=weights)
             self.llm.llm_engine.add_lora(self.request(load_inplace=True))
             self.llm.reset_prefix_cache()
 
@@ -158,15 +165,23 @@ class PolicyEngine(VLLMGeneration):
         for name, parameter in base.named_parameters():
             if ".lora_" in name or "original_module" in name:
                 continue
+            layer = None
+            if name.endswith(".base_layer.weight") and self.directory is None:
+                layer = base.get_submodule(name.removesuffix(".base_layer.weight"))
+            name = name.replace(".base_layer", "").replace("modules_to_save.default.", "")
+            yield name, self._whole(parameter, layer).to(self.dtype)
+
+    def _whole(self, parameter: torch.nn.Parameter, layer: torch.nn.Module | None = None) -> torch.Tensor:
+        """The weight *parameter*, gathered if ZeRO-3 or FSDP has it in parts, with the adapter of *layer*."""
+        with self.distributed.gather_params([parameter] if layer is None else list(layer.parameters())):
             value = parameter.data
             if getattr(parameter, "quant_state", None) is not None:
                 from bitsandbytes.functional import dequantize_4bit
 
                 value = dequantize_4bit(value, parameter.quant_state)
-            if name.endswith(".base_layer.weight") and self.directory is None:
-                layer = base.get_submodule(name.removesuffix(".base_layer.weight"))
-                value = sum(
-                    (layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters), value.float()
-                )
-            name = name.replace(".base_layer", "").replace("modules_to_save.default.", "")
-            yield name, value.to(self.dtype)
+            if layer is not None:
+                adapters = (layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
+                value = sum(adapters, value.float())
+            if self.distributed.is_zero3:
+                value = value.clone()
+        return value.full_tensor() if isinstance(value, DTensor) else value

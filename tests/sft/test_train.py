@@ -5,6 +5,7 @@ import random
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -196,3 +197,12 @@ def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     assert result.facts["loss_last_tenth"] < 0.1 * result.facts["loss_first"]
     assert result.facts["eval_correct"] > 0.25
     assert result.facts["kept_step"] > 0
+
+
+def test_under_zero3_the_first_process_alone_has_the_gathered_weights():
+    plugin = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3))
+    accelerator = SimpleNamespace(state=plugin, get_state_dict=lambda model: None)  # as DeepSpeed in the others
+    trainer = SimpleNamespace(is_fsdp_enabled=False, accelerator=accelerator, model_wrapped=None)
+    assert tuning.gathered(trainer) is None
+    accelerator.get_state_dict = lambda model: {"w": 1}
+    assert tuning.gathered(trainer) == {"w": 1}

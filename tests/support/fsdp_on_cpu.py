@@ -1,12 +1,61 @@
 """``countdown-rl`` under FSDP on CPUs, which Accelerate knows on accelerators only: it takes each CPU for one."""
 
+import os
+import socket
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
 from countdown_rl.cli import main
+from countdown_rl.models import load
+
+ROOT = Path(__file__).parents[2]
+
+
+def path_of(launch: str) -> Path:
+    """The configuration of ``--launch``, with or without what it needs."""
+    return ROOT / "countdown_rl" / "assets" / "launch" / f"{launch}.yaml"
+
+
+def launched(launch: str) -> tuple[Any, dict[str, str]]:
+    """The settings that Accelerate's launcher takes from the configuration *launch*, and the environment it sets."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    words = ["--config_file", str(path_of(launch)), "--num_processes", "2", "-m", "countdown_rl", "train"]
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    return arguments, prepare_multi_gpu_env(arguments)
+
+
+def run_two(place: Path, *words: Any) -> tuple[str, str]:
+    """Run ``countdown-rl`` with *words* in *place* in two processes; what the first of them prints and reports."""
+    _, found = launched("fsdp")
+    settings = {name: value for name, value in found.items() if name.startswith(("ACCELERATE", "FSDP"))}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    places = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment = os.environ | settings | places | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.fsdp_on_cpu", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=place,
+            env=environment | {"RANK": rank, "LOCAL_RANK": rank},
+        )
+        for rank in "01"
+    ]
+    (out, err), (other, _) = (process.communicate(timeout=300) for process in both)
+    assert [process.returncode for process in both] == [0, 0], err
+    assert other == ""
+    return out, err
 
 
 def set_device(state: PartialState) -> None:
@@ -17,5 +66,6 @@ if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")
     PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_GPU)
     PartialState.set_device = set_device
+    load.MAX_FP32_PARAMETERS = 0  # a small model computes in fp32 over bf16
     sys.argv[0] = "countdown-rl"
     main.main()

@@ -344,19 +344,17 @@ def with_dora(loaded):
 
 def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
     loaded = load.load_model(reference.resolve(str(place / "model")), precision="nf4")
-    rollouts.check_engine(SMALL, loaded.ref, sharded=False)
+    rollouts.check_engine(SMALL, loaded.ref)
     assert rollouts.resolve("vllm", SMALL, loaded.model) == "vllm"
-    with pytest.raises(UsageError, match="ddp or zero2"):
-        rollouts.check_engine(SMALL, loaded.ref, sharded=True)
     with pytest.raises(UsageError, match="variants"):
         rollouts.resolve("vllm", SMALL, with_dora(loaded).model)
     assert rollouts.resolve("vllm", replace(SMALL, rollouts="auto"), with_dora(loaded).model) == "transformers"
     monkeypatch.setattr(rollouts, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install"):
-        rollouts.check_engine(SMALL, loaded.ref, sharded=False)
+        rollouts.check_engine(SMALL, loaded.ref)
     monkeypatch.setattr(rollouts.load, "stored_format", lambda ref: "gguf")
     with pytest.raises(UsageError, match="unquantized"):
-        rollouts.check_engine(SMALL, loaded.ref, sharded=False)
+        rollouts.check_engine(SMALL, loaded.ref)
 
 
 GIB = 2**30
@@ -396,7 +394,6 @@ def test_auto_is_an_engine_where_its_weights_and_a_group_fit():
     assert planned("qwen2.5-3b", WHOLE, 72)[0] == "vllm"
     assert planned("qwen2.5-3b", WHOLE, 64)[0] == "transformers"
     assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"
-    assert planned("qwen2.5-3b", NF4, 24, sharded=True)[0] == "transformers"
     assert planned("qwen2.5-3b", NF4, 24, device="cpu")[0] == "transformers"
     server = replace(NF4, rollouts="vllm-server")
     chosen, found = planned("llama-3.1-8b", server, 24)

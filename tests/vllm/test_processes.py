@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fsdp_on_cpu import run_two
 from tests.support.vllm_engine import MARKS, start
 
 pytestmark = MARKS
@@ -34,10 +35,33 @@ def facts(process):
 
 def test_in_two_processes_each_engine_follows_the_policy(place):
     facts(train(place, "two", "--processes", 2, "--max-steps", 3, "--learning-rate", 1e-2))
-    with open(place / "two/adapter-run/log.csv") as file:
+    check(place / "two/adapter-run/log.csv")
+
+
+def check(path):
+    """The run with the log *path* trained, and its engine drew from its policy."""
+    with open(path) as file:
         rows = list(csv.DictReader(file))
     assert max(float(row["grad_norm"]) for row in rows) > 0
     assert [float(row["importance_sampling_ratio"]) for row in rows] == pytest.approx([1.0] * 3, abs=0.1)
+
+
+@pytest.mark.parametrize(("tune", "precision"), [("lora", "fp32"), ("lora", "bf16"), ("all", "fp32")])
+def test_the_engine_follows_a_policy_in_parts(place, tmp_path, tune, precision):
+    paths = ("--out", tmp_path / "out", "--log", tmp_path / "log.csv", "--tune", tune, "--precision", precision)
+    options = ("--max-steps", 3, "--learning-rate", 1e-2 if tune == "lora" else 1e-3)
+    run_two(place, "train", *TRAIN, *paths, *options)
+    check(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize("tune", ["lora", "all"])
+def test_the_engine_follows_a_policy_in_the_parts_of_zero3(place, tmp_path, monkeypatch, tune):
+    pytest.importorskip("deepspeed")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    options = ("--launch", "zero3", "--precision", "fp32", "--tune", tune, "--log", tmp_path / "log.csv")
+    rate = 1e-2 if tune == "lora" else 1e-3
+    facts(train(place, tmp_path, "--processes", 2, "--max-steps", 3, "--learning-rate", rate, *options))
+    check(tmp_path / "log.csv")
 
 
 def test_a_killed_run_continues_to_the_bytes_of_one_that_was_not(place):
