@@ -310,20 +310,23 @@ def test_two_processes_refuse_with_one_sentence(place):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
-def test_freed_memory_is_used_again():
+@pytest.mark.parametrize(("mebibytes", "kept"), [(24, True), (48, False)])
+def test_freed_memory_is_used_again_if_no_large_hole_stays(mebibytes, kept):
     code = """if True:
         import resource, sys
         from countdown_rl.processes import keep_freed_memory
-        if sys.argv[1:]:
+        size = int(sys.argv[1]) * 2**20
+        if sys.argv[2:]:
             keep_freed_memory()
-        bytearray(2**26)
+        [bytearray(b"x") * size for _ in range(5)]
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(10):
-            bytearray(b"x") * 2**26
+        for _ in range(5):
+            [bytearray(b"x") * size for _ in range(5)]
         print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     """
+    command = [sys.executable, "-c", code, str(mebibytes)]
     faults = [
-        int(subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True).stdout)
+        int(subprocess.run([*command, *words], capture_output=True, text=True, check=True).stdout)
         for words in ([], ["keep"])
     ]
-    assert faults[1] < faults[0] / 5
+    assert (faults[1] < faults[0] / 5) == kept

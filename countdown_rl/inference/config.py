@@ -30,7 +30,7 @@ def check_server(options: Options, engine: str, base_url: str, *local: str) -> N
 class SamplingOptions(Options):
     """Distribution that tokens are drawn from: temperature, then top-k, top-p and min-p, as in transformers."""
 
-    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=100)] = 0.0
+    temperature: Annotated[float, option("Sampling temperature; 0 is greedy.", DECODING, min=0, max=2)] = 0.0
     top_p: Annotated[float, option("Nucleus sampling.", DECODING, min=0.01, max=1)] = 1.0
     top_k: Annotated[int, option("Draw from the k most likely tokens; 0: from all.", DECODING, min=0)] = 0
     min_p: Annotated[

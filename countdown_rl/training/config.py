@@ -134,7 +134,7 @@ class TrainOptions(TuningOptions):
         Literal["auto", "transformers", "vllm", "vllm-server"],
         option("Engine; vllm: in the training processes; vllm-server: at --trl vllm_server_base_url=URL.", COMPLETIONS),
     ] = "auto"
-    temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=100)] = 1.0
+    temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=2)] = 1.0
     top_p: Annotated[float, option("Nucleus sampling.", COMPLETIONS, min=0.01, max=1)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
     max_prompt_length: Annotated[

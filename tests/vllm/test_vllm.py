@@ -33,14 +33,17 @@ def test_greedy_completions_are_those_of_transformers(place, tmp_path, name):
 @pytest.fixture(scope="module", params=["fp32", "bf16", "nf4"])
 def trained(request, place, tmp_path_factory):
     """A run in this process, its engine and its precision; that of fp32 gets merged weights, others the adapter."""
+    top_p = 0.9 if request.param == "bf16" else 1.0
     with patch.object(load, "MAX_FP32_PARAMETERS", 0):  # NF4 is computed in bf16
         out = tmp_path_factory.mktemp(request.param)
-        yield *train(place, out, str(place / "start"), rollouts="vllm", precision=request.param), request.param
+        options = {"rollouts": "vllm", "precision": request.param, "top_p": top_p}
+        yield *train(place, out, str(place / "start"), **options), request.param
 
 
 def test_after_training_the_engine_has_the_probabilities_of_the_policy(place, trained):
     result, engine, precision = trained
-    assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 3, abs=0.1)
+    # With top-p the ratio of a token is the probability that the policy gives to the nucleus.
+    assert all(0.899 < row.importance_sampling_ratio < 1.1 for row in result.rows)
     assert distance(engine, result.out, precision) < 0.02 < 0.2 < distance(engine, place / "start", precision)
 
 
