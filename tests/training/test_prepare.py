@@ -157,7 +157,6 @@ def test_an_adapter_is_checked_with_its_own_rank(check, llama, rows, tmp_path):
         (["--loss-type", "guess"], 2, "guess"),
         (["--out", "new", "--log", "new/log.csv"], 2, "--log new/log.csv"),
         (["--launch", "fsdp", "--processes", "2"], 2, "4-bit"),
-        (["--launch", "fsdp", "--precision", "bf16", "--rollouts", "vllm"], 2, "--launch ddp"),
         (["--processes", "2", "--prompts", "3", "--discount", "0.9", "--scale-rewards", "none"], 2, "change --prompts"),
     ],
 )
