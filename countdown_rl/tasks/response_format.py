@@ -39,8 +39,8 @@ class Style:
     _strict: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Text without any of these tags. Possessive quantifiers keep a near miss linear in its length.
-        text = rf"[^<]*+(?:<(?!/?(?:{self.tag}|answer)>)[^<]*+)*+"
+        # Text without any of these tags, in time linear in its length. Python 3.11.2 has wrong possessive quantifiers.
+        text = rf"[^<]*(?:<(?!/?(?:{self.tag}|answer)>)[^<]*)*"
         new = r"\n" if self.lines else ""
         begin = rf"<{self.tag}>{new}" if self.own else rf"(?:<{self.tag}>{new})?"
         pattern = rf"{begin}{text}</{self.tag}>\n{ANSWER_OPEN}{new}({text}){ANSWER_CLOSE}\n?"
