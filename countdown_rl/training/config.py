@@ -161,11 +161,6 @@ class TrainOptions(TuningOptions):
         """The values of all options, and those of ``--trl KEY=VALUE`` as text under ``trl.KEY``."""
         return vars(self) | {f"trl.{key}": text for key, _, text in (item.partition("=") for item in self.trl)}
 
-    @property
-    def cuts_sampling(self) -> bool:
-        """True if completions are drawn without the unlikely tokens."""
-        return any(self._meets({name: test}) for name, test in _CUTS.items())
-
     def _meets(self, condition: Condition) -> bool:
         """Return True if the options have the values of *condition*."""
         values = self._values()

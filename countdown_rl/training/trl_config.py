@@ -27,8 +27,9 @@ _FIXED = {
 }
 _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
-#: Truncated importance sampling by token, where the ratio of a whole completion would be near 0. The cap is that of
-#: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+#: Truncated importance sampling by token. The ratio of a whole completion is far from 1 if it is long, and near 0 if it
+#: is drawn without unlikely tokens. The cap is that of Yao et al. 2025, "Your Efficient RL Framework Secretly Brings
+#: You Off-Policy RL Training".
 _BY_TOKEN = {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 2.0}
 
 
@@ -61,7 +62,7 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "project": trackers.PROJECT,
         "disable_tqdm": True,
     }
-    return build(fields, options.trl, _BY_TOKEN if options.cuts_sampling else {})
+    return build(fields, options.trl, _BY_TOKEN)
 
 
 def build(fields: Mapping[str, Any], trl: Sequence[str], defaults: Mapping[str, Any] = {}) -> Any:

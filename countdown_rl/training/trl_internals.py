@@ -7,6 +7,8 @@ The public ways were considered:
   be computed.
 * ``_generate_and_score_completions`` gives the round itself; nothing public returns it.
 * ``_last_loaded_step`` is set where TRL makes the engine itself, which would take other weights; ``use_vllm`` needs it.
+* ``_get_per_token_logps_and_entropies`` gives the loss its log-probabilities. The ratio to vLLM's is formed of them;
+  TRL computes all rows of a round once more for it. ``_metrics`` takes its mean, as TRL's.
 * ``_iter_named_params`` is the only place that names the weights an engine gets. A ``sync_weights`` of our own would
   repeat the protocol of the server.
 """
@@ -34,6 +36,8 @@ PRIVATE = (
     "trl.GRPOTrainer._prepare_inputs",
     "trl.GRPOTrainer._generate_and_score_completions",
     "trl.GRPOTrainer._last_loaded_step",
+    "trl.GRPOTrainer._get_per_token_logps_and_entropies",
+    "trl.GRPOTrainer._metrics",
     "trl.generation.vllm_generation.VLLMGeneration._iter_named_params",
 )
 
@@ -46,6 +50,8 @@ class RoundTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.waiting: list[Batch] = []
+        self.corrects_in_loss = False
+        self.scored: Batch | None = None
 
     def examples(self, batch: list[Any]) -> list[Any]:
         """Return the examples of a round for which the data set gave *batch*."""
@@ -64,6 +70,31 @@ class RoundTrainer(GRPOTrainer):
     def use_engine(self, engine: VLLMGeneration) -> None:
         """Correct the loss for the difference between the policy and *engine*, which completes the prompts."""
         self.use_vllm, self.vllm_generation, self._last_loaded_step = True, engine, -1
+        # The policy of the loss is the one that the engine has, if a round is one step.
+        one_step = self.args.gradient_accumulation_steps % (self.args.steps_per_generation * self.num_iterations) == 0
+        by_token = self.vllm_importance_sampling_mode == "token_truncate"
+        self.corrects_in_loss = self.vllm_importance_sampling_correction and one_step and by_token
+        self.vllm_importance_sampling_correction &= not self.corrects_in_loss
+
+    def compute_loss(self, model: Any, inputs: Batch, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not self.corrects_in_loss:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        self.scored, self.vllm_importance_sampling_correction = inputs, True
+        try:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self.scored, self.vllm_importance_sampling_correction = None, False
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any, Any]:
+        logps, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self.scored is not None:
+            mask = self.scored["completion_mask"].bool()
+            difference = (logps.detach() - self.scored["sampling_per_token_logps"]).nan_to_num() * mask
+            least, most = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
+            self.scored["importance_sampling_ratio"] = ratio = difference.exp().clamp(least, most)
+            mean = self.accelerator.gather(ratio[mask].mean()).nanmean().item()
+            self._metrics["train"]["sampling/importance_sampling_ratio/mean"].append(mean)
+        return logps, entropies, auxiliary
 
     def sync_engine(self) -> None:
         """Send the weights to the engine unless it has them; before each round TRL does so itself."""

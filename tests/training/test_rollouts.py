@@ -12,6 +12,7 @@ import numpy as np
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file
 from trl.generation import vllm_generation
 
 from benchmarks import cards
@@ -204,11 +205,31 @@ def test_without_unlikely_tokens_each_token_is_weighed_by_itself(place, tmp_path
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
     monkeypatch.setattr(config, "CONFLICTS", ())
     trl = (f"vllm_importance_sampling_mode={mode}",) if mode else ()
-    options = replace(SMALL, top_p=0.6, trl=trl, max_steps=1, eval_every=0)
+    options = replace(SMALL, top_p=0.6, trl=trl, max_steps=1, eval_every=0, reward=("benchmarks.gpu:varied=1",))
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
     (row,) = train.train(prepare.prepare(run, options)).rows
     assert least < row.importance_sampling_ratio < (1 if least else 0.3)
+
+
+def test_the_ratio_formed_in_the_loss_gives_the_weights_of_the_one_that_trl_scores_before(
+    place, tmp_path, vllm, monkeypatch
+):
+    def trained(out, *trl):
+        options = replace(SMALL, top_p=0.6, trl=trl, max_steps=2, eval_every=0, reward=("benchmarks.gpu:varied=1",))
+        paths = {"out": tmp_path / out, "checkpoints": tmp_path / f"{out}-checkpoints"}
+        run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+        train.train(prepare.prepare(run, options))
+        return load_file(tmp_path / out / "adapter_model.safetensors")
+
+    def use_engine(trainer, engine):
+        trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, engine, -1
+
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+    in_loss, uncorrected = trained("in-loss"), trained("uncorrected", "vllm_importance_sampling_correction=False")
+    monkeypatch.setattr(trl_internals.RoundTrainer, "use_engine", use_engine)
+    torch.testing.assert_close(in_loss, trained("before"))
+    assert any(not torch.allclose(value, in_loss[name]) for name, value in uncorrected.items())
 
 
 class Client:
@@ -250,7 +271,8 @@ def test_a_server_gets_the_policy_and_the_stop(place, tmp_path, vllm, monkeypatc
     monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
     monkeypatch.setattr(Client, "model", str(place / "model"), raising=False)
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
-    options = replace(SMALL, rollouts="vllm-server", trl=("vllm_server_base_url=http://there:1",), max_steps=2)
+    trl = ("vllm_server_base_url=http://there:1",)
+    options = replace(SMALL, rollouts="vllm-server", trl=trl, max_steps=2, reward=("benchmarks.gpu:varied=1",))
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     warnings = []
     run = prepare.TrainRun(model=Client.model, data=place / "data", **paths)
