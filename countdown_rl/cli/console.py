@@ -60,6 +60,7 @@ def data(text: str) -> None:
     """Print one line of data to stdout, exactly as it is."""
     if not _out.quiet:
         sys.stdout.write(text + "\n")
+        sys.stdout.flush()  # a reader that is gone is noticed here, before anything else is said
 
 
 def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | None = None) -> None:

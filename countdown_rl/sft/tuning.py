@@ -1,5 +1,6 @@
 """Parts of a fine-tuning run that ``sft`` and ``train`` share: loading, running, saving, and the artifact."""
 
+import atexit
 import copy
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -292,6 +293,10 @@ def finish(
         store.clear()
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
+    if prepared.run.processes > 1:
+        # Gloo's thread may still release its last work, for which it needs Python's lock. A process group that is freed
+        # now would wait for that thread for ever, with the lock held.
+        atexit.register(id, trainer.model_wrapped)
     resumed = step_of(prepared.resume) if prepared.resume else None
     return Result(prepared.run.out, journal.rows, facts, journal.warnings, resumed)
 
