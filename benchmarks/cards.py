@@ -111,7 +111,7 @@ def hours(planned: Plan, options: Any, card: Card) -> float:
     limit, vllm = options.max_completion_length, planned.engine == "vllm"
     completions = options.prompts * options.num_generations / card.count
     tokens = completions * (PROMPT + limit)
-    passes = 3 + options.gradient_checkpointing + bool(options.beta) + vllm
+    passes = 3 + options.gradient_checkpointing + bool(options.beta) + (options.steps_per_generation > 1)
     compute = tokens * parameters * 2 * passes / (REACHED * card.operations)
     weights, cache = 2 * parameters, tokens * 4 * shape.num_layers * shape.num_kv_heads * shape.head_dim
     waves = 1.0
