@@ -79,7 +79,7 @@ class Plan(NamedTuple):
     model: Any
 
 
-def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> Plan:
+def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zero: int = 0) -> Plan:
     """The plan of ``train --check`` with prompts as long as *options* allow, where vLLM is installed."""
     from countdown_rl.models import load
     from countdown_rl.sft import memory, tuning
@@ -89,7 +89,7 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda") -> 
     ref: Any = mock.Mock(base=None, trained_precision=None)
     loaded = load.Loaded(model, None, ref, options.precision, device, "skeleton")
     paths = dict.fromkeys(("data", "out", "checkpoints"), Path())
-    run = prepare.TrainRun(model=shape_name, sharded=False, zero=0, processes=card.count, **paths)
+    run = prepare.TrainRun(model=shape_name, sharded=False, zero=zero, processes=card.count, **paths)
     with (
         mock.patch.object(load, "device_name", return_value=device),
         mock.patch.object(load, "stored_format", return_value="plain"),

@@ -21,7 +21,7 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 _TRAINED = 4
 #: Bytes per optimiser state of 8 bits: one, and an fp32 scale per 256.
 _STATE_OF_8_BITS = 1 + 4 / 256
-#: Tokens and vocabulary entries of the logits that TRL computes at a time.
+#: Tokens and entries of the vocabulary of the logits that TRL computes at a time.
 _TILE = (4_096, 32_768)
 #: Copies of the fp32 logits in sampling: raw, warped, softmax.
 _SAMPLING = 3
@@ -31,7 +31,10 @@ _MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes per process. ``device`` is "cuda", "mps" or "cpu"; ``engine`` is vLLM, with a cache of its own."""
+    """Bytes per process. ``device`` is "cuda", "mps" or "cpu"; ``engine`` is vLLM, with a cache of its own.
+
+    ``generation`` is the ``cache`` of the completions and the weights that sharding gathers for them.
+    """
 
     device: str
     weights: int
@@ -40,6 +43,7 @@ class Estimate:
     optimiser: int
     generation: int
     loss: int
+    cache: int = 0
     engine: int = 0
 
     @property
@@ -217,6 +221,7 @@ def estimate(
         optimiser=round(trained * states),
         generation=generation,
         loss=kept + head + unpacked,
+        cache=generation,
     )
 
 

@@ -178,7 +178,7 @@ def plan(
     weights = estimate.weights if in_4_bits(by_adapter, loaded) else loaded.model.num_parameters() * width
     fixed = weights // config.vllm_tensor_parallel_size + ENGINE + (width * planned.trainable if by_adapter else 0)
     groups = options.prompts * options.steps_per_generation / processes
-    least, engine = fixed + round(estimate.generation / max(1, groups)), fixed + estimate.generation
+    least, engine = fixed + round(estimate.cache / max(1, groups)), fixed + estimate.cache
     if gpu and planned.available and training.spare is not None:  # of another GPU the memory is not known
         if auto and training.spare < least:
             return "transformers", planned

@@ -422,6 +422,13 @@ def test_auto_is_an_engine_where_its_weights_and_a_group_fit():
     assert (chosen, found.estimates[0].engine, found.estimates[0].generation) == ("vllm-server", 0, 0)
 
 
+def test_an_engine_gets_no_room_for_weights_that_only_transformers_would_gather():
+    card = cards.Card(8, 80 * GIB, 1, 1)
+    alone, shared = (cards.plan("qwen2.5-3b", WHOLE, card, zero=zero).memory.estimates[0] for zero in (0, 3))
+    assert shared.weights < alone.weights
+    assert shared.engine == alone.engine
+
+
 def test_with_the_plug_in_an_engine_has_4_bit_weights(monkeypatch):
     monkeypatch.setattr(cards, "INSTALLED", ("vllm", "vllm_bnb_plugin"))
     chosen, found = planned("llama-3.1-8b", NF4, 24)
