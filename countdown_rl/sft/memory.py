@@ -23,6 +23,8 @@ _TRAINED = 4
 _STATE_OF_8_BITS = 1 + 4 / 256
 #: Tokens and entries of the vocabulary of the logits that TRL computes at a time.
 _TILE = (4_096, 32_768)
+#: The same entries on a CPU, whose cache then holds the logits of some hundred tokens.
+CPU_TILE = 4_096
 #: Copies of the fp32 logits in sampling: raw, warped, softmax.
 _SAMPLING = 3
 #: The memory that a run should find: its estimate times the first, and the second in bytes for CUDA and fragments.
@@ -210,7 +212,8 @@ def estimate(
         kept = shape.num_layers * block
     # TRL sums the gradients of the head and of its input in fp32, beside a tile of logits.
     scored *= options.micro_batch
-    head = (width if device == "cuda" else 4) * min(scored, _TILE[0]) * min(shape.vocab_size, _TILE[1])
+    tile = min(shape.vocab_size, CPU_TILE if device == "cpu" else _TILE[1])
+    head = (width if device == "cuda" else 4) * min(scored, _TILE[0]) * tile
     head += _TRAINED * shape.hidden_size * (scored + (shape.vocab_size if options.tune == "all" else 0))
     unpacked = max(packed, default=0) * width
     return Estimate(

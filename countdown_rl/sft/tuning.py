@@ -129,6 +129,8 @@ def load_model(ref: reference.ModelRef, options: Any) -> load.Loaded:
     """Load the model *ref* for training; an adapter is trained further as it is."""
     import torch
 
+    from countdown_rl.sft import trl_internals
+
     torch.set_num_threads(options.threads or processes.cpu_threads())
     loaded = load.load_model(
         ref,
@@ -138,6 +140,7 @@ def load_model(ref: reference.ModelRef, options: Any) -> load.Loaded:
     )
     if loaded.device == "cpu":
         processes.keep_freed_memory()
+        trl_internals.score_less_at_a_time()
     return loaded
 
 
