@@ -197,7 +197,8 @@ def estimate(
     states = 2 * (_STATE_OF_8_BITS if "8bit" in optimiser else _TRAINED) + (_TRAINED if zero else 0)
 
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * width * sequences * length
-    generation = cache + _SAMPLING * 4 * sequences * shape.vocab_size
+    cache += _SAMPLING * 4 * sequences * shape.vocab_size
+    laid_out = width * sum(layers) if device == "cpu" and sequences else 0  # a copy for the CPU decoder
 
     tokens = options.micro_batch * length
     # Autocast passes an adapter its input in the type of the base; without it, in its own.
@@ -222,9 +223,9 @@ def estimate(
         adapter=adapter * held,
         gradients=trained * held,
         optimiser=round(trained * states),
-        generation=generation,
+        generation=cache + laid_out,
         loss=kept + head + unpacked,
-        cache=generation,
+        cache=cache,
     )
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from countdown_rl.models import shape
+from countdown_rl.models.nf4 import linears
 from countdown_rl.sft import memory
 from countdown_rl.sft.config import SftOptions
 from tests.support import standins
@@ -151,3 +152,12 @@ def test_states_of_8_bits_and_those_of_zero_are_counted():
     assert estimate(model, whole, optimiser="adamw_8bit").optimiser == pytest.approx(2 * count * (1 + 4 / 256))
     zero = estimate(model, whole, zero=True)  # weights and gradients in bf16; fp32 weights and two states
     assert (zero.weights, zero.gradients, zero.optimiser) == (2 * count, 2 * count, 12 * count)
+
+
+def test_the_decoder_of_a_cpu_has_a_copy_of_the_layers():
+    model = big(num_hidden_layers=2)
+    there, here = (estimate(model, sequences=8, device=device) for device in ("cuda", "cpu"))
+    layers = sum(layer.weight.numel() for layer in linears(model).values())
+    assert (there.generation, there.cache) == (here.cache, here.cache)
+    assert here.generation - here.cache == 2 * layers
+    assert estimate(model, device="cpu").generation == 0
