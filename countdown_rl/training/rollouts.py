@@ -230,7 +230,10 @@ def use_engine(
     planned: memory.Memory,
     on_warning: Callable[[str], None],
 ) -> None:
-    """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions."""
+    """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions.
+
+    Where it does not start, and nobody asked for it, transformers does: not every architecture has LoRA in vLLM.
+    """
     from countdown_rl.training.trl_internals import PolicyEngine
 
     config, share = trainer.args, trainer.args.vllm_gpu_memory_utilization
@@ -275,9 +278,13 @@ def use_engine(
             **{name: getattr(config, name) for name in sampling},
         )
     except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
+        cause = f"vLLM does not start: {first_line(error).rstrip('.')}"
+        if trainer.options.rollouts == "auto":
+            on_warning(f"{cause}; transformers completes the prompts, which takes longer.")
+            return
         raise ModelError(
-            f"vLLM does not start: {first_line(error).rstrip('.')}; for another share of the GPU than {share:g} give "
-            "--trl vllm_gpu_memory_utilization, or leave vLLM out by --rollouts transformers."
+            f"{cause}; for another share of the GPU than {share:g} give --trl vllm_gpu_memory_utilization, or leave "
+            "vLLM out by --rollouts transformers."
         ) from error
     trainer.use_engine(engine)
     if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():

@@ -454,3 +454,16 @@ def test_a_failing_engine_names_the_option_of_its_memory(place, tmp_path, vllm, 
     run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
     with pytest.raises(ModelError, match=r"cache blocks; .* --trl vllm_gpu_memory_utilization"):
         train.train(prepare.prepare(run, SMALL))
+
+
+def test_auto_goes_on_with_transformers_where_vllm_does_not_start(place, tmp_path, vllm, monkeypatch):
+    def fail(*_, **options):
+        raise ValueError("GPTNeoXForCausalLM does not support LoRA yet.")
+
+    monkeypatch.setattr(vllm_generation, "LLM", fail)
+    monkeypatch.setattr(rollouts, "plan", lambda options, loaded, make_config, planned, **_: ("vllm", planned))
+    paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
+    run, warnings = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths), []
+    train.train(prepare.prepare(run, replace(SMALL, rollouts="auto")), on_warning=warnings.append)
+    assert warnings[0].startswith("vLLM does not start: GPTNeoXForCausalLM does not support LoRA yet; transformers")
+    artifacts.read(tmp_path / "out", "adapter")
