@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import torch
+from trl.kernels import chunked_logprob
 from trl.trainer import utils
 
 from countdown_rl.sft.memory import CPU_TILE
@@ -18,8 +19,8 @@ def test_only_the_positions_of_the_loss_are_scored_in_small_tiles(monkeypatch):
         return apply(hidden, weight, bias, targets, temperature, tile, *more)
 
     monkeypatch.setattr(utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=recording))
-    for name in ("_use_triton", "_CHUNKED_LOGPROB_CHUNK_SIZE"):
-        monkeypatch.setattr(utils, name, getattr(utils, name))  # which restores it
+    monkeypatch.setattr(utils, "_use_triton", chunked_logprob._use_triton)  # TRL's, whatever ran in this process before
+    monkeypatch.setattr(utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 32_768)
     model = tiny_llama.model(vocab_size=CPU_TILE + 10).float()
     utils.add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     labels = torch.randint(5, CPU_TILE, (2, 12))
