@@ -35,7 +35,7 @@ _MARGIN_SHARE, _MARGIN = 1.1, 2**30
 class Estimate:
     """Bytes per process. ``device`` is "cuda", "mps" or "cpu"; ``engine`` is vLLM, with a cache of its own.
 
-    ``generation`` is the ``cache`` of the completions and the weights that sharding gathers for them.
+    ``generation`` is the ``cache`` of the completions and the weights that are gathered or, on a CPU, copied for them.
     """
 
     device: str

@@ -129,8 +129,6 @@ def load_model(ref: reference.ModelRef, options: Any) -> load.Loaded:
     """Load the model *ref* for training; an adapter is trained further as it is."""
     import torch
 
-    from countdown_rl.sft import trl_internals
-
     torch.set_num_threads(options.threads or processes.cpu_threads())
     loaded = load.load_model(
         ref,
@@ -139,6 +137,8 @@ def load_model(ref: reference.ModelRef, options: Any) -> load.Loaded:
         sharded=processes.uses_fsdp(),
     )
     if loaded.device == "cpu":
+        from countdown_rl.sft import trl_internals
+
         processes.keep_freed_memory()
         trl_internals.score_less_at_a_time()
     return loaded
