@@ -17,6 +17,7 @@ from countdown_rl.options import Options, choices, field_hints, option
 from countdown_rl.processes import LAUNCHES
 
 if TYPE_CHECKING:
+    from countdown_rl.runlog.log import SftRow, StepRow
     from countdown_rl.sft.memory import Memory
     from countdown_rl.sft.tuning import Run
 
@@ -111,6 +112,12 @@ def show_finished(run: "Run", facts: dict[str, Any], *, as_json: bool) -> None:
     """Print the result of *run*, which has written its artifact already."""
     note_finished(run.out)
     console.result({"out": str(run.out), "log": str(run.log)} | facts, as_json=as_json)
+
+
+def note_validation(row: "StepRow | SftRow") -> None:
+    """Tell what the evaluation at a step found, where there was one."""
+    if row.eval_correct is not None:
+        console.note(f"Step {row.step}: {row.eval_correct:.1%} of the validation puzzles solved.")
 
 
 def note_kept_step(facts: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 from countdown_rl import artifacts, processes
 from countdown_rl.cli import console, parameters
 from countdown_rl.options import option
+from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft.config import DEMONSTRATIONS, SftOptions
 
 
@@ -76,14 +77,14 @@ def sft(
             return
         with console.progress("step") as update:
             update(0, prepared.max_steps)
+
+            def on_step(row: SftRow) -> None:
+                detail = f"loss {row.loss:.3f}, {row.token_accuracy:.1%} of tokens right"
+                update(row.step, prepared.max_steps, detail)
+                parameters.note_validation(row)
+
             try:
-                result = training.train(
-                    prepared,
-                    on_step=lambda row: update(
-                        row.step, prepared.max_steps, f"loss {row.loss:.3f}, {row.token_accuracy:.1%} of tokens right"
-                    ),
-                    on_note=console.note,
-                )
+                result = training.train(prepared, on_step=on_step, on_note=console.note)
             except (KeyboardInterrupt, processes.Terminated):
                 console.note(prepared.store.how_to_continue())
                 raise

@@ -86,6 +86,7 @@ def train(
         def on_step(row: StepRow) -> None:
             detail = f"reward {row.reward:.3f}, solved {row.correct:.0%}, {row.mean_length:.0f} tokens"
             update(row.step, options.max_steps, detail)
+            parameters.note_validation(row)
 
         try:
             prepared = prepare.prepare(run, options)

@@ -118,6 +118,18 @@ def test_a_check_shows_the_memory_that_a_run_needs(place, tmp_path, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
+def test_the_accuracy_on_validation_puzzles_is_told_when_it_is_known(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
+        jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1))
+        jsonl.write_rows(draft.path / "test.jsonl", sums(2, 2, 20, 30))
+    words = ["sft", "--model", place / "model", "--from", place / "demos.jsonl", "--data", "data"]
+    words += ["--max-steps", 3, "--eval-every", 2, "--eval-size", 2, "--max-completion-length", 200]
+    assert command.status(monkeypatch, *words) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "validation puzzles" in line]
+    assert told[0] == "Step 2: 0.0% of the validation puzzles solved."
+
+
 def test_a_file_that_is_missing_is_named(place, tmp_path):
     with pytest.raises(InputError, match=r"none\.jsonl does not exist"):
         run(place, tmp_path, files=[tmp_path / "none.jsonl"])
