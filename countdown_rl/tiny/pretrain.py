@@ -163,11 +163,12 @@ def _fit(
             seen["traces"] += len(ids)
             seen["tokens"] += int((ids > 0).sum())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = options.learning_rate * _schedule(step, options)
-            optimizer.step()
-            optimizer.zero_grad()
+        with torch_internals.muon_in_fp32(not in_bf16):
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = options.learning_rate * _schedule(step, options)
+                optimizer.step()
+                optimizer.zero_grad()
         recent.append(total)
         if step % _LOG_STEPS == 0 or step == options.max_steps:
             losses.append(sum(recent) / len(recent))
