@@ -2,8 +2,8 @@
 
 The public ways were considered. ``nn.functional.linear`` packs a bf16 weight anew for every product,
 ``torch.utils.mkldnn`` converts input and output of each layer, and ``torch.compile`` needs a C++ compiler and minutes.
-``torch.optim.Muon`` has no option for its precision: it orthogonalizes in bf16, which takes four fifths of a step on a CPU
-that has to emulate that.
+``torch.optim.Muon`` has no option for its precision: it orthogonalizes in bf16, which takes four fifths of a step on a
+CPU that has to emulate that.
 """
 
 from collections.abc import Iterator
@@ -56,8 +56,10 @@ def muon_in_fp32(enabled: bool) -> Iterator[None]:
 
 
 def orthogonalize(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Return *matrix* (M, N) with all singular values near 1, by the Newton-Schulz iteration of Muon (Jordan et al. 2024,
-    https://kellerjordan.github.io/posts/muon), in the precision of the matrix."""
+    """Return *matrix* (M, N) with all singular values near 1, computed in its own precision.
+
+    That is the Newton-Schulz iteration of Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
+    """
     a, b, c = coefficients
     tall = matrix.size(0) > matrix.size(1)
     x = matrix.T if tall else matrix
