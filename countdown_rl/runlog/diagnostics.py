@@ -26,7 +26,9 @@ MIN_BEST = 0.05
 LEARNED = 0.3
 #: Nats per token below which all completions of a puzzle are alike.
 NO_ENTROPY = 0.01
-#: First steps, after which a run that cannot learn is named.
+#: The mean importance ratio lies between these where vLLM's probabilities are those of the policy.
+LEAST_RATIO, MOST_RATIO = 0.5, 2.0
+#: First steps, after which a run that cannot learn is named; the last ones, whose ratio is looked at.
 START = 3
 #: Prefix of the warnings that training has made the model worse.
 COLLAPSE = "collapse"
@@ -42,7 +44,12 @@ def warnings(
         reasons: counts of the reasons, in words, for which recent answers were graded wrong.
         examples: for each reason an answer, or the end of a completion, graded wrong for it.
     """
-    texts = {**_collapses(rows, task), **_not_learned(rows, task), "start": _start(rows[:START])}
+    texts = {
+        **_collapses(rows, task),
+        **_not_learned(rows, task),
+        "start": _start(rows[:START]),
+        "ratio": _ratio(rows[-START:]),
+    }
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
         texts |= {"entropy": _entropy(last), "length": _length(last), "zero": _zero(last, reasons, examples)}
@@ -155,6 +162,23 @@ def _best(shares: Sequence[float], count: int) -> float:
     """The highest mean of *count* shares in a row."""
     sums = list(accumulate(shares, initial=0.0))
     return max(end - start for start, end in zip(sums, sums[count:], strict=False)) / count
+
+
+def _ratio(last: Sequence[StepRow]) -> str:
+    known = [row.importance_sampling_ratio for row in last if row.importance_sampling_ratio is not None]
+    if len(known) < START or LEAST_RATIO <= (ratio := _mean(known)) <= MOST_RATIO:
+        return ""
+    cause = (
+        "it leaves out tokens that the policy takes, or has other weights; raise --top-p and leave --trl top_k and "
+        "min_p out, or give --rollouts transformers."
+        if ratio < LEAST_RATIO
+        else "it reports other probabilities than it draws with, or has other weights; start a server with "
+        "--logprobs-mode processed_logprobs, or give --rollouts transformers."
+    )
+    return (
+        f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports (importance ratio, mean of "
+        f"{START} steps), which biases the loss: {cause}"
+    )
 
 
 def _entropy(last: Sequence[StepRow]) -> str:

@@ -8,7 +8,7 @@ The public ways were considered:
 * ``_generate_and_score_completions`` gives the round itself; nothing public returns it.
 * ``_last_loaded_step`` is set where TRL makes the engine itself, which would take other weights; ``use_vllm`` needs it.
 * ``_get_per_token_logps_and_entropies`` gives the loss its log-probabilities. The ratio to vLLM's is formed of them;
-  TRL computes all rows of a round once more for it. ``_metrics`` takes its mean, as TRL's.
+  TRL computes all rows of a round once more for it. ``_metrics`` takes its mean, which TRL takes after its cap.
 * ``_iter_named_params`` is the only place that names the weights an engine gets. A ``sync_weights`` of our own would
   repeat the protocol of the server.
 """
@@ -43,6 +43,8 @@ PRIVATE = (
 
 Batch = dict[str, Any]
 
+_MEAN_RATIO = "sampling/importance_sampling_ratio/mean"
+
 
 class RoundTrainer(GRPOTrainer):
     """``GRPOTrainer`` with a method that cuts each round of completions into micro-batches."""
@@ -63,9 +65,23 @@ class RoundTrainer(GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         if not self.waiting:
-            parts = self.micro_batches(self._generate_and_score_completions(self.examples(generation_batch)))
-            self.waiting = parts * self.num_iterations
+            batch = self._generate_and_score_completions(self.examples(generation_batch))
+            if "importance_sampling_ratio" in batch:
+                self._metrics["train"][_MEAN_RATIO].pop()  # taken after the cap
+                difference, mask = self._difference(batch, batch["old_per_token_logps"])
+                by_token = batch["importance_sampling_ratio"].shape[1] > 1
+                self._log_ratio(difference.exp()[mask] if by_token else difference.sum(1).exp())
+            self.waiting = self.micro_batches(batch) * self.num_iterations
         return self.waiting.pop(0)
+
+    def _difference(self, batch: Batch, logps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return *logps* less those of the engine, 0 where it has none, and the mask of the completions; (B, T)."""
+        mask = batch["completion_mask"].bool()
+        return (logps - batch["sampling_per_token_logps"]).nan_to_num() * mask, mask
+
+    def _log_ratio(self, ratio: torch.Tensor) -> None:
+        """Log the mean of *ratio*, before its cap, which would hide a mean above it."""
+        self._metrics["train"][_MEAN_RATIO].append(self.accelerator.gather(ratio.mean()).nanmean().item())
 
     def use_engine(self, engine: VLLMGeneration) -> None:
         """Correct the loss for the difference between the policy and *engine*, which completes the prompts."""
@@ -88,12 +104,11 @@ class RoundTrainer(GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any, Any]:
         logps, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self.scored is not None:
-            mask = self.scored["completion_mask"].bool()
-            difference = (logps.detach() - self.scored["sampling_per_token_logps"]).nan_to_num() * mask
+            difference, mask = self._difference(self.scored, logps.detach())
+            ratio = difference.exp()
             least, most = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
-            self.scored["importance_sampling_ratio"] = ratio = difference.exp().clamp(least, most)
-            mean = self.accelerator.gather(ratio[mask].mean()).nanmean().item()
-            self._metrics["train"]["sampling/importance_sampling_ratio/mean"].append(mean)
+            self.scored["importance_sampling_ratio"] = ratio.clamp(least, most)
+            self._log_ratio(ratio[mask])
         return logps, entropies, auxiliary
 
     def sync_engine(self) -> None:

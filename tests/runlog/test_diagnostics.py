@@ -160,3 +160,14 @@ def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(chang
 def test_one_mixed_group_in_the_first_steps_is_a_start():
     assert warnings([*run(2, frac_reward_zero_std=1.0), *run(20)]) == {}
     assert warnings(run(3, format=0.0)) == {}  # answers are right without it
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(0.4, "--top-p"), (2.1, "processed_logprobs")])
+def test_a_mean_importance_ratio_far_from_1_is_a_warning(ratio, words):
+    assert words in warnings(run(3, importance_sampling_ratio=ratio))["ratio"]
+    assert warnings(run(2, importance_sampling_ratio=ratio)) == {}
+    assert warnings(run(3, importance_sampling_ratio=ratio) + run(3, importance_sampling_ratio=1.0)) == {}
+
+
+def test_a_mean_importance_ratio_near_1_is_none():
+    assert warnings(run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99)) == {}

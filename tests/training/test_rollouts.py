@@ -232,6 +232,31 @@ def test_the_ratio_formed_in_the_loss_gives_the_weights_of_the_one_that_trl_scor
     assert any(not torch.allclose(value, in_loss[name]) for name, value in uncorrected.items())
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"steps_per_generation": 3}, {"trl": ("vllm_importance_sampling_mode=sequence_truncate",)}]
+)
+def test_a_ratio_above_its_cap_is_logged_as_it_is_with_a_warning(place, tmp_path, vllm, monkeypatch, changes):
+    class Underrating(Engine):
+        def _complete(self, prompt, params):
+            output = super()._complete(prompt, params)
+            for token in (token for step in output.outputs[0].logprobs for token in step.values()):
+                token.logprob -= 1.5
+            return output
+
+    monkeypatch.setattr(vllm_generation, "LLM", Underrating)
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+    options = replace(SMALL, eval_every=0, reward=("benchmarks.gpu:varied=1",), **changes)
+    paths, warnings = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}, []
+    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    rows = train.train(prepare.prepare(run, options), on_warning=warnings.append).rows
+    expected = pytest.approx(np.exp(1.5), rel=0.02)
+    assert all(
+        row.importance_sampling_ratio > 9 if "trl" in changes else row.importance_sampling_ratio == expected
+        for row in rows
+    )
+    assert any("importance ratio" in text for text in warnings)
+
+
 class Client:
     """TRL's client of a vLLM server, with an engine in place of the server."""
 
