@@ -190,10 +190,11 @@ def recipes() -> str:
         for name, card in cards.CARDS.items():
             plan = cards.plan(shape, options, card)
             estimate, hours = plan.memory.estimates[0], cards.hours(plan, options, card)
-            sizes = (f"{size / 2**30:.1f}" for size in (estimate.peak - estimate.engine, estimate.engine))
+            sizes = (f"{size / 2**30:.1f}" for size in (estimate.training, estimate.engine))
             outcome = f"{hours:.1f}" if hours < 10 else f"{hours:.0f}"
             outcome = outcome if plan.memory.fits else "does not fit"
-            lines.append((f"`{recipe}`", name, ENGINES[plan.engine], *sizes, outcome))
+            engine = ENGINES[plan.engine] + (", asleep" if estimate.sleeps else "")
+            lines.append((f"`{recipe}`", name, engine, *sizes, outcome))
     header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "hours, *estimated*")
     return table(header, lines)
 

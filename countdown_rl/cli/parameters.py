@@ -151,6 +151,7 @@ def show_check(values: Mapping[str, Any], memory: "Memory", fewer: str, *, as_js
     table = console.table("memory", *(devices[estimate.device] for estimate in memory.estimates))
     for name, text in _PARTS.items():
         sizes = [getattr(estimate, name) for estimate in memory.estimates]
+        text += ", asleep during the loss" if name == "engine" and memory.estimates[-1].sleeps else ""
         if any(sizes):
             table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
     table.add_row("a checkpoint on disk", *(_size(memory.checkpoint) for _ in memory.estimates))

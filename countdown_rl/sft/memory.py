@@ -33,9 +33,10 @@ _MARGIN_SHARE, _MARGIN = 1.1, 2**30
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes per process. ``device`` is "cuda", "mps" or "cpu"; ``engine`` is vLLM, with a cache of its own.
+    """Bytes per process. ``device`` is "cuda", "mps" or "cpu".
 
-    ``generation`` is the ``cache`` of the completions and the weights that are gathered or, on a CPU, copied for them.
+    ``engine`` is vLLM, with a cache of its own, which takes nothing during the loss if it ``sleeps``. ``generation`` is
+    the ``cache`` of the completions and the weights that are gathered or, on a CPU, copied for them.
     """
 
     device: str
@@ -47,12 +48,22 @@ class Estimate:
     loss: int
     cache: int = 0
     engine: int = 0
+    sleeps: bool = False
+
+    @property
+    def held(self) -> int:
+        """What is there at any time."""
+        return self.weights + self.adapter + self.gradients + self.optimiser
+
+    @property
+    def training(self) -> int:
+        """The maximum without vLLM: generation and loss alternate."""
+        return self.held + max(self.generation, self.loss)
 
     @property
     def peak(self) -> int:
-        """The maximum at any time: generation and loss alternate."""
-        held = self.weights + self.adapter + self.gradients + self.optimiser + self.engine
-        return held + max(self.generation, self.loss)
+        """The maximum at any time."""
+        return max(self.training, self.held + self.engine) if self.sleeps else self.training + self.engine
 
     def as_dict(self) -> dict[str, Any]:
         """All parts and the peak, for ``--json``."""
@@ -78,9 +89,10 @@ class Memory:
     @property
     def spare(self) -> float | None:
         """Bytes of this machine's memory that the run leaves, with a margin; None where its memory is not known."""
-        engine = self.estimates[0].engine  # which takes no more than it is given
-        needed = _MARGIN_SHARE * (self.estimates[0].peak - engine) + _MARGIN + engine
-        return None if self.available is None else self.available - needed
+        estimate = self.estimates[0]
+        needed, engine = _MARGIN_SHARE * estimate.training, estimate.engine  # which takes no more than it is given
+        needed = max(needed, _MARGIN_SHARE * estimate.held + engine) if estimate.sleeps else needed + engine
+        return None if self.available is None else self.available - needed - _MARGIN
 
     @property
     def fits(self) -> bool | None:

@@ -160,8 +160,9 @@ def plan(
 ) -> tuple[str, memory.Memory]:
     """The engine of a run that passed :func:`check_engine`, and *planned* with its memory in place of generation's.
 
-    It has the cache of all completions of a round, or what training leaves; "auto" is vLLM where that holds the
-    completions of one puzzle. *loaded* is a skeleton; *make_config* returns the ``GRPOConfig``.
+    It has the cache of all completions of a round, or what training leaves, which must hold those of one puzzle: beside
+    the loss, else asleep during it. Where neither fits, "auto" is transformers. *loaded* is a skeleton; *make_config*
+    returns the ``GRPOConfig``.
     """
     gpu, auto = loaded.device == "cuda", options.rollouts == "auto"
     plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
@@ -169,26 +170,38 @@ def plan(
     if options.rollouts == "transformers" or (auto and not usable):
         return "transformers", planned
     *others, estimate = planned.estimates
-    training = replace(planned, estimates=[*others, replace(estimate, generation=0)])
+
+    def changed(**parts: Any) -> memory.Memory:
+        return replace(planned, estimates=[*others, replace(estimate, generation=0, **parts)])
+
     if options.rollouts == "vllm-server":
-        return options.rollouts, training
-    config = make_config()
+        return options.rollouts, changed()
+    config, given = make_config(), {item.partition("=")[0] for item in options.trl}
     width = memory.forward_width(loaded.precision, loaded.device, loaded.model)
-    by_adapter = sends_adapter(options, loaded.ref, config, width)
-    weights = estimate.weights if in_4_bits(by_adapter, loaded) else loaded.model.num_parameters() * width
-    fixed = weights // config.vllm_tensor_parallel_size + ENGINE + (width * planned.trainable if by_adapter else 0)
     groups = options.prompts * options.steps_per_generation / processes
-    least, engine = fixed + round(estimate.cache / max(1, groups)), fixed + estimate.cache
-    if gpu and planned.available and training.spare is not None:  # of another GPU the memory is not known
-        if auto and training.spare < least:
-            return "transformers", planned
-        engine = max(least, min(engine, int(training.spare)))
-        if any(item.startswith("vllm_gpu_memory_utilization=") for item in options.trl):
-            engine = int(config.vllm_gpu_memory_utilization * planned.available)
-    return "vllm", replace(planned, estimates=[*others, replace(estimate, generation=0, engine=engine)])
+
+    def with_engine(sleeps: bool) -> tuple[bool, memory.Memory]:
+        by_adapter = sends_adapter(options, loaded.ref, width, sleeps=sleeps)
+        weights = estimate.weights if in_4_bits(by_adapter, loaded) else loaded.model.num_parameters() * width
+        fixed = weights // config.vllm_tensor_parallel_size + ENGINE + (width * planned.trainable if by_adapter else 0)
+        least, engine = fixed + round(estimate.cache / max(1, groups)), fixed + estimate.cache
+        left, fits = changed(**{"loss": 0} if sleeps else {}).spare, True
+        if gpu and left is not None:  # of another GPU the memory is not known
+            fits = left >= least and bool(changed().fits)
+            engine = max(least, min(engine, int(left)))
+            if "vllm_gpu_memory_utilization" in given:
+                engine = int(config.vllm_gpu_memory_utilization * (planned.available or 0))
+        return fits, changed(engine=engine, sleeps=sleeps)
+
+    chosen = "vllm_enable_sleep_mode" in given or not gpu
+    ways = [with_engine(sleeps) for sleeps in ([config.vllm_enable_sleep_mode] if chosen else [False, True])]
+    fitting = [found for fits, found in ways if fits]
+    if auto and not fitting:
+        return "transformers", planned
+    return "vllm", (fitting or [ways[0][1]])[0]
 
 
-def sends_adapter(options: TrainOptions, ref: reference.ModelRef, config: Any, width: int) -> bool:
+def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:
     """Return True if vLLM computes with its own base and the adapter of a run, which alone is sent for each round.
 
     Its LoRA has 16 bits and one rank and scale. In fp32 a merged adapter loses nothing, sleep mode discards the base,
@@ -196,10 +209,10 @@ def sends_adapter(options: TrainOptions, ref: reference.ModelRef, config: Any, w
 
     Args:
         ref: the model or adapter that is trained.
-        config: the ``GRPOConfig``.
         width: bytes of a number in the engine.
+        sleeps: it is in sleep mode during the loss.
     """
-    lora_only = options.tune == "lora" and options.rollouts != "vllm-server" and not config.vllm_enable_sleep_mode
+    lora_only = options.tune == "lora" and options.rollouts != "vllm-server" and not sleeps
     rank, uniform = options.lora_r, True
     if ref.base is not None:
         settings = model_files.adapter_config(reference.local_path(ref))
@@ -236,9 +249,10 @@ def use_engine(
     """
     from countdown_rl.training.trl_internals import PolicyEngine
 
-    config, share = trainer.args, trainer.args.vllm_gpu_memory_utilization
-    if planned.available and planned.estimates[0].engine:
-        share = round(planned.estimates[0].engine / planned.available, 3)
+    config, share, estimate = trainer.args, trainer.args.vllm_gpu_memory_utilization, planned.estimates[0]
+    config.vllm_enable_sleep_mode |= estimate.sleeps
+    if planned.available and estimate.engine:
+        share = round(estimate.engine / planned.available, 3)
     same = ("tensor_parallel_size", "enable_sleep_mode", "model_impl", "group_port")
     server = ("server_base_url", "server_host", "server_port", "server_timeout")
     sampling = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_completion_length")
@@ -246,7 +260,7 @@ def use_engine(
     model_files.check_files(path)
     stop = trainer.rollouts.stop
     dtype = load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model)
-    by_adapter = sends_adapter(trainer.options, loaded.ref, config, dtype.itemsize)
+    by_adapter = sends_adapter(trainer.options, loaded.ref, dtype.itemsize, sleeps=config.vllm_enable_sleep_mode)
     if not by_adapter and dtype.itemsize == 2 and trainer.options.tune == "lora":
         on_warning(
             f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which rounds small changes away."
@@ -278,14 +292,14 @@ def use_engine(
             **{name: getattr(config, name) for name in sampling},
         )
     except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
-        cause = f"vLLM does not start: {first_line(error).rstrip('.')}"
+        cause = (
+            f"vLLM does not start: {first_line(error).rstrip('.')}; for another share of the GPU than {share:g} give "
+            "--trl vllm_gpu_memory_utilization"
+        )
         if trainer.options.rollouts == "auto":
-            on_warning(f"{cause}; transformers completes the prompts, which takes longer.")
+            on_warning(f"{cause}; transformers now completes the prompts, which takes longer.")
             return
-        raise ModelError(
-            f"{cause}; for another share of the GPU than {share:g} give --trl vllm_gpu_memory_utilization, or leave "
-            "vLLM out by --rollouts transformers."
-        ) from error
+        raise ModelError(f"{cause}, or leave vLLM out by --rollouts transformers.") from error
     trainer.use_engine(engine)
     if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():
         on_warning(

@@ -52,7 +52,7 @@ def train(
     if prepared.validation:
         trainer.add_callback(_validation(prepared, trainer, loaded, journal))
     longest = "--max-completion-length"
-    if prepared.rollouts == "vllm":
+    if prepared.rollouts == "vllm" and trainer.use_vllm:  # else it did not start
         longest += " or --trl vllm_gpu_memory_utilization"
     tuning.run(trainer, prepared, journal, longest=longest)
 

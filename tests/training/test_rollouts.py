@@ -23,6 +23,7 @@ from countdown_rl.runlog import log
 from countdown_rl.tasks.countdown import CountdownRow
 from countdown_rl.training import config, prepare, rollouts, train, trl_internals
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.trainer import Trainer
 from tests.support import four_bit, tiny_llama
 
 SMALL = TrainOptions(
@@ -360,10 +361,9 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
     ],
 )
 def test_what_an_engine_gets(changes, width, by_adapter):
-    config, ref = SimpleNamespace(vllm_enable_sleep_mode=False), SimpleNamespace(base=None)
-    assert rollouts.sends_adapter(replace(SMALL, **changes), ref, config, width) == by_adapter
-    config.vllm_enable_sleep_mode = True
-    assert not rollouts.sends_adapter(replace(SMALL, **changes), ref, config, width)
+    options, ref = replace(SMALL, **changes), SimpleNamespace(base=None)
+    assert rollouts.sends_adapter(options, ref, width, sleeps=False) == by_adapter
+    assert not rollouts.sends_adapter(options, ref, width, sleeps=True)
 
 
 @pytest.mark.parametrize(
@@ -378,9 +378,8 @@ def test_what_an_engine_gets(changes, width, by_adapter):
     ],
 )
 def test_what_an_engine_gets_of_an_adapter_that_is_trained_further(place, tmp_path, changes, by_adapter):
-    config, path = SimpleNamespace(vllm_enable_sleep_mode=False), tmp_path / "adapter"
-    ref = reference.resolve(str(tiny_llama.adapter(path, place / "model", **changes)))
-    assert rollouts.sends_adapter(SMALL, ref, config, 2) == by_adapter
+    ref = reference.resolve(str(tiny_llama.adapter(tmp_path / "adapter", place / "model", **changes)))
+    assert rollouts.sends_adapter(SMALL, ref, 2, sleeps=False) == by_adapter
 
 
 def with_dora(loaded):
@@ -440,11 +439,37 @@ def test_an_engine_gets_what_it_needs_of_what_training_leaves(name, options, car
 def test_auto_is_an_engine_where_its_weights_and_a_group_fit():
     assert planned("qwen2.5-3b", WHOLE, 72)[0] == "vllm"
     assert planned("qwen2.5-3b", WHOLE, 64)[0] == "transformers"
-    assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"
+    assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"  # asleep neither
     assert planned("qwen2.5-3b", NF4, 24, device="cpu")[0] == "transformers"
     server = replace(NF4, rollouts="vllm-server")
     chosen, found = planned("llama-3.1-8b", server, 24)
     assert (chosen, found.estimates[0].engine, found.estimates[0].generation) == ("vllm-server", 0, 0)
+
+
+def test_an_engine_sleeps_during_the_loss_where_it_fits_beside_the_weights_alone():
+    # GiB: held 51.2, loss 1.9, at least 7.9 for the engine, and a margin of a tenth of training and 1.
+    for card, engine, sleeps in ((64, "transformers", False), (66, "vllm", True), (68, "vllm", False)):
+        chosen, found = planned("qwen2.5-3b", WHOLE, card)
+        (estimate,) = found.estimates
+        assert (chosen, estimate.sleeps) == (engine, sleeps), card
+    chosen, found = planned("qwen2.5-3b", WHOLE, 66)
+    (estimate,) = found.estimates
+    assert estimate.engine / GIB == pytest.approx(66 - 1.1 * 51.2 - 1, rel=0.03)
+    assert estimate.peak == estimate.held + estimate.engine
+    assert found.fits
+    awake = replace(WHOLE, trl=("vllm_enable_sleep_mode=false",))
+    assert planned("qwen2.5-3b", awake, 66)[0] == "transformers"
+    asleep = replace(WHOLE, trl=("vllm_enable_sleep_mode=true",))
+    assert planned("qwen2.5-3b", asleep, 80)[1].estimates[0].sleeps
+    insisted = replace(WHOLE, rollouts="vllm")
+    for card, sleeps, fits in ((64, False, False), (66, True, True)):
+        chosen, found = planned("qwen2.5-3b", insisted, card)
+        assert (chosen, found.estimates[0].sleeps, found.fits) == ("vllm", sleeps, fits)
+
+
+def test_no_engine_sleeps_beside_a_loss_that_does_not_fit():
+    chosen, found = planned("qwen2.5-3b", replace(WHOLE, micro_batch=64), 66)
+    assert (chosen, found.fits) == ("transformers", False)
 
 
 def test_an_engine_gets_no_room_for_weights_that_only_transformers_would_gather():
@@ -490,5 +515,70 @@ def test_auto_goes_on_with_transformers_where_vllm_does_not_start(place, tmp_pat
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     run, warnings = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths), []
     train.train(prepare.prepare(run, replace(SMALL, rollouts="auto")), on_warning=warnings.append)
-    assert warnings[0].startswith("vLLM does not start: GPTNeoXForCausalLM does not support LoRA yet; transformers")
+    assert warnings[0].startswith("vLLM does not start: GPTNeoXForCausalLM does not support LoRA yet;")
+    assert all(words in warnings[0] for words in ("--trl vllm_gpu_memory_utilization", "transformers"))
     artifacts.read(tmp_path / "out", "adapter")
+
+
+@pytest.mark.parametrize(("starts", "advice"), [(True, "or --trl vllm_gpu_memory_utilization"), (False, "")])
+def test_memory_that_is_exhausted_is_the_engine_s_where_there_is_one(
+    place, tmp_path, vllm, monkeypatch, starts, advice
+):
+    def fail(*_, **options):
+        raise ValueError("No available memory for the cache blocks.")
+
+    def exhausted(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    if not starts:
+        monkeypatch.setattr(vllm_generation, "LLM", fail)
+    monkeypatch.setattr(rollouts, "plan", lambda options, loaded, make_config, planned, **_: ("vllm", planned))
+    monkeypatch.setattr(Trainer, "compute_loss", exhausted)
+    paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
+    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    with pytest.raises(ModelError, match=rf"--max-completion-length ?{advice}, or add"):
+        train.train(prepare.prepare(run, replace(SMALL, rollouts="auto")))
+
+
+class Sleeper(Engine):
+    """An engine that sleep mode leaves without weights and cache."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.awake, self.model = {"weights", "kv_cache"}, self
+
+    def sleep(self, level):
+        assert level == 2
+        self.awake.clear()
+
+    def wake_up(self, tags):
+        self.awake.update(tags)
+
+    def load_weights(self, pairs):
+        assert "weights" in self.awake
+        super().load_weights(pairs)
+
+    def generate(self, *args, **kwargs):
+        assert self.awake == {"weights", "kv_cache"}
+        return super().generate(*args, **kwargs)
+
+
+def test_an_engine_that_fits_asleep_only_gets_all_weights_when_it_wakes(place, tmp_path, vllm, monkeypatch):
+    def plan(options, loaded, make_config, planned, **_):
+        return "vllm", replace(planned, estimates=[replace(each, sleeps=True) for each in planned.estimates])
+
+    monkeypatch.setattr(vllm_generation, "LLM", Sleeper)
+    monkeypatch.setattr(rollouts, "plan", plan)
+    # As on a GPU.
+    monkeypatch.setattr(trl_internals.PolicyEngine, "_send_weights", vllm_generation.VLLMGeneration.sync_weights)
+    paths, warnings = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}, []
+    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    options = replace(SMALL, rollouts="auto", precision="bf16", reward=("benchmarks.gpu:varied=1",))
+    result = train.train(prepare.prepare(run, options), on_warning=warnings.append)
+    engine = Engine.last
+    assert engine.options["enable_sleep_mode"]
+    assert (engine.awake, engine.adapters) == (set(), [])
+    assert any("merged into bf16" in text for text in warnings)
+    trained = load.load_model(reference.resolve(str(result.out)), precision="bf16").model.merge_and_unload()
+    for name, value in engine.policy.named_parameters():
+        torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
