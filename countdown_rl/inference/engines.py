@@ -150,8 +150,12 @@ def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str |
     if base.kind == "gguf":
         return f"--engine vllm does not run GGUF files, and {base.source} is one; leave --engine out."
     config = shape.quantization_config(local_path(without_weights(base))) or {}
-    if load.trained_precision(ref, precision) == "nf4" or config.get("quant_method") == "bitsandbytes":
-        return "--engine vllm does not support NF4 weights; leave --engine out, or merge an adapter over them first."
+    nf4 = load.trained_precision(ref, precision) == "nf4"
+    if config.get("quant_method") == "bitsandbytes" or (nf4 and (config or not _quantizes())):
+        return (
+            "--engine vllm supports NF4 weights on a CUDA GPU alone, of an unquantized checkpoint and with the package "
+            "vllm-bnb-plugin; leave --engine out, or merge an adapter over them first."
+        )
     if ref.base is not None:
         adapter = adapter_config(local_path(ref))
         if parts := [name for name in _NOT_IN_VLLM if adapter.get(name)]:
@@ -159,6 +163,13 @@ def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str |
     if device not in ("auto", "cuda"):
         return f"--engine vllm runs on a GPU; leave --device {device} out."
     return None
+
+
+def _quantizes() -> bool:
+    """Return True if vLLM can quantize weights to NF4 here."""
+    import torch
+
+    return torch.cuda.is_available() and find_spec("vllm_bnb_plugin") is not None
 
 
 def check_installed(name: str) -> None:

@@ -46,13 +46,22 @@ class Vllm:
         self._llm: Any = None
         self._lora_request: Any = None
         self.precision = load.trained_precision(ref, precision)
+        if self.precision == "nf4":
+            self.storage, self.libraries = "bitsandbytes-nf4", (*self.libraries, "bitsandbytes", "vllm-bnb-plugin")
         self.tokenizer = load.load_tokenizer(ref)
         self._stop = Stop(self.tokenizer, None, generate.STOP)
 
     def prepare(self, length: int) -> int | None:
+        import torch
+
         options: dict[str, Any] = {}
         if self._ref.base is not None:
             options = lora_options(adapter_config(local_path(self._ref)).get("r", 8))
+        if self.precision == "nf4":
+            dtype = load.compute_dtype("nf4", torch.device("cuda"), None)
+            options |= {"quantization": "bitsandbytes", "dtype": str(dtype).removeprefix("torch.")}
+        else:
+            options["dtype"] = _DTYPES[self.precision]
         path = local_path(self._ref.base or self._ref)
         model_files.check_files(path)
         if load.device_name("auto") == "cpu":
@@ -65,7 +74,6 @@ class Vllm:
                 self._llm = LLM(
                     model=str(path),
                     load_format="safetensors",
-                    dtype=_DTYPES[self.precision],
                     max_model_len=length,
                     seed=self._decoding.seed % 2**32,
                     enable_prefix_caching=True,

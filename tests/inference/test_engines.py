@@ -279,6 +279,30 @@ def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(folder, tmp_pat
     assert "alpha_pattern" in refusal("alpha", alpha_pattern={"q_proj": 3})
 
 
+def test_with_the_plug_in_an_adapter_over_nf4_has_nf4_weights_in_vllm(folder, tmp_path, monkeypatch, vllm):
+    adapter = tiny_llama.adapter(tmp_path / "adapter", folder / "model")
+    monkeypatch.setattr(engines, "_quantizes", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    result = run(folder, tmp_path / "eval", replace(SMALL, engine="vllm", precision="nf4"), model=str(adapter))
+    path, loaded = vllm.loaded[0]
+    assert path == str(folder / "model")
+    assert (loaded["quantization"], loaded["dtype"], loaded["enable_lora"]) == ("bitsandbytes", "bfloat16", True)
+    assert [result.metrics[name] for name in ("engine", "precision", "path")] == ["vllm", "nf4", "bitsandbytes-nf4"]
+
+
+@pytest.mark.parametrize(("gpu", "plug_in", "name"), [(True, True, "vllm"), (True, False, ""), (False, True, "")])
+def test_nf4_in_vllm_needs_a_gpu_and_the_plug_in(folder, monkeypatch, gpu, plug_in, name):
+    ref, there = reference.resolve(str(folder / "model")), {"vllm", *(["vllm_bnb_plugin"] if plug_in else [])}
+    monkeypatch.setattr(engines, "find_spec", lambda module: module if module in there else None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert engines.resolve("auto", ref, precision="nf4", device="auto") == (name or "transformers")
+    if name:
+        assert engines.resolve("vllm", ref, precision="nf4", device="auto") == name
+    else:
+        with pytest.raises(UsageError, match="vllm-bnb-plugin"):
+            engines.resolve("vllm", ref, precision="nf4", device="auto")
+
+
 def test_several_gpus_share_a_model_in_vllm_only(folder, tmp_path, vllm):
     options = replace(SMALL, tensor_parallel=4)
     run(folder, tmp_path / "eval", replace(options, engine="vllm"))
@@ -319,6 +343,7 @@ def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path)
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "bitsandbytes"}}')
     monkeypatch.setattr(engines, "installed", lambda name: name == "vllm")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
     monkeypatch.setattr(engines, "without_weights", lambda ref: replace(ref, path=tmp_path))
     ref = ModelRef("unsloth/model-bnb-4bit", "hub", None, revision="1" * 40)
     assert engines.resolve("auto", ref, precision="auto", device="auto") == "transformers"
