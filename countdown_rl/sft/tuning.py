@@ -94,7 +94,7 @@ def check_model(ref: reference.ModelRef, options: Any, *, sharded: bool) -> None
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
     if sharded and memory.run_precision(ref, options) == "nf4":
-        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch ddp.")
+        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch zero2.")
 
 
 def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> load.Loaded:
