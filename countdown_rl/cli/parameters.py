@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -135,10 +136,11 @@ def warn_of_unused_gpu() -> None:
         console.warn(text)
 
 
-def show_check(values: Mapping[str, Any], memory: "Memory", fewer: str, *, as_json: bool) -> None:
-    """Print the result of a check, *values* or the table of *memory*; warn if this machine has too little.
+def show_check(values: Mapping[str, Any], memory: "Memory", checkpoints: Path, fewer: str, *, as_json: bool) -> None:
+    """Print the result of a check, *values* or the table of *memory*; warn if memory or disk are too small.
 
     Args:
+        checkpoints: their directory.
         fewer: options of which lower values need less memory.
     """
     needed, available = _size(memory.estimates[0].peak), _size(memory.available or 0)
@@ -147,6 +149,13 @@ def show_check(values: Mapping[str, Any], memory: "Memory", fewer: str, *, as_js
             f"the run needs about {needed} and a margin, and this machine has {available}; lower {fewer}, or add "
             "--gradient-checkpointing."
         )
+    place = next(path for path in (checkpoints.absolute(), *checkpoints.absolute().parents) if path.is_dir())
+    twice, free = 2 * memory.checkpoint, shutil.disk_usage(place).free
+    if twice > free:
+        console.warn(
+            f"two checkpoints take {_size(twice)}, and {place} has {_size(free)} free; give --checkpoints a directory "
+            "on another disk, or --tune lora."
+        )
     devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
     table = console.table("memory", *(devices[estimate.device] for estimate in memory.estimates))
     for name, text in _PARTS.items():
@@ -154,7 +163,7 @@ def show_check(values: Mapping[str, Any], memory: "Memory", fewer: str, *, as_js
         text += ", asleep during the loss" if name == "engine" and memory.estimates[-1].sleeps else ""
         if any(sizes):
             table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
-    table.add_row("a checkpoint on disk", *(_size(memory.checkpoint) for _ in memory.estimates))
+    table.add_row("a checkpoint on disk (two at a save)", *(_size(memory.checkpoint) for _ in memory.estimates))
     if memory.fits is not None:
         table.caption = f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
     console.result(values, as_json=as_json, view=table)

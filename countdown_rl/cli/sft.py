@@ -70,7 +70,7 @@ def sft(
         )
         if processing.check:
             fewer = "--micro-batch or --max-length"
-            parameters.show_check(prepared.as_dict(), prepared.memory, fewer, as_json=as_json)
+            parameters.show_check(prepared.as_dict(), prepared.memory, run.checkpoints, fewer, as_json=as_json)
             return
         if finished := tuning.finished(prepared, overwrite=overwrite):
             parameters.show_finished(run, finished.facts, as_json=as_json)

@@ -116,7 +116,7 @@ def _show_check(prepared: "PreparedTraining", *, as_json: bool) -> None:
         f"{prepared.longest_prompt} tokens."
     )
     fewer = "--micro-batch, --prompts or --max-completion-length"
-    parameters.show_check(prepared.as_dict(), prepared.memory, fewer, as_json=as_json)
+    parameters.show_check(prepared.as_dict(), prepared.memory, prepared.run.checkpoints, fewer, as_json=as_json)
 
 
 def _show_probe(prepared: "PreparedTraining", count: int, *, as_json: bool) -> None:

@@ -1,9 +1,11 @@
 """`train --check`: the memory estimate, and the errors that prevent a run."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
@@ -179,3 +181,27 @@ def test_a_run_that_exceeds_memory_is_a_warning(check, llama, rows):
     assert status == 0
     assert json.loads(out)["fits"] is False
     assert "warning: the run needs about" in err
+
+
+@pytest.mark.parametrize(("share", "warned"), [(1, True), (3, False)])
+def test_a_disk_without_a_place_for_two_checkpoints_is_a_warning(
+    check, llama, rows, tmp_path, monkeypatch, share, warned
+):
+    size = json.loads(check("--model", llama, "--data", rows, "--json")[1])["checkpoint"]
+    places = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: places.append(path) or SimpleNamespace(free=share * size))
+    status, out, err = check("--model", llama, "--data", rows)
+    assert status == 0
+    assert "a checkpoint on disk (two at a save)" in out
+    assert ("warning: two checkpoints take" in err) == warned
+    assert places[-1] == tmp_path  # where the directory will be made
+
+
+def test_the_check_tells_an_engine_that_sleeps(check, llama, rows, monkeypatch):
+    def plan(options, loaded, make_config, planned, **_):
+        return "vllm", replace(
+            planned, estimates=[replace(each, engine=2**30, sleeps=True) for each in planned.estimates]
+        )
+
+    monkeypatch.setattr(rollouts, "plan", plan)
+    assert "vLLM, asleep during the loss" in check("--model", llama, "--data", rows)[1]
