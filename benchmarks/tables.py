@@ -191,11 +191,10 @@ def recipes() -> str:
             plan = cards.plan(shape, options, card)
             estimate, hours = plan.memory.estimates[0], cards.hours(plan, options, card)
             sizes = (f"{size / 2**30:.1f}" for size in (estimate.training, estimate.engine))
-            outcome = f"{hours:.1f}" if hours < 10 else f"{hours:.0f}"
-            outcome = outcome if plan.memory.fits else "does not fit"
+            outcome = ("yes", f"{hours:.1f}" if hours < 10 else f"{hours:.0f}") if plan.memory.fits else ("no", "")
             engine = ENGINES[plan.engine] + (", asleep" if estimate.sleeps else "")
-            lines.append((f"`{recipe}`", name, engine, *sizes, outcome))
-    header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "hours, *estimated*")
+            lines.append((f"`{recipe}`", name, engine, *sizes, *outcome))
+    header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "fits", "hours, *estimated*")
     return table(header, lines)
 
 
