@@ -572,7 +572,8 @@ def main() -> None:
     words = ["--out", str(bench.RESULTS), *(["--gguf", str(gguf)] if gguf else []), *(["--tiny"] if args.tiny else [])]
     from countdown_rl.models import load
 
-    print(load.unused_gpu(), file=sys.stderr)
+    if warning := load.unused_gpu():
+        print(warning, file=sys.stderr)
     outcomes = run_all(names, words)
     for name, outcome in outcomes.items():
         print(f"{name:20} {outcome}")

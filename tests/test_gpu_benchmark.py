@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench, gpu
+from countdown_rl.models import load
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,6 +68,17 @@ def test_a_part_that_is_killed_or_takes_too_long_loses_nothing_after_it(results,
     assert results("vllm") == {"cosine": 1}
     assert outcomes["resume"].startswith("failed: exit status -9")
     assert results("gradients")["failed"] == "stopped after 0.02 minutes"
+
+
+@pytest.mark.parametrize("warning", ["", "torch does not see the GPU"])
+def test_a_gpu_that_torch_does_not_see_is_a_warning(results, monkeypatch, capsys, warning):
+    monkeypatch.setattr(load, "unused_gpu", lambda: warning)
+    monkeypatch.setattr(gpu, "run_all", lambda names, words: dict.fromkeys(names, "done"))
+    monkeypatch.setattr(sys, "argv", ["gpu", "resume", "--out", str(bench.RESULTS)])
+    gpu.main()
+    printed = capsys.readouterr()
+    assert printed.out.split() == ["resume", "done"]
+    assert printed.err == (f"{warning}\n" if warning else "")
 
 
 def test_the_makefile_runs_it():
