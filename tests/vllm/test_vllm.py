@@ -55,6 +55,7 @@ def test_after_training_the_engine_has_the_weights_of_the_policy(trained):
     policy = load.load_model(reference.resolve(str(result.out)), precision=precision).model.get_base_model()
     joined = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
     compared = {LinearBase: 0, BaseLayerWithLoRA: 0}
+    merged = engine.dtype == torch.float32  # of NF4 too, where the processor has no products in bf16
     for name, layer in engine.llm.llm_engine.model_executor.driver_worker.model_runner.get_model().named_modules():
         if not isinstance(layer, tuple(compared)):
             continue
@@ -62,7 +63,7 @@ def test_after_training_the_engine_has_the_weights_of_the_policy(trained):
         parts = [policy.get_submodule(f"{parent}.{part}") for part in joined.get(last, [last])]
         if isinstance(layer, LinearBase):
             own = [part.base_layer.weight for part in parts]
-            if precision == "fp32":
+            if merged:
                 own = [weight + part.get_delta_weight("default") for weight, part in zip(own, parts, strict=True)]
             # The weights are packed for the processor; their product with the identity is not.
             product = layer.quant_method.apply(layer, torch.eye(layer.input_size, dtype=engine.dtype)).T
@@ -75,4 +76,4 @@ def test_after_training_the_engine_has_the_weights_of_the_policy(trained):
                 scaled = part.lora_B["default"].weight * part.scaling["default"]
                 torch.testing.assert_close(b[0, 0, :, :rank], scaled.to(b.dtype))
             compared[BaseLayerWithLoRA] += 1
-    assert compared == {LinearBase: 8, BaseLayerWithLoRA: 0 if precision == "fp32" else 8}
+    assert compared == {LinearBase: 8, BaseLayerWithLoRA: 0 if merged else 8}
