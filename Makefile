@@ -25,7 +25,7 @@ test-extras: $(READY)
 	$(BIN)/python -m tests.extras $(EXTRAS)
 
 # vLLM's build for CPUs in an environment of its own, with settings for few cores and a small cache.
-test-vllm: BIN := .venv-vllm/bin
+test-vllm .venv-vllm/.ready: BIN := .venv-vllm/bin
 test-vllm: .venv-vllm/.ready
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CPU_CI_ENV=1 VLLM_NO_USAGE_STATS=1 \
 	  OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/vllm -m "slow or not slow"
