@@ -40,6 +40,13 @@ def trained(request, place, tmp_path_factory):
         yield *train(place, out, str(place / "start"), **options), request.param
 
 
+def test_after_training_the_engine_has_the_probabilities_of_the_shipped_model(place, tmp_path):
+    # Its completions differ at this temperature only.
+    result, engine = train(place, tmp_path, "countdown-tiny", rollouts="vllm", temperature=2.0)
+    assert all(0.9 < row.importance_sampling_ratio < 1.1 for row in result.rows)
+    assert distance(engine, result.out) < 0.02 < 0.2 < distance(engine, "countdown-tiny")
+
+
 def test_after_training_the_engine_has_the_probabilities_of_the_policy(place, trained):
     result, engine, precision = trained
     # With top-p the ratio of a token is the probability that the policy gives to the nucleus.
