@@ -9,10 +9,11 @@ many tokens. Writes ``results/teacher.json``.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 from transformers import AutoTokenizer
 
 from benchmarks import bench
@@ -24,6 +25,22 @@ from countdown_rl.tiny import traces
 BUDGETS = (128, 256, 512, 1_024)
 
 
+def in_order(count: int) -> np.ndarray:
+    """The chances of a policy that never skips any of *count* ways, for :func:`traces.expected_accuracy`."""
+    return np.eye(1, traces.window(count)).repeat(count + 1, axis=0)
+
+
+def token_counter(ref: reference.ModelRef) -> Callable[[list[str]], list[int]]:
+    """The function that counts the tokens of texts of traces, with the end of the last, as *ref* reads them."""
+    tokenizer = AutoTokenizer.from_pretrained(reference.local_path(ref))
+
+    def count(texts: list[str]) -> list[int]:
+        lengths = map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
+        return [length + text.endswith("</answer>") for length, text in zip(lengths, texts, strict=True)]
+
+    return count
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("evals", nargs="*", metavar="NAME=EVAL")
@@ -33,12 +50,7 @@ def main() -> None:
     rows = jsonl.read_rows(args.data / "test.jsonl")
     ref = reference.resolve(args.model)
     plan = traces.plan_of(ref.manifest.facts)
-    tokenizer = AutoTokenizer.from_pretrained(reference.local_path(ref))
-
-    def count_tokens(texts: list[str]) -> list[int]:
-        # The end of a trace is one token more.
-        lengths = map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])
-        return [length + text.endswith("</answer>") for length, text in zip(lengths, texts, strict=True)]
+    count_tokens = token_counter(ref)
 
     def summary(solved: list[list[float]], budgets: Sequence[int] = BUDGETS) -> dict[str, dict[str, float]]:
         """Means of *solved* (rows, budgets), of all rows and by the count of numbers."""
@@ -55,9 +67,14 @@ def main() -> None:
 
     measured = {
         name: summary(
-            [traces.expected_accuracy(row, plan, count_tokens, budgets=BUDGETS, in_order=in_order) for row in rows]
+            [
+                traces.expected_accuracy(
+                    row, plan, count_tokens, budgets=BUDGETS, chances=chances and chances(len(plan[len(row["nums"])]))
+                )
+                for row in rows
+            ]
         )
-        for name, in_order in (("teacher", False), ("plan in order", True))
+        for name, chances in (("teacher", None), ("plan in order", in_order))
     }
     for name, path in (pair.split("=", 1) for pair in args.evals):
         result = results.read(Path(path))

@@ -15,6 +15,7 @@ def pretrain(
     *,
     data: Annotated[Path, option("Data directory of gen-data.")] = Path("artifacts/data"),
     out: Out = Path("artifacts/model"),
+    model: Annotated[str, option("Model of this command to train further, in its own shape.")] = "",
     options: PretrainOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -23,7 +24,11 @@ def pretrain(
 
     with artifacts.locked(out), console.progress("training") as update:
         facts = training.make(
-            options, data=data, out=out, on_step=lambda step, total, loss: update(step, total, f"loss {loss:.3f}")
+            options,
+            data=data,
+            model=model,
+            out=out,
+            on_step=lambda step, total, loss: update(step, total, f"loss {loss:.3f}"),
         )
     console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.")
     console.result({"out": str(out)} | facts, as_json=as_json)

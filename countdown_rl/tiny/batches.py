@@ -7,6 +7,7 @@ lengths. Traces are written while training goes on, a pool at a time.
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from countdown_rl.models import chat_template
@@ -14,6 +15,7 @@ from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 from countdown_rl.tiny import traces
 from countdown_rl.tiny.config import PretrainOptions
+from countdown_rl.tiny.judge import Judge
 
 #: Rows that the tokenizer is made from.
 CORPUS = 5_000
@@ -42,8 +44,17 @@ def corpus(rows: Sequence[Row], plan: traces.Plan) -> list[str]:
     return texts
 
 
-def examples(rows: Sequence[Row], plan: traces.Plan, options: PretrainOptions, tokens: Any) -> Iterator[Example]:
-    """Yield examples without end: one per row and epoch, decided by the seed, the epoch and the row's index."""
+def examples(
+    rows: Sequence[Row],
+    plan: traces.Plan,
+    options: PretrainOptions,
+    tokens: Any,
+    judges: Mapping[int, Judge] = MappingProxyType({}),
+) -> Iterator[Example]:
+    """Yield examples without end: one per row and epoch, decided by the seed, the epoch and the row's index.
+
+    *judges* are those of a teacher that judges ways, by count of numbers.
+    """
     epoch = 0
     while True:
         for start in range(0, len(rows), POOL):
@@ -53,8 +64,15 @@ def examples(rows: Sequence[Row], plan: traces.Plan, options: PretrainOptions, t
                 row = rows[index]
                 if rng.random() < options.drills:
                     row = drill(row, rng)
-                near_the_end = rng.random() < _NEAR_THE_END
-                trace = traces.trace(row, plan, rng, max_lines=options.max_lines, near_the_end=near_the_end)
+                judge = judges.get(len(row["nums"]))
+                trace = traces.trace(
+                    row,
+                    plan,
+                    rng,
+                    max_lines=options.max_lines,
+                    near_the_end=rng.random() < _NEAR_THE_END,
+                    good=judge(row) if judge else None,
+                )
                 prompts.append(chat_template.render(tokens, row.messages()))
                 counts.append(len(plan[len(row["nums"])]))
                 texts.append(row.style.opening + trace.text + (tokens.eos_token if trace.ended else ""))

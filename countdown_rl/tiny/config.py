@@ -16,6 +16,9 @@ class PretrainOptions(Options):
 
     drills: Annotated[float, option("Share of puzzles made for exact divisions.", TRACES, min=0, max=1)] = 0.2
     max_lines: Annotated[int, option("Maximum lines of a trace.", TRACES, min=1)] = 64
+    judge: Annotated[
+        bool, option("Teach to name the kind of a puzzle and to skip ways that look poor for it.", TRACES)
+    ] = False
     max_steps: Annotated[int, option("Optimiser steps.", OPTIMISER, min=1)] = 3_000
     batch_tokens: Annotated[int, option("Tokens per step, prompts included.", OPTIMISER, min=1)] = 8_192
     learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0)] = 3e-3

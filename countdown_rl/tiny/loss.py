@@ -18,12 +18,15 @@ class TeacherTargets:
     """The teacher's distribution over the first way of a trace, and over the ways to skip after each line.
 
     Attributes:
-        tokens: (2 W,) those that begin the first line, and those that end a line, for a window of W ways.
+        tokens: (2 W,) those that begin the first line, and those that end a line, for a window of W ways; where the
+            teacher judges ways, one more, which skips the poor ones.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int, device: Any) -> None:
+    def __init__(self, tokenizer: Any, vocab_size: int, device: Any, *, judges: bool = False) -> None:
+        ends = [*traces.SKIPS, *([traces.SKIP_POOR] if judges else [])]
+        self._poor = traces.POOR_SHARE if judges else 0.0
         numbers = [f"{number}. " for number in range(1, traces.MAX_WAYS + 1)]
-        ids = tokenizer([*numbers, *(f" {skip}\n" for skip in traces.SKIPS)], add_special_tokens=False)["input_ids"]
+        ids = tokenizer([*numbers, *(f" {end}\n" for end in ends)], add_special_tokens=False)["input_ids"]
         tokens = torch.tensor([first for first, *_ in ids], device=device)
         self._kind = torch.zeros(vocab_size, dtype=torch.long, device=device)  # (V,)
         self._kind[tokens[: len(numbers)]] = _NUMBER
@@ -46,7 +49,10 @@ class TeacherTargets:
         width = torch.tensor([traces.window(count) for count in ways.tolist()], device=labels.device)[rows, None]
         window = torch.arange(len(traces.SKIPS), device=labels.device) < width
         of_first = first[choice][:, None]
-        chances = torch.cat([window & of_first, window & ~of_first], 1) / width  # (choices, 2 W)
+        poor = self._poor * (~of_first & (width > 1))  # (choices, 1)
+        chances = torch.cat([window & of_first, (window & ~of_first) * (1 - poor)], 1) / width  # (choices, 2 W)
+        if self._poor:
+            chances = torch.cat([chances, poor], 1)
         targets = torch.nn.functional.one_hot(labels[trained], len(self._kind)).float()
         chosen = choice[trained].nonzero()  # (choices, 1)
         targets[chosen[:, 0]] = 0

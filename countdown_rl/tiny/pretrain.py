@@ -10,10 +10,11 @@ from typing import Any
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
-from countdown_rl.models import chat_template, load
+from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.task import Row
 from countdown_rl.tiny import batches, tokenizer, traces
 from countdown_rl.tiny.config import PretrainOptions
+from countdown_rl.tiny.judge import SIZES, Judge
 
 LIBRARIES = ("tokenizers", "torch", "transformers")
 _LOG_STEPS = 10
@@ -24,11 +25,13 @@ _LOG_PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0)
 OnStep = Callable[[int, int, float], None]
 
 
-def make(options: PretrainOptions, *, data: Path, out: Path, on_step: OnStep | None = None) -> dict[str, Any]:
+def make(
+    options: PretrainOptions, *, data: Path, out: Path, model: str = "", on_step: OnStep | None = None
+) -> dict[str, Any]:
     """Train on the training split of the data artifact at *data* and write a ``model`` artifact at *out*.
 
-    The plan of the traces (see :func:`traces.find_plan`) is recorded in the manifest. Returns the facts of
-    :func:`train`.
+    The plan of the traces (see :func:`traces.find_plan`) is recorded in the manifest. A *model* of this function is
+    trained further with its own plan. Returns the facts of :func:`train`.
 
     Raises:
         CountdownError: an input is missing or damaged, or *out* cannot be written; nothing was changed.
@@ -38,14 +41,25 @@ def make(options: PretrainOptions, *, data: Path, out: Path, on_step: OnStep | N
     rows = jsonl.read_rows(data / "train.jsonl")
     if reason := next(filter(None, map(traces.unsupported, rows)), ""):
         raise InputError(f"{data}: traces {reason}; give --data other puzzles.")
+    if options.judge and not any(len(row["nums"]) in SIZES for row in rows):
+        raise InputError(f"{data}: --judge is for puzzles of 4 numbers, and there are none; leave it out.")
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
-    plan = traces.find_plan(rows)
+    ref = reference.resolve(model) if model else None
+    if ref is None:
+        plan = traces.find_plan(rows)
+    else:
+        inputs["model"] = ref.as_input()
+        plan = traces.plan_of(ref.manifest.facts if ref.manifest else {})
+        if missing := sorted({len(row["nums"]) for row in rows} - set(plan)):
+            raise InputError(
+                f"{model} has no plan for {missing[0]} numbers; give a model made by this command for them."
+            )
     for count, ways in plan.items():
         if not ways:
             raise InputError(f"{data}: no puzzle of {count} numbers is solved by a line of a trace; leave these out.")
     load.silence_libraries()
     with artifacts.writing(out, "model", options=settings, inputs=inputs, libraries=LIBRARIES) as draft:
-        facts = train(rows, plan, options, draft.path, on_step)
+        facts = train(rows, plan, options, draft.path, ref, on_step)
         draft.facts.update(
             facts
             | {"command": "python -m countdown_rl.tiny", "plan": {str(count): ways for count, ways in plan.items()}}
@@ -54,9 +68,16 @@ def make(options: PretrainOptions, *, data: Path, out: Path, on_step: OnStep | N
 
 
 def train(
-    rows: Sequence[Row], plan: traces.Plan, options: PretrainOptions, out: Path, on_step: OnStep | None = None
+    rows: Sequence[Row],
+    plan: traces.Plan,
+    options: PretrainOptions,
+    out: Path,
+    ref: reference.ModelRef | None = None,
+    on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Train on traces of *rows*, and save weights (safetensors, bf16) and tokenizer to the directory *out*.
+
+    The model is *ref*, or a new one.
 
     ``on_step(step, steps, loss)`` is called every few steps; the loss is in nats per token.
 
@@ -64,14 +85,25 @@ def train(
         Facts: parameters, traces, tokens trained on, and the mean loss of the last tenth of the steps.
     """
     import torch
-    from transformers import set_seed
+    from transformers import AddedToken, set_seed
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
     set_seed(options.seed)
-    tokens = tokenizer.build(batches.corpus(rows, plan), options.vocab_size)
-    model = _new_model(options, tokens).to(load.device_name("auto"))
-    model.train()
-    examples = batches.examples(rows, plan, options, tokens)
+    if ref is None:
+        tokens = tokenizer.build(batches.corpus(rows, plan), options.vocab_size)
+        model = _new_model(options, tokens)
+    else:
+        loaded = load.load_model(ref, precision="fp32", device="cpu")
+        tokens, model = loaded.tokenizer, loaded.model.requires_grad_(True)
+    judges = {}
+    if options.judge:
+        texts = [f" {traces.SKIP_POOR}\n", *map(traces.kind_name, range(traces.KINDS))]
+        tokens.add_tokens([AddedToken(text, normalized=False) for text in texts])
+        model.resize_token_embeddings(-(-len(tokens) // 64) * 64)
+        for size in SIZES:
+            judges[size] = Judge([row for row in rows if len(row["nums"]) == size], plan[size])
+    model.to(load.device_name("auto")).train()
+    examples = batches.examples(rows, plan, options, tokens, judges)
     losses, seen = _fit(model, tokens, batches.batches(examples, options), options, on_step)
     model.to(torch.bfloat16).save_pretrained(out)
     chat_template.complete_user_turn(tokens, rows[0].messages())
@@ -144,7 +176,7 @@ def _fit(
     in_bf16 = torch_internals.has_bf16_products(device.type)
     optimizers = _optimizers(model, options)
     head = model.get_output_embeddings().weight
-    targets_of = TeacherTargets(tokens, len(head), device)
+    targets_of = TeacherTargets(tokens, len(head), device, judges=options.judge)
     losses: list[float] = []
     recent: list[float] = []
     seen = {"traces": 0, "tokens": 0}

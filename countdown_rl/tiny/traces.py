@@ -45,13 +45,20 @@ MAX_WAYS = 99
 _WAYS_PER_CHOICE = 24
 #: Ends of a line that does not reach the target, by the ways of the plan that are skipped before the next line.
 SKIPS = ("no", "no, skip one", "no, skip two", "no, skip three")
+#: Its end where the next line is the first of the next few ways that looks good, or the last of them if none does.
+SKIP_POOR = "no, skip poor"
+#: Share of the choices of a teacher that judges ways which are this end, and the share of the lines that are written
+#: with it: each teaches what looks good.
+POOR_SHARE, _POOR_WRITTEN = 0.1, 0.5
+#: Kinds of puzzles of four numbers; a teacher that judges ways names the kind first.
+KINDS = 48
 #: Lines executed, over all puzzles of one size, to find a plan.
 _BUDGET = 400_000
 #: Cost added to every way, as a share of its total, so that rarely executed ways come late.
 _PRIOR = 0.05
 
 #: Names of values: the numbers of a puzzle, largest first, and then the result of each step.
-_NAMES = "abcdefghi"
+NAMES = "abcdefghi"
 #: The two values that each step but the last combines, and the operator: "a-b d-e" for four numbers.
 Way = str
 #: The ways for each count of numbers, the most useful first.
@@ -79,7 +86,13 @@ class Trace:
 
 
 def trace(
-    row: Mapping[str, Any], plan: Plan, rng: random.Random, *, max_lines: int, near_the_end: bool = False
+    row: Mapping[str, Any],
+    plan: Plan,
+    rng: random.Random,
+    *,
+    max_lines: int,
+    near_the_end: bool = False,
+    good: Sequence[bool] | None = None,
 ) -> Trace:
     """Write a trace for *row* in an order drawn with *rng*.
 
@@ -88,18 +101,22 @@ def trace(
         max_lines: lines after which the trace stops.
         near_the_end: begin at most 23 lines before a way that reaches the target, if there is one. Such traces train
             the last lines. Their first way need not be one that the teacher would choose.
+        good: which ways look good, of a teacher that judges them.
     """
     numbers = sorted(row["nums"], reverse=True)
     ways = plan[len(numbers)]
-    order = _order(len(ways), rng)
+    order = _order(len(ways), rng, good)
     if near_the_end:
         hits = [index for index, way in enumerate(ways) if execute(numbers, way, row["target"]).value == row["target"]]
         order = _order_before(rng.choice(hits), len(ways), rng) if hits else order
-    lines = [heading(numbers)]
+    lines = [heading(numbers, None if good is None else kind(numbers, row["target"]))]
     for index, following in pairwise(islice(order, max_lines + 1)):
         line = execute(numbers, ways[index], row["target"])
         reached = line.value == row["target"]
-        lines.append(written(index, line, reached=reached, skip=next_ways(index, len(ways)).index(following)))
+        skip = next_ways(index, len(ways)).index(following)
+        if good is not None and skip == poor_ways(index, good) and rng.random() < _POOR_WRITTEN:
+            skip = -1
+        lines.append(written(index, line, reached=reached, skip=skip))
         if reached:
             return Trace("".join(lines), ended=True)
     return Trace("".join(lines), ended=False)
@@ -119,10 +136,25 @@ def next_ways(way: int | None, count: int) -> list[int]:
     return [start + step if start + step < count else step - 1 for step in range(1, window(count) + 1)]
 
 
-def _order(count: int, rng: random.Random) -> Iterator[int]:
-    way = None
+def kind(numbers: Sequence[int], target: int) -> int:
+    """Return the kind of a puzzle of four *numbers*, largest first, below :data:`KINDS`."""
+    a, b, c, d = numbers
+    answers = (target > c, a - c > target, b - d > target, a + b - c > target)
+    return sum(answer << place for place, answer in enumerate(answers)) + 16 * ((d >= 4) + (d >= 10))
+
+
+def poor_ways(way: int, good: Sequence[bool]) -> int:
+    """Return how many of the ways that may follow *way* are skipped with :data:`SKIP_POOR`."""
+    following = next_ways(way, len(good))
+    return next((skip for skip, index in enumerate(following) if good[index]), len(following) - 1)
+
+
+def _order(count: int, rng: random.Random, good: Sequence[bool] | None = None) -> Iterator[int]:
+    way: int | None = None
     while True:
-        way = rng.choice(next_ways(way, count))
+        following = next_ways(way, count)
+        judged = way is not None and good is not None and rng.random() < _POOR_WRITTEN
+        way = following[poor_ways(way, good)] if judged else rng.choice(following)  # type: ignore[arg-type]
         yield way
 
 
@@ -144,9 +176,14 @@ def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
     return iter([*order, next_ways(way, count)[0]])
 
 
-def heading(numbers: Sequence[int]) -> str:
-    """Return the first line of a trace: the sorted *numbers*."""
-    return f"\n{' '.join(map(str, numbers))}\n"
+def heading(numbers: Sequence[int], kind: int | None = None) -> str:
+    """Return the first line of a trace: the sorted *numbers*, and the *kind* of the puzzle."""
+    return f"\n{' '.join(map(str, numbers))}{'' if kind is None else kind_name(kind)}\n"
+
+
+def kind_name(kind: int) -> str:
+    """Return the text of a *kind*, as a heading has it."""
+    return f", kind {kind}"
 
 
 def find_plan(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Way]]:
@@ -218,7 +255,7 @@ def _steps(free: list[int], next_value: int, last: tuple[int, int] = (-1, -1)) -
                 continue  # the two steps are independent, and listed in the other order
             rest = [value for value in free if value not in (i, j)] + [next_value]
             for operator in "+-*/":
-                step = f"{_NAMES[i]}{operator}{_NAMES[j]}"
+                step = f"{NAMES[i]}{operator}{NAMES[j]}"
                 for others in _steps(rest, next_value + 1, (i, j)):
                     yield (step, *others)
 
@@ -251,7 +288,7 @@ def execute(numbers: Sequence[int], way: Way, target: int) -> Line:
             i, j = sorted(free)
             operator = _nearest(max(values[i], values[j]), min(values[i], values[j]), target)
         else:
-            i, operator, j = _NAMES.index(step[0]), step[1], _NAMES.index(step[2])
+            i, operator, j = NAMES.index(step[0]), step[1], NAMES.index(step[2])
         if values[i] < values[j]:
             i, j = j, i
         result = combine(values[i], operator, values[j])
@@ -271,20 +308,23 @@ def expected_accuracy(
     count_tokens: Callable[[list[str]], list[int]],
     *,
     budgets: Sequence[int],
-    in_order: bool = False,
+    chances: Any = None,
 ) -> list[float]:
     """Return the probability that a trace of *row*, executed without a mistake, ends within each of *budgets* tokens.
 
     Exact, by dynamic programming over (tokens so far, way of the next line). *count_tokens* returns the tokens of each
-    text. With *in_order* the trace follows the plan way by way, and the probability is 0 or 1.
+    text. *chances* is a (ways + 1, window) array of probabilities: of what is skipped after each way, and at the
+    beginning; by default those of the teacher, which are equal.
     """
     import numpy as np
 
     numbers = sorted(row["nums"], reverse=True)
     lines = [execute(numbers, way, row["target"]) for way in plan[len(numbers)]]
     count, largest = len(lines), max(budgets)
-    choices = 1 if in_order else window(count)
-    following = np.array([next_ways(way, count)[:choices] for way in range(count)])  # (ways, choices)
+    choices = window(count)
+    if chances is None:
+        chances = np.full((count + 1, choices), 1 / choices)
+    following = np.array([next_ways(way, count) for way in range(count)])  # (ways, choices)
     correct = np.array([line.value == row["target"] for line in lines])
     texts = [
         written(way, line, reached=hit, skip=skip)
@@ -295,19 +335,20 @@ def expected_accuracy(
     costs = np.array(line_costs).reshape(count, choices)
     probability = np.zeros((largest + costs.max() + 1, count))  # (tokens so far, next way)
     ended = np.zeros(len(probability))
-    probability[start, next_ways(None, count)[:choices]] = 1 / choices
+    probability[start, next_ways(None, count)] = chances[-1]
     for tokens in range(start, largest):
         here = probability[tokens]
         if not here.any():
             continue
         np.add.at(ended, tokens + costs[correct, 0], here[correct])
         places = tokens + costs[~correct], following[~correct]
-        np.add.at(probability, places, here[~correct, None] / choices)
+        np.add.at(probability, places, here[~correct, None] * chances[:-1][~correct])
     return [float(ended[: budget + 1].sum()) for budget in budgets]
 
 
 def written(way: int, line: Line, *, reached: bool, skip: int = 0) -> str:
     """Return the text of *line*, executed *way* of the plan: with the answer where it reached the target, else with the
-    number of ways to *skip* before the next line."""
-    ending = f"yes\n</think>\n<answer>{line.expression}</answer>" if reached else f"{SKIPS[skip]}\n"
+    number of ways to *skip* before the next line, or -1 for the poor ones."""
+    end = SKIP_POOR if skip < 0 else SKIPS[skip]
+    ending = f"yes\n</think>\n<answer>{line.expression}</answer>" if reached else f"{end}\n"
     return f"{way + 1}. {line.text} {ending}"
