@@ -4,7 +4,8 @@ several seeds. Each run is the ``train`` command with the options of ``stages/tr
     python -m benchmarks.learning [--data artifacts/data] [--seeds 42 43 44] [--set learning-rate=0.0004 ...]
 
 Writes ``results/learning.json`` and, for every seed, the log ``results/learning-<seed>.csv``;
-``--name`` replaces "learning", for trials with other options.
+``--name`` replaces "learning", for trials with other options. ``--out`` keeps the adapters and evaluations in a
+directory, from where an interrupted run continues.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import yaml
 
 from benchmarks import bench
 from countdown_rl.evaluation import compare, results
+from countdown_rl.runlog import log as runlog
 
 STAGES = Path(__file__).parent.parent / "stages"
 
@@ -76,20 +78,23 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--name", default="learning")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     runs = []
     with tempfile.TemporaryDirectory() as scratch:
-        base = score(args.model, args.data / "test.jsonl", Path(scratch) / "base")
+        out = args.out or Path(scratch)
+        base = score(args.model, args.data / "test.jsonl", out / "base")
         for seed in args.seeds:
-            place = Path(scratch) / str(seed)
+            place = out / str(seed)
             options = flags("train", [*args.set, f"seed={seed}"])
             log = place / "log.csv"
             words = ["--model", args.model, "--data", args.data, "--out", place / "adapter", "--log", log]
-            seconds = command("train", *words, *options, "--checkpoints", place / "checkpoints")
+            command("train", *words, *options, "--checkpoints", place / "checkpoints")
+            minutes = sum(row.seconds for row in runlog.read(log)) / 60
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
-            runs.append({"seed": seed, "minutes": round(seconds / 60, 2)} | gains(base, trained))
+            runs.append({"seed": seed, "minutes": round(minutes, 2)} | gains(base, trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
             bench.save(
                 args.name,

@@ -2,7 +2,8 @@
 
     python -m benchmarks.passes [--models countdown-tiny artifacts/adapter] [--data artifacts/data] [--limit 200]
 
-Completions are sampled at the temperature of training; an interrupted run continues. Writes ``results/passes.json``.
+Completions are sampled at the temperature of training; an interrupted run continues. Writes ``results/passes.json``;
+``--name`` replaces "passes".
 """
 
 import argparse
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
     parser.add_argument("--limit", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("artifacts/passes"), help="directory of the evaluations")
+    parser.add_argument("--name", default="passes")
     args = parser.parse_args()
     training = yaml.safe_load(Path("stages/train.yaml").read_text())["train"]
     options = EvalOptions(
@@ -33,11 +35,11 @@ def main() -> None:
     )
     scored = {}
     for model in args.models:
-        out = args.out / Path(model).name
+        out = args.out / model.replace("/", "-")
         evaluate.evaluate(options, model=model, data=args.data, out=out)
         scored[model] = results.read(out)
     figures = compare.figures(scored)
-    bench.save("passes", {key: figures[key] for key in ("decoding", "data", "results")})
+    bench.save(args.name, {key: figures[key] for key in ("decoding", "data", "results")})
 
 
 if __name__ == "__main__":
