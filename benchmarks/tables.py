@@ -156,6 +156,54 @@ def coverage() -> str:
     return table(("completions", *counts), lines)
 
 
+def judging_learning() -> str:
+    """The gains of every seed from the start that judges."""
+    found = result("judging-learning")
+    base = (
+        "start",
+        percent(found["base"]["greedy"]["accuracy"]),
+        "",
+        percent(found["base"]["sampled"]["accuracy"]),
+        "",
+    )
+    runs = [
+        (str(run["seed"]), *both(run), minutes(ROOT / f"benchmarks/results/judging-learning-{run['seed']}.csv"))
+        for run in found["runs"]
+    ]
+    return table(("seed", "greedy", "gain", "sampled", "gain", "minutes of steps"), [(*base, ""), *runs])
+
+
+def judging_passes() -> str:
+    """pass@k of the start that judges and of the models trained from it, and the paired difference of the last k."""
+    results = result("judging-passes")["results"]
+    counts, lines = list(results[0]["pass_at"]), []
+    for place, found in enumerate(results):
+        name = "start" if place == 0 else re.search(r"(\d+)/adapter$", found["name"])[1]  # type: ignore[index]
+        change = found["against_first"]["pass_at"][counts[-1]] if place else None
+        difference = (
+            f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})" if change else ""
+        )
+        lines.append((name, *(percent(found["pass_at"][k]["share"]) for k in counts), difference))
+    return table(("k", *counts, f"k = {counts[-1]}, against the start"), lines)
+
+
+def judging() -> str:
+    """What searches without a mistake solve of 4 numbers, and how models and their marginal orders compare."""
+    found = result("judging")
+    lines = [
+        (f"{name}, without a mistake", percent(share), "", "", "") for name, share in found["without a mistake"].items()
+    ]
+    for name, row in found["models"].items():
+        cells = (
+            percent(row["accuracy"]),
+            percent(row["marginal_order"]),
+            percent(row["skips_poor"]),
+            f"{round(row['bits'], 2) + 0.0:.2f}",
+        )
+        lines.append((f"{name}, sampled", *cells))
+    return table(("4 numbers", "solved", "its order without the puzzle", "skips the poor", "bits a line"), lines)
+
+
 def probe() -> str:
     """The verdicts of ``train --probe``, and what GRPO then did."""
     lines = []
@@ -247,6 +295,9 @@ TABLES = {
         variants,
         passes,
         coverage,
+        judging_learning,
+        judging_passes,
+        judging,
         budgets,
         probe,
         recipes,

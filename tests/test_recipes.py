@@ -85,7 +85,7 @@ def test_a_recipe_is_an_executable_script_without_syntax_errors(recipe):
     assert "set -euo pipefail" in recipe.read_text()
 
 
-@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny", "expert-iteration"])
+@pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny", "countdown-judging", "expert-iteration"])
 @pytest.mark.parametrize("words", [[], ["out", "--quik"], ["--chek", "out"], ["a", "b", "c"]])
 def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words):
     recipe = SMOLLM2.with_name(f"{name}.sh")

@@ -7,10 +7,11 @@
 # Half an hour on two cores, also without products in bf16. Then GRPO over three seeds, with the pipeline's options but
 # more steps, pass@k, and whether the choices depend on the puzzle:
 #
-#   python -m benchmarks.learning --model OUT/model --set max-steps=80 --name judging-learning --out OUT/runs
-#   python -m benchmarks.passes --models OUT/model OUT/runs/{42,43,44}/adapter --name judging-passes
+#   python -m benchmarks.learning --model OUT/model --set max-steps=80 lr-scheduler-type=cosine \
+#       --name judging-learning --out OUT/runs
+#   python -m benchmarks.passes --models OUT/model OUT/runs/{42,43}/adapter --name judging-passes
 #   python -m benchmarks.judging --model OUT/model --training OUT/data start=OUT/runs/base/sampled \
-#       trained=OUT/runs/42/eval/sampled,OUT/runs/43/eval/sampled,OUT/runs/44/eval/sampled
+#       42=OUT/runs/42/eval/sampled 43=OUT/runs/43/eval/sampled 44=OUT/runs/44/eval/sampled
 #
 # docs/experiments.md has what came of it.
 set -euo pipefail
