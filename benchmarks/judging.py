@@ -32,7 +32,8 @@ from countdown_rl.tiny import traces
 from countdown_rl.tiny.judge import Judge
 
 SIZE, BUDGET = 4, 256
-LINE = re.compile(r"^(\d+)\. .* (no.*)$", re.MULTILINE)
+#: The end of a line that does not reach the target.
+END = re.compile(r"^\d+\. .* (no.*)$", re.MULTILINE)
 
 
 def skips(completion: str, count: int) -> Iterator[tuple[int, int]]:
@@ -119,7 +120,7 @@ def main() -> None:
         evaluations = [results.read(Path(path)) for path in paths.split(",")]
         samples = [sample for found in evaluations for sample in found.samples if len(sample["nums"]) == SIZE]
         marginal = skips_of(samples, count).sum(0) + 1e-9
-        ends = [end for sample in samples for _, end in LINE.findall(sample["completion"])]
+        ends = [end for sample in samples for end in END.findall(sample["completion"])]
         models[name] = {
             "decoding": evaluations[0].metrics["decoding"],
             "completions": len(samples),

@@ -5,7 +5,7 @@
 #   countdown-judging.sh OUT [--check] [--quick]
 #
 # Half an hour on two cores, also without products in bf16. Then GRPO over three seeds, with the pipeline's options but
-# more steps, pass@k, and whether the choices depend on the puzzle:
+# more steps and a cosine schedule, pass@k, and whether the choices depend on the puzzle:
 #
 #   python -m benchmarks.learning --model OUT/model --set max-steps=80 lr-scheduler-type=cosine \
 #       --name judging-learning --out OUT/runs
