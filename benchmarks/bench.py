@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from countdown_rl.runlog import log as runlog
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -33,6 +35,11 @@ def rates(works: dict[str, Callable[[], int]], *, rounds: int = 5) -> dict[str, 
             done = work()
             best[name] = max(best[name], done / (time.process_time() - started))
     return best
+
+
+def minutes(log: Path) -> float:
+    """The minutes of all steps in a training log."""
+    return sum(row.seconds for row in runlog.read(log)) / 60
 
 
 def save(name: str, result: dict[str, Any]) -> None:

@@ -21,7 +21,6 @@ import yaml
 
 from benchmarks import bench
 from countdown_rl.evaluation import compare, results
-from countdown_rl.runlog import log as runlog
 
 STAGES = Path(__file__).parent.parent / "stages"
 
@@ -90,11 +89,10 @@ def main():
             log = place / "log.csv"
             words = ["--model", args.model, "--data", args.data, "--out", place / "adapter", "--log", log]
             command("train", *words, *options, "--checkpoints", place / "checkpoints")
-            minutes = sum(row.seconds for row in runlog.read(log)) / 60
             trained = score(place / "adapter", args.data / "test.jsonl", place / "eval")
             bench.RESULTS.mkdir(exist_ok=True)
             shutil.copy(log, bench.RESULTS / f"{args.name}-{seed}.csv")
-            runs.append({"seed": seed, "minutes": round(minutes, 2)} | gains(base, trained))
+            runs.append({"seed": seed, "minutes": round(bench.minutes(log), 2)} | gains(base, trained))
             print(json.dumps(runs[-1]), file=sys.stderr)
             bench.save(
                 args.name,

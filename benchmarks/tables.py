@@ -6,14 +6,13 @@ Rewrites what stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` in RE
 that nothing would change.
 """
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cards
+from benchmarks import bench, cards
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -247,9 +246,7 @@ def recipes() -> str:
 
 
 def minutes(log: Path) -> str:
-    """The time of all steps in a training log."""
-    with log.open() as stream:
-        return f"{sum(float(row['seconds']) for row in csv.DictReader(stream)) / 60:.1f}"
+    return f"{bench.minutes(log):.1f}"
 
 
 def both(run: Any) -> list[str]:
