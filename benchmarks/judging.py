@@ -40,14 +40,14 @@ def skips(completion: str, count: int) -> Iterator[tuple[int, int]]:
     """Yield for each line of *completion* its way (-1: the beginning), and how many ways are skipped after it."""
     ways = [-1, *(int(number) - 1 for number in re.findall(r"^(\d+)\. ", completion, re.MULTILINE))]
     for way, following in pairwise(ways):
-        expected = traces.next_ways(None if way < 0 else way, count)
-        if following in expected:
-            yield way, expected.index(following)
+        skip = traces.skipped(way, following)
+        if max(way, following) < count and skip < traces.poor_window(count):
+            yield way, skip
 
 
 def skips_of(samples: Iterable[Mapping[str, Any]], count: int) -> np.ndarray:
     """Return how often each number of ways is skipped, by kind of puzzle and way: (kinds, ways + 1, W)."""
-    counts = np.zeros((traces.KINDS, count + 1, traces.window(count)))
+    counts = np.zeros((traces.KINDS, count + 1, traces.poor_window(count)))
     for sample in samples:
         kind = traces.kind(sorted(sample["nums"], reverse=True), sample["target"])
         for way, skip in skips(sample["completion"], count):
@@ -80,9 +80,10 @@ def bits(samples: Sequence[Mapping[str, Any]], count: int) -> float:
 
 def skipping_poor(good: Sequence[bool], share: float) -> np.ndarray:
     """The chances of a teacher that skips the poor ways after a *share* of the lines, else draws."""
-    width = traces.window(len(good))
-    judged = np.eye(width)[[traces.poor_ways(way, good) for way in range(len(good))]]
-    drawn = np.full((len(good) + 1, width), 1 / width)
+    width, longest = traces.window(len(good)), traces.poor_window(len(good))
+    judged = np.eye(longest)[[traces.poor_ways(way, good) for way in range(len(good))]]
+    drawn = np.zeros((len(good) + 1, longest))
+    drawn[:, :width] = 1 / width
     drawn[:-1] = share * judged + (1 - share) * drawn[:-1]
     return drawn
 
@@ -103,16 +104,16 @@ def main() -> None:
     )
     judge = Judge(training, plan[SIZE])
 
-    def expected(policies: Iterable[np.ndarray]) -> float:
+    def expected(policies: Iterable[np.ndarray], *, judged: bool = True) -> float:
         solved = [
-            traces.expected_accuracy(row, plan, count_tokens, budgets=[BUDGET], chances=chances)[0]
+            traces.expected_accuracy(row, plan, count_tokens, budgets=[BUDGET], chances=chances, judged=judged)[0]
             for row, chances in zip(rows, policies, strict=True)
         ]
         return round(fmean(solved), 4)
 
     exact = {
         "teacher": expected(skipping_poor(judge(row), traces.POOR_SHARE) for row in rows),
-        "plan in order": expected(in_order(count) for _ in rows),
+        "plan in order": expected((in_order(count) for _ in rows), judged=False),
         "poor ways always skipped": expected(skipping_poor(judge(row), 1.0) for row in rows),
     }
     models = {}

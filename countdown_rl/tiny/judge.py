@@ -1,6 +1,6 @@
 """Judgements of ways before they are executed: which of them may solve a puzzle, by the kind of the puzzle.
 
-The kind (:func:`traces.kind`) is four comparisons of the numbers with the target, and the size of the smallest number.
+The kind (:func:`traces.kind`) is five comparisons with the target, and the size of the smallest number.
 A way looks *poor* where it divides one of the numbers by another and the division is not exact, and where it solves
 fewer than 1.25% of the puzzles of this kind; else it looks *good*.
 """

@@ -20,6 +20,14 @@ The order is open: the teacher goes through the plan from its beginning, and eac
 at the end of the plan it begins again. Within a pass no line is repeated, and each depends only on the line before.
 Which way suits which puzzle is left to reinforcement learning.
 
+A teacher that *judges* ways (:mod:`countdown_rl.tiny.judge`) names the kind of a puzzle of four numbers, after the
+results that tell it, and has one more choice, the same token everywhere too: to skip the ways that look poor for this
+kind::
+
+    56 34 10 4, 46, 30, 80, 32, kind 40
+    2. 34 - 10 = 24, 24 - 4 = 20, 56 + 20 = 76 no, skip poor
+    5. 34 - 10 = 24, 24 / 4 = 6, 56 + 6 = 62 yes
+
 The plan is found from puzzles: first the way that solves most of them per cost of its line, then the way that solves
 most of the rest, and so on: the greedy algorithm for min-sum set cover (Feige, Lovasz and Tetali 2004).
 """
@@ -47,11 +55,13 @@ _WAYS_PER_CHOICE = 24
 SKIPS = ("no", "no, skip one", "no, skip two", "no, skip three")
 #: Its end where the next line is the first of the next few ways that looks good, or the last of them if none does.
 SKIP_POOR = "no, skip poor"
+#: How many ways that end looks at, in windows.
+_POOR_WINDOWS = 2
 #: Share of the choices of a teacher that judges ways which are this end, and the share of the lines that are written
 #: with it: each teaches what looks good.
-POOR_SHARE, _POOR_WRITTEN = 0.1, 0.5
+POOR_SHARE, _POOR_WRITTEN = 0.15, 0.85
 #: Kinds of puzzles of four numbers; a teacher that judges ways names the kind first.
-KINDS = 48
+KINDS = 96
 #: Lines executed, over all puzzles of one size, to find a plan.
 _BUDGET = 400_000
 #: Cost added to every way, as a share of its total, so that rarely executed ways come late.
@@ -105,17 +115,18 @@ def trace(
     """
     numbers = sorted(row["nums"], reverse=True)
     ways = plan[len(numbers)]
-    order = _order(len(ways), rng, good)
+    order = _order(len(ways), rng) if good is None else _judged_order(good, rng)
     if near_the_end:
         hits = [index for index, way in enumerate(ways) if execute(numbers, way, row["target"]).value == row["target"]]
         order = _order_before(rng.choice(hits), len(ways), rng) if hits else order
-    lines = [heading(numbers, None if good is None else kind(numbers, row["target"]))]
+    lines = [heading(numbers, None if good is None else row["target"])]
     for index, following in pairwise(islice(order, max_lines + 1)):
         line = execute(numbers, ways[index], row["target"])
         reached = line.value == row["target"]
-        skip = next_ways(index, len(ways)).index(following)
-        if good is not None and skip == poor_ways(index, good) and rng.random() < _POOR_WRITTEN:
-            skip = -1
+        skip = skipped(index, following)
+        if good is not None and skip == poor_ways(index, good):
+            judged = skip >= window(len(ways)) or rng.random() < _POOR_WRITTEN
+            skip = -1 if judged else skip
         lines.append(written(index, line, reached=reached, skip=skip))
         if reached:
             return Trace("".join(lines), ended=True)
@@ -132,30 +143,58 @@ def next_ways(way: int | None, count: int) -> list[int]:
 
     The first of them skips none, the second one, and so on. At the end of the plan its first ways follow.
     """
-    start = -1 if way is None else way
-    return [start + step if start + step < count else step - 1 for step in range(1, window(count) + 1)]
+    return [_after(way, skip, count) for skip in range(window(count))]
+
+
+def _results(numbers: Sequence[int]) -> tuple[int, ...]:
+    """What the kind of a puzzle compares with the target, beside the third largest of its *numbers*."""
+    a, b, c, d = numbers
+    return a - c, b - d, a + b - c, a - b + c
 
 
 def kind(numbers: Sequence[int], target: int) -> int:
     """Return the kind of a puzzle of four *numbers*, largest first, below :data:`KINDS`."""
-    a, b, c, d = numbers
-    answers = (target > c, a - c > target, b - d > target, a + b - c > target)
-    return sum(answer << place for place, answer in enumerate(answers)) + 16 * ((d >= 4) + (d >= 10))
+    over = [value > target for value in (numbers[2], *_results(numbers))]
+    return sum(answer << place for place, answer in enumerate(over)) + 32 * ((numbers[3] >= 4) + (numbers[3] >= 10))
 
 
 def poor_ways(way: int, good: Sequence[bool]) -> int:
-    """Return how many of the ways that may follow *way* are skipped with :data:`SKIP_POOR`."""
-    following = next_ways(way, len(good))
-    return next((skip for skip, index in enumerate(following) if good[index]), len(following) - 1)
+    """Return how many ways after *way* are skipped with :data:`SKIP_POOR`."""
+    last = poor_window(len(good)) - 1
+    return next((skip for skip in range(last) if good[_after(way, skip, len(good))]), last)
 
 
-def _order(count: int, rng: random.Random, good: Sequence[bool] | None = None) -> Iterator[int]:
+def poor_window(count: int) -> int:
+    """Return how many ways of a plan of *count* may come next where poor ones are skipped."""
+    return _POOR_WINDOWS * window(count)
+
+
+def skipped(way: int | None, following: int) -> int:
+    """Return how many ways are skipped between *way* (None: the beginning of a trace) and the *following* one."""
+    first = 0 if way is None else way + 1
+    return following - first if following >= first else following
+
+
+def _after(way: int | None, skip: int, count: int) -> int:
+    following = (-1 if way is None else way) + 1 + skip
+    return following if following < count else skip
+
+
+def _order(count: int, rng: random.Random) -> Iterator[int]:
     way: int | None = None
     while True:
-        following = next_ways(way, count)
-        judged = way is not None and good is not None and rng.random() < _POOR_WRITTEN
-        way = following[poor_ways(way, good)] if judged else rng.choice(following)  # type: ignore[arg-type]
+        way = rng.choice(next_ways(way, count))
         yield way
+
+
+def _judged_order(good: Sequence[bool], rng: random.Random) -> Iterator[int]:
+    way = rng.choice(next_ways(None, len(good)))
+    while True:
+        yield way
+        if rng.random() < _POOR_WRITTEN:
+            way = _after(way, poor_ways(way, good), len(good))
+        else:
+            way = rng.choice(next_ways(way, len(good)))
 
 
 def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
@@ -176,9 +215,11 @@ def _order_before(way: int, count: int, rng: random.Random) -> Iterator[int]:
     return iter([*order, next_ways(way, count)[0]])
 
 
-def heading(numbers: Sequence[int], kind: int | None = None) -> str:
-    """Return the first line of a trace: the sorted *numbers*, and the *kind* of the puzzle."""
-    return f"\n{' '.join(map(str, numbers))}{'' if kind is None else kind_name(kind)}\n"
+def heading(numbers: Sequence[int], target: int | None = None) -> str:
+    """Return the first line of a trace: the sorted *numbers*, and for a *target* what the puzzle's kind compares with
+    it, and the kind."""
+    judged = "" if target is None else f", {', '.join(map(str, _results(numbers)))}{kind_name(kind(numbers, target))}"
+    return f"\n{' '.join(map(str, numbers))}{judged}\n"
 
 
 def kind_name(kind: int) -> str:
@@ -309,33 +350,35 @@ def expected_accuracy(
     *,
     budgets: Sequence[int],
     chances: Any = None,
+    judged: bool = False,
 ) -> list[float]:
     """Return the probability that a trace of *row*, executed without a mistake, ends within each of *budgets* tokens.
 
     Exact, by dynamic programming over (tokens so far, way of the next line). *count_tokens* returns the tokens of each
-    text. *chances* is a (ways + 1, window) array of probabilities: of what is skipped after each way, and at the
-    beginning; by default those of the teacher, which are equal.
+    text. *chances* is a (ways + 1, choices) array of probabilities: of what is skipped after each way, and at the
+    beginning; by default those of the teacher, which are equal within the window. *judged* traces have
+    the heading of a teacher that judges ways.
     """
     import numpy as np
 
     numbers = sorted(row["nums"], reverse=True)
     lines = [execute(numbers, way, row["target"]) for way in plan[len(numbers)]]
     count, largest = len(lines), max(budgets)
-    choices = window(count)
     if chances is None:
-        chances = np.full((count + 1, choices), 1 / choices)
-    following = np.array([next_ways(way, count) for way in range(count)])  # (ways, choices)
+        chances = np.full((count + 1, window(count)), 1 / window(count))
+    choices = chances.shape[1]
+    following = np.array([[_after(way, skip, count) for skip in range(choices)] for way in range(count)])
     correct = np.array([line.value == row["target"] for line in lines])
     texts = [
-        written(way, line, reached=hit, skip=skip)
+        written(way, line, reached=hit, skip=skip if skip < len(SKIPS) else -1)
         for way, (line, hit) in enumerate(zip(lines, correct, strict=True))
         for skip in range(choices)
     ]
-    start, *line_costs = count_tokens([heading(numbers), *texts])
+    start, *line_costs = count_tokens([heading(numbers, row["target"] if judged else None), *texts])
     costs = np.array(line_costs).reshape(count, choices)
     probability = np.zeros((largest + costs.max() + 1, count))  # (tokens so far, next way)
     ended = np.zeros(len(probability))
-    probability[start, next_ways(None, count)] = chances[-1]
+    probability[start, :choices] = chances[-1]
     for tokens in range(start, largest):
         here = probability[tokens]
         if not here.any():

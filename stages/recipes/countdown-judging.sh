@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# A start that can judge: countdown-tiny, trained further by a teacher that names the kind of each puzzle and, after a
-# tenth of the lines, skips the ways that look poor for this kind. Whether that is worth more is left to GRPO.
+# A start that can judge: countdown-tiny, trained further by a teacher that names the kind of each puzzle and, after some
+# of the lines, skips the ways that look poor for this kind. Whether that is worth more is left to GRPO.
 #
 #   countdown-judging.sh OUT [--check] [--quick]
 #
-# Half an hour on two cores, also without products in bf16. Then GRPO over three seeds, with the pipeline's options but
+# An hour on two cores, also without products in bf16. Then GRPO over three seeds, with the pipeline's options but
 # more steps and a cosine schedule, pass@k, and whether the choices depend on the puzzle:
 #
-#   python -m benchmarks.learning --model OUT/model --set max-steps=80 lr-scheduler-type=cosine \
+#   python -m benchmarks.learning --model OUT/model --set max-steps=160 lr-scheduler-type=cosine \
 #       --name judging-learning --out OUT/runs
-#   python -m benchmarks.passes --models OUT/model OUT/runs/{42,43}/adapter --name judging-passes
+#   python -m benchmarks.passes --limit 1000 --models OUT/model OUT/runs/{42,43,44}/adapter --name judging-passes
 #   python -m benchmarks.judging --model OUT/model --training OUT/data start=OUT/runs/base/sampled \
 #       42=OUT/runs/42/eval/sampled 43=OUT/runs/43/eval/sampled 44=OUT/runs/44/eval/sampled
 #
@@ -19,7 +19,7 @@ arguments=1
 . "$(dirname "$0")/common.bash"
 
 data=(--n 60000 --valid 1000 --test 1000 --size 3=1 --size 4=4 --seed 1)
-pretrain=(--max-steps 800 --learning-rate 2e-3 --threads 2)
+pretrain=(--max-steps 1000 --learning-rate 2e-3 --threads 2)
 if [ "$quick" ] || [ "$check" ]; then data+=(--n 3000); pretrain+=(--max-steps 2 --batch-tokens 500); fi
 
 countdown-rl gen-data "${data[@]}" --out "$1/data"

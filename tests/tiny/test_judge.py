@@ -44,40 +44,42 @@ def test_ways_that_look_good_are_those_that_solve():
 
 
 def test_kinds_are_what_the_numbers_are_against_the_target():
-    assert traces.kind([90, 60, 30, 3], 20) == 0b1110
-    assert traces.kind([90, 60, 30, 4], 70) == 0b1001 + 16
-    assert traces.kind([90, 60, 30, 10], 130) == 0b0001 + 32
+    assert traces.kind([90, 60, 30, 3], 20) == 0b11111
+    assert traces.kind([90, 60, 30, 4], 70) == 0b01000 + 32
+    assert traces.kind([90, 80, 30, 10], 62) == 0b01100 + 64
     kinds = {traces.kind(sorted(row["nums"], reverse=True), row["target"]) for row in puzzles(3_000, 2)}
     assert kinds <= set(range(traces.KINDS))
     assert len(kinds) > 20
 
 
 def test_a_line_that_skips_the_poor_ways_goes_to_one_that_looks_good():
-    good = [way % 6 == 0 for way in range(99)]
+    good = [way % 11 == 0 for way in range(99)]
     judged, drawn = 0, 0
     for seed in range(40):
         for near_the_end in (False, True):
             row = ROW if not near_the_end else {"nums": [97, 31, 12, 5], "target": 83}
             text = traces.trace(row, PLAN, random.Random(seed), max_lines=20, near_the_end=near_the_end, good=good).text
             assert (
-                re.match(rf"\n97 31 12 5, kind {traces.kind([97, 31, 12, 5], row['target'])}\n1?\d\. ", text)
+                re.match(
+                    rf"\n97 31 12 5, 85, 26, 116, 78, kind {traces.kind([97, 31, 12, 5], row['target'])}\n\d\. ", text
+                )
                 or near_the_end
             )
             lines = re.findall(r"^(\d+)\. .* (no.*|yes)$", text, re.MULTILINE)
             for (number, end), (following, _) in pairwise(lines):
                 way, chosen = int(number) - 1, int(following) - 1
-                skip = traces.next_ways(way, 99).index(chosen)
+                skip = traces.skipped(way, chosen)
                 if end == traces.SKIP_POOR:
                     judged += 1
                     assert skip == traces.poor_ways(way, good)
-                    assert good[chosen] or skip == 3
+                    assert good[chosen] or skip == 7
                 else:
                     drawn += 1
                     assert traces.SKIPS[skip] == end
-    assert 0.15 < judged / (judged + drawn) < 0.5
+    assert 0.4 < judged / (judged + drawn) < 0.8
 
 
-def test_the_teacher_skips_the_poor_ways_after_a_tenth_of_the_lines():
+def test_the_teacher_skips_the_poor_ways_after_a_share_of_the_lines():
     tokens = load.load_tokenizer(reference.resolve("countdown-tiny"))
     tokens.add_tokens([AddedToken(f" {traces.SKIP_POOR}\n", normalized=False)])
     ids = tokens("\n9 5 2 1\n3. 9 / 5 no, skip poor\n6. 9 - 5 = 4, 4 / 3 no, skip one\n", add_special_tokens=False)
@@ -88,7 +90,7 @@ def test_the_teacher_skips_the_poor_ways_after_a_tenth_of_the_lines():
     for text in (" no, skip poor\n", " no, skip one\n"):
         target = long[ends[text]]
         shares = {tokens.decode([int(token)]).strip(): float(target[token]) for token in target.nonzero()[:, 0]}
-        assert shares == pytest.approx({**dict.fromkeys(traces.SKIPS, 0.225), traces.SKIP_POOR: 0.1})
+        assert shares == pytest.approx({**dict.fromkeys(traces.SKIPS, 0.2125), traces.SKIP_POOR: 0.15})
         assert tokens.decode([int(short[ends[text]].argmax())]) == " no\n"
     assert targets.sum(1).tolist() == pytest.approx([1.0] * len(targets))
 
@@ -98,8 +100,8 @@ def test_a_choice_has_information_only_where_it_depends_on_the_kind():
     assert judging.information(same) == pytest.approx(0)
     assert judging.information(np.array([[[8.0, 0.0]], [[0.0, 8.0]]])) == pytest.approx(1)
     chances = judging.skipping_poor([way == 2 for way in range(99)], 1.0)
-    assert chances[[0, 1, 2]].argmax(1).tolist() == [1, 0, 3]
-    assert chances[-1].tolist() == [0.25] * 4
+    assert chances[[0, 1, 2]].argmax(1).tolist() == [1, 0, 7]
+    assert chances[-1].tolist() == [0.25] * 4 + [0.0] * 4
     assert list(judging.skips("\n9 5 2 1\n2. x no\n5. y no, skip poor\n99. z no\n1. w yes", 99)) == [
         (-1, 1),
         (1, 2),
@@ -124,7 +126,7 @@ def test_a_model_trained_further_keeps_its_plan_and_gets_a_token_for_each_new_te
     assert traces.plan_of(manifest.facts) == PLAN
     assert manifest.inputs["model"]["source"] == "countdown-tiny"
     loaded = load.load_model(reference.resolve(str(tmp_path / "model")))
-    for text in (" no, skip poor\n", ", kind 0", ", kind 47"):
+    for text in (" no, skip poor\n", ", kind 0", ", kind 95"):
         ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
         assert len(ids) == 1
         assert ids[0] < loaded.model.get_input_embeddings().num_embeddings
