@@ -3,10 +3,10 @@
     python -m benchmarks.judging --model START --training DATA [--data artifacts/data] NAME=EVAL[,EVAL...] ...
 
 Each EVAL is a sampled evaluation of START, a model that was pretrained with ``--judge``, or of one trained from it. Of
-each NAME: the share of the lines that end with skipping the poor ways; the information that the puzzle's kind gives on
-how many ways are skipped, in bits a line; and the accuracy of its *marginal order*, a policy that skips after each way
-as many as the model does there over all puzzles, and executes every way without a mistake (exact). A model that ignores
-the puzzle solves no more than its marginal order.
+each NAME: the share of the completions that name the right kind; the share of the lines that end with skipping the poor
+ways; the information that the puzzle's kind gives on how many ways are skipped, in bits a line; and the accuracy of its
+*marginal order*, a policy that skips after each way as many as the model does there over all puzzles, and makes no
+mistake (exact). A model that ignores the puzzle solves no more than its marginal order.
 
 Beside them, without a mistake and exact: the teacher, its plan way by way, and a teacher that always skips the poor
 ways, which is what imitating it would give. Its judgements are counted again on DATA, the data of the pretraining.
@@ -53,6 +53,12 @@ def skips_of(samples: Iterable[Mapping[str, Any]], count: int) -> np.ndarray:
         for way, skip in skips(sample["completion"], count):
             counts[kind, way, skip] += 1
     return counts
+
+
+def names_kind(sample: Mapping[str, Any]) -> bool:
+    """Return whether the completion of *sample* names the kind of its puzzle."""
+    kind = traces.kind(sorted(sample["nums"], reverse=True), sample["target"])
+    return f"{traces.kind_name(kind)}\n" in sample["completion"]
 
 
 def information(counts: np.ndarray) -> float:
@@ -127,6 +133,7 @@ def main() -> None:
             "completions": len(samples),
             "accuracy": round(fmean(sample["correct"] for sample in samples), 4),
             "marginal_order": expected([marginal / marginal.sum(1, keepdims=True)] * len(rows)),
+            "names_kind": round(fmean(map(names_kind, samples)), 4),
             "skips_poor": round(fmean(end == traces.SKIP_POOR for end in ends), 4),
             "bits": round(bits(samples, count), 4),
         }

@@ -190,17 +190,22 @@ def judging() -> str:
     """What searches without a mistake solve of 4 numbers, and how models and their marginal orders compare."""
     found = result("judging")
     lines = [
-        (f"{name}, without a mistake", percent(share), "", "", "") for name, share in found["without a mistake"].items()
+        (f"{name}, without a mistake", percent(share), "", "", "", "")
+        for name, share in found["without a mistake"].items()
     ]
     for name, row in found["models"].items():
         cells = (
             percent(row["accuracy"]),
             percent(row["marginal_order"]),
+            percent(row["names_kind"]),
             percent(row["skips_poor"]),
             f"{round(row['bits'], 2) + 0.0:.2f}",
         )
         lines.append((f"{name}, sampled", *cells))
-    return table(("4 numbers", "solved", "its order without the puzzle", "skips the poor", "bits a line"), lines)
+    return table(
+        ("4 numbers", "solved", "its order without the puzzle", "names the kind", "skips the poor", "bits a line"),
+        lines,
+    )
 
 
 def probe() -> str:
