@@ -2,8 +2,8 @@
 
     python -m benchmarks.passes [--models countdown-tiny artifacts/adapter] [--data artifacts/data] [--limit 200]
 
-Completions are sampled at the temperature of training; an interrupted run continues. Writes ``results/passes.json``;
-``--name`` replaces "passes".
+Completions are sampled at the temperature of training; an interrupted run continues, and what is finished is kept.
+Writes ``results/passes.json``; ``--name`` replaces "passes".
 """
 
 import argparse
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import bench
-from countdown_rl.evaluation import compare, evaluate, results
-from countdown_rl.evaluation.config import EvalOptions
+from benchmarks import bench, learning
+from countdown_rl.evaluation import compare, results
 
 SAMPLES = 64
 
@@ -27,16 +26,12 @@ def main() -> None:
     parser.add_argument("--name", default="passes")
     args = parser.parse_args()
     training = yaml.safe_load(Path("stages/train.yaml").read_text())["train"]
-    options = EvalOptions(
-        limit=args.limit,
-        samples=SAMPLES,
-        temperature=training["temperature"],
-        max_new_tokens=training["max-completion-length"],
-    )
+    options = ["--limit", args.limit, "--samples", SAMPLES, "--temperature", training["temperature"]]
+    options += ["--max-new-tokens", training["max-completion-length"]]
     scored = {}
     for model in args.models:
         out = args.out / model.replace("/", "-")
-        evaluate.evaluate(options, model=model, data=args.data, out=out)
+        learning.command("eval", "--model", model, "--data", args.data / "test.jsonl", "--out", out, *options)
         scored[model] = results.read(out)
     figures = compare.figures(scored)
     bench.save(args.name, {key: figures[key] for key in ("decoding", "data", "results")})
