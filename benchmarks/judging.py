@@ -36,6 +36,11 @@ SIZE, BUDGET = 4, 256
 END = re.compile(r"^\d+\. .* (no.*)$", re.MULTILINE)
 
 
+def kind(sample: Mapping[str, Any]) -> int:
+    """Return the kind of the puzzle of *sample*."""
+    return traces.kind(sorted(sample["nums"], reverse=True), sample["target"])
+
+
 def skips(completion: str, count: int) -> Iterator[tuple[int, int]]:
     """Yield for each line of *completion* its way (-1: the beginning), and how many ways are skipped after it."""
     ways = [-1, *(int(number) - 1 for number in re.findall(r"^(\d+)\. ", completion, re.MULTILINE))]
@@ -49,16 +54,15 @@ def skips_of(samples: Iterable[Mapping[str, Any]], count: int) -> np.ndarray:
     """Return how often each number of ways is skipped, by kind of puzzle and way: (kinds, ways + 1, W)."""
     counts = np.zeros((traces.KINDS, count + 1, traces.poor_window(count)))
     for sample in samples:
-        kind = traces.kind(sorted(sample["nums"], reverse=True), sample["target"])
+        own = counts[kind(sample)]
         for way, skip in skips(sample["completion"], count):
-            counts[kind, way, skip] += 1
+            own[way, skip] += 1
     return counts
 
 
 def names_kind(sample: Mapping[str, Any]) -> bool:
     """Return whether the completion of *sample* names the kind of its puzzle."""
-    kind = traces.kind(sorted(sample["nums"], reverse=True), sample["target"])
-    return f"{traces.kind_name(kind)}\n" in sample["completion"]
+    return f"{traces.kind_name(kind(sample))}\n" in sample["completion"]
 
 
 def information(counts: np.ndarray) -> float:

@@ -169,10 +169,9 @@ def poor_window(count: int) -> int:
     return _POOR_WINDOWS * window(count)
 
 
-def skipped(way: int | None, following: int) -> int:
-    """Return how many ways are skipped between *way* (None: the beginning of a trace) and the *following* one."""
-    first = 0 if way is None else way + 1
-    return following - first if following >= first else following
+def skipped(way: int, following: int) -> int:
+    """Return how many ways are skipped between *way* (-1: the beginning of a trace) and the *following* one."""
+    return following - way - 1 if following > way else following
 
 
 def _after(way: int | None, skip: int, count: int) -> int:
