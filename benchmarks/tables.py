@@ -41,6 +41,8 @@ PRETRAINED = {
 }
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
+#: Runs from the start that judges: the names of their results begin so, and what their rows are called after the seed.
+JUDGING = {"judging": "", "judging-no-kl": ", no KL term"}
 #: Rows of the table of sizes: parameters in millions, and the file of results.
 SIZES = {"1.08": "learning-1m", "3.48 (shipped)": "learning-110", "5.16": "learning-5m", "10.21": "learning-10m"}
 
@@ -156,29 +158,26 @@ def coverage() -> str:
 
 
 def judging_learning() -> str:
-    """The gains of every seed from the start that judges."""
-    found = result("judging-learning")
-    base = (
-        "start",
-        percent(found["base"]["greedy"]["accuracy"]),
-        "",
-        percent(found["base"]["sampled"]["accuracy"]),
-        "",
-    )
-    runs = [
-        (str(run["seed"]), *both(run), minutes(ROOT / f"benchmarks/results/judging-learning-{run['seed']}.csv"))
-        for run in found["runs"]
-    ]
-    return table(("seed", "greedy", "gain", "sampled", "gain", "minutes of steps"), [(*base, ""), *runs])
+    """The gains of every seed from the start that judges, with the KL term and without it."""
+    base = result("judging-learning")["base"]
+    lines = [("start", percent(base["greedy"]["accuracy"]), "", percent(base["sampled"]["accuracy"]), "", "")]
+    for name, label in JUDGING.items():
+        for run in result(f"{name}-learning")["runs"]:
+            log = ROOT / f"benchmarks/results/{name}-learning-{run['seed']}.csv"
+            lines.append((f"{run['seed']}{label}", *both(run), minutes(log)))
+    return table(("seed", "greedy", "gain", "sampled", "gain", "minutes of steps"), lines)
 
 
 def judging_passes() -> str:
     """pass@k of the start that judges and of the models trained from it, and the paired difference of the last k."""
-    results = result("judging-passes")["results"]
-    counts, lines = list(results[0]["pass_at"]), []
-    for place, found in enumerate(results):
-        name = "start" if place == 0 else re.search(r"(\d+)/adapter$", found["name"])[1]  # type: ignore[index]
-        change = found["against_first"]["pass_at"][counts[-1]] if place else None
+    models = {"start": result("judging-passes")["results"][0]} | {
+        f"{Path(run['name']).parent.name}{label}": run
+        for name, label in JUDGING.items()
+        for run in result(f"{name}-passes")["results"][1:]
+    }
+    counts, lines = list(models["start"]["pass_at"]), []
+    for name, found in models.items():
+        change = found["against_first"]["pass_at"][counts[-1]] if name != "start" else None
         difference = (
             f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})" if change else ""
         )

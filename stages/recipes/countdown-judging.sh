@@ -5,9 +5,9 @@
 #   countdown-judging.sh OUT [--check] [--quick]
 #
 # An hour on two cores, also without products in bf16. Then GRPO over three seeds, with the pipeline's options but
-# more steps and a cosine schedule, pass@k, and whether the choices depend on the puzzle:
+# more steps, a cosine schedule and a weak KL term, pass@k, and whether the choices depend on the puzzle:
 #
-#   python -m benchmarks.learning --model OUT/model --set max-steps=160 lr-scheduler-type=cosine \
+#   python -m benchmarks.learning --model OUT/model --set max-steps=100 lr-scheduler-type=cosine beta=0.003 \
 #       --name judging-learning --out OUT/runs
 #   python -m benchmarks.passes --limit 1000 --models OUT/model OUT/runs/{42,43,44}/adapter --name judging-passes
 #   python -m benchmarks.judging --model OUT/model --training OUT/data start=OUT/runs/base/sampled \
