@@ -41,7 +41,7 @@ PRETRAINED = {
 }
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
-#: Runs from the start that judges: the names of their results begin so, and what their rows are called after the seed.
+#: Runs from the start that judges: the prefix of their result files, and what follows the seed in their rows.
 JUDGING = {"judging": "", "judging-no-kl": ", no KL term"}
 #: Rows of the table of sizes: parameters in millions, and the file of results.
 SIZES = {"1.08": "learning-1m", "3.48 (shipped)": "learning-110", "5.16": "learning-5m", "10.21": "learning-10m"}
@@ -81,12 +81,7 @@ def learning() -> str:
     """The gains of every seed: 42 is the pipeline's own run."""
     rows = compared()
     cells = [rows[name][column] for name in ("adapter", "adapter-sampled") for column in ("solved", before(rows))]
-    lines = [("42", *cells, minutes(ROOT / "artifacts/train/log.csv"))]
-    for run in result("learning")["runs"]:
-        log = ROOT / f"benchmarks/results/learning-{run['seed']}.csv"
-        lines.append((str(run["seed"]), *both(run), minutes(log)))
-    header = ("seed", "greedy", "gain", "sampled", "gain", "minutes of steps")
-    return table(header, lines)
+    return by_seed([("42", *cells, minutes(ROOT / "artifacts/train/log.csv")), *seeds("learning")])
 
 
 def pretrained() -> str:
@@ -99,7 +94,7 @@ def pretrained() -> str:
         low, high = (f"{100 * value:.1f}" for value in row["interval"])
         difference = ""
         if change and name != "zero-shot":
-            difference = f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})"
+            difference = paired(change)
         pass_at = percent(row.get("pass_at", {}).get("16", {}).get("share"))
         lines.append((text, percent(row["accuracy"]), f"{low} to {high}", *needs, pass_at, difference))
     header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "pass@16", "against the start")
@@ -160,12 +155,8 @@ def coverage() -> str:
 def judging_learning() -> str:
     """The gains of every seed from the start that judges, with the KL term and without it."""
     base = result("judging-learning")["base"]
-    lines = [("start", percent(base["greedy"]["accuracy"]), "", percent(base["sampled"]["accuracy"]), "", "")]
-    for name, label in JUDGING.items():
-        for run in result(f"{name}-learning")["runs"]:
-            log = ROOT / f"benchmarks/results/{name}-learning-{run['seed']}.csv"
-            lines.append((f"{run['seed']}{label}", *both(run), minutes(log)))
-    return table(("seed", "greedy", "gain", "sampled", "gain", "minutes of steps"), lines)
+    start = ("start", percent(base["greedy"]["accuracy"]), "", percent(base["sampled"]["accuracy"]), "", "")
+    return by_seed([start, *(row for name, label in JUDGING.items() for row in seeds(f"{name}-learning", label))])
 
 
 def judging_passes() -> str:
@@ -177,10 +168,7 @@ def judging_passes() -> str:
     }
     counts, lines = list(models["start"]["pass_at"]), []
     for name, found in models.items():
-        change = found["against_first"]["pass_at"][counts[-1]] if name != "start" else None
-        difference = (
-            f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})" if change else ""
-        )
+        difference = paired(found["against_first"]["pass_at"][counts[-1]]) if name != "start" else ""
         lines.append((name, *(percent(found["pass_at"][k]["share"]) for k in counts), difference))
     return table(("k", *counts, f"k = {counts[-1]}, against the start"), lines)
 
@@ -253,14 +241,30 @@ def minutes(log: Path) -> str:
     return f"{bench.minutes(log):.1f}"
 
 
+def by_seed(rows: Sequence[Sequence[str]]) -> str:
+    return table(("seed", "greedy", "gain", "sampled", "gain", "minutes of steps"), rows)
+
+
+def seeds(name: str, label: str = "") -> list[tuple[str, ...]]:
+    """A row for each run of ``results/NAME.json``; *label* follows its seed."""
+    return [
+        (f"{run['seed']}{label}", *both(run), minutes(ROOT / f"benchmarks/results/{name}-{run['seed']}.csv"))
+        for run in result(name)["runs"]
+    ]
+
+
 def both(run: Any) -> list[str]:
     return [cell for kind in ("greedy", "sampled") for cell in gain(run[kind])]
 
 
 def gain(scored: Any) -> tuple[str, str]:
     """The accuracy of a run, and its gain with the interval."""
-    low, high = (f"{100 * value:+.1f}" for value in scored["gain"]["interval"])
-    return percent(scored["accuracy"]), f"{points(scored['gain']['difference'])} ({low} to {high})"
+    return percent(scored["accuracy"]), paired(scored["gain"])
+
+
+def paired(change: Any) -> str:
+    """A paired difference in points, and its interval."""
+    return f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})"
 
 
 def before(rows: dict[str, dict[str, str]]) -> str:
