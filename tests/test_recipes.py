@@ -24,7 +24,7 @@ from tests.support.command import status
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "stages" / "recipes").glob("*.sh"))
 SMOLLM2 = ROOT / "stages" / "recipes" / "smollm2-135m.sh"
-EVALUATED = ["zero-shot", "sft", "adapter", "quantized", "q8_0", "sft-sampled", "adapter-sampled"]
+EVALUATED = ["zero-shot", "sft", "more-sft", "adapter", "quantized", "q8_0", "sft-sampled", "adapter-sampled"]
 #: The family of each recipe's model, and the data set that it reads from the Hub.
 FIELD = {
     "llama-3.1-8b-countdown": ("llama-3.1", "countdown"),
@@ -119,11 +119,12 @@ def world(tmp_path_factory) -> Path:
 def printed(name: str, world: Path, out: Path, *words: object) -> list[list[str]]:
     """The commands that the recipe *name* gives, with its stand-ins; none is run."""
     family, data = FIELD.get(name, ("", None))
-    answering = out.parent / "bin" / "countdown-rl"
-    answering.parent.mkdir()
-    answering.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" && printf '\\n'\n")
-    answering.chmod(0o755)
-    environment = os.environ | {"PATH": f"{answering.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    answering = out.parent / "bin"
+    answering.mkdir()
+    for command in ("countdown-rl", "python3"):
+        (answering / command).write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" && printf '\\n'\n")
+        (answering / command).chmod(0o755)
+    environment = os.environ | {"PATH": f"{answering}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment |= {"MODEL": str(world / family)} if family else {}
     environment |= {"FROM": str(world / f"{data}.jsonl")} if data else {}
     script = ROOT / "stages" / "recipes" / f"{name}.sh"
@@ -266,7 +267,10 @@ def run(gguf, tmp_path_factory) -> Path:
         pytest.MonkeyPatch.context() as patch,
     ):
         for words in commands:
-            assert status(patch, *words) == 0, stderr.getvalue()
+            if words[0].endswith(".py"):
+                subprocess.run([sys.executable, *words], check=True)
+            else:
+                assert status(patch, *words) == 0, stderr.getvalue()
     assert "Traceback" not in stderr.getvalue()
     assert not [str(warning) for warning in caught]
     return out

