@@ -101,6 +101,19 @@ def pretrained() -> str:
     return table(header, lines)
 
 
+def mixture() -> str:
+    """SmolLM2-135M after demonstrations of two kinds, and after GRPO from there."""
+    lines = []
+    for row in result("smollm2/mixture")["results"]:
+        name = row["name"].replace("seed", "GRPO, seed ")
+        change = paired(row["against_first"]) if row.get("against_first") else ""
+        needs = (percent(row["groups"]["needs"][kind]["accuracy"]) for kind in ("add-sub", "mul-div"))
+        cut = percent(row["truncated"])
+        lines.append((name, percent(row["accuracy"]), *needs, f"{row['mean_tokens']:.0f}", cut, change))
+    header = ("", "solved", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against the start")
+    return table(header, lines)
+
+
 def sizes() -> str:
     """The start and the first run of every size."""
     lines = []
@@ -294,6 +307,7 @@ TABLES = {
     for function in (
         summary,
         comparison,
+        mixture,
         pretrained,
         learning,
         sizes,
