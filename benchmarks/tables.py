@@ -90,13 +90,12 @@ def pretrained() -> str:
     lines = []
     for name, text in PRETRAINED.items():
         row, change = rows[name], rows[name].get("against_first")
-        needs = (percent(row["groups"]["needs"][kind]["accuracy"]) for kind in ("add-sub", "mul-div"))
         low, high = (f"{100 * value:.1f}" for value in row["interval"])
         difference = ""
         if change and name != "zero-shot":
             difference = paired(change)
         pass_at = percent(row.get("pass_at", {}).get("16", {}).get("share"))
-        lines.append((text, percent(row["accuracy"]), f"{low} to {high}", *needs, pass_at, difference))
+        lines.append((text, percent(row["accuracy"]), f"{low} to {high}", *by_need(row), pass_at, difference))
     header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "pass@16", "against the start")
     return table(header, lines)
 
@@ -107,9 +106,8 @@ def mixture() -> str:
     for row in result("smollm2/mixture")["results"]:
         name = row["name"].replace("seed", "GRPO, seed ")
         change = paired(row["against_first"]) if row.get("against_first") else ""
-        needs = (percent(row["groups"]["needs"][kind]["accuracy"]) for kind in ("add-sub", "mul-div"))
-        cut = percent(row["truncated"])
-        lines.append((name, percent(row["accuracy"]), *needs, f"{row['mean_tokens']:.0f}", cut, change))
+        length = (f"{row['mean_tokens']:.0f}", percent(row["truncated"]))
+        lines.append((name, percent(row["accuracy"]), *by_need(row), *length, change))
     header = ("", "solved", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against the start")
     return table(header, lines)
 
@@ -273,6 +271,11 @@ def both(run: Any) -> list[str]:
 def gain(scored: Any) -> tuple[str, str]:
     """The accuracy of a run, and its gain with the interval."""
     return percent(scored["accuracy"]), paired(scored["gain"])
+
+
+def by_need(row: Any) -> list[str]:
+    """The accuracy where + and − suffice, and where × or ÷ is needed."""
+    return [percent(row["groups"]["needs"][kind]["accuracy"]) for kind in ("add-sub", "mul-div")]
 
 
 def paired(change: Any) -> str:

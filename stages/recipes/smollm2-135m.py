@@ -4,7 +4,7 @@
 
 An answer at once is the solver's. A search goes through `WAYS` until one makes the target, a line each: the letter of
 the way, its equation, and those that join the result and the third number, or "no" where there are none. It finds the
-target of 95% of the puzzles, and answers "impossible" to the others: one demonstration in forty is wrong.
+target of 94% of the puzzles, and answers "impossible" to the others: one demonstration in forty is wrong.
 """
 
 import json
@@ -13,7 +13,7 @@ from itertools import islice
 
 #: The ways to join two of the numbers, most useful first.
 WAYS = ("A a+b", "B a-b", "C b*c", "D a*c", "E a*b", "F b/c", "G b-c", "H a/c", "I a-c", "J a/b")
-#: Of the results of products.
+#: The largest product that is joined with the third number.
 LARGEST = 130
 
 

@@ -28,7 +28,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 data=(--n 20000 --valid 500 --test 1000 --size 3 --numbers 1-30 --targets 10-100)
 demonstrations=12000
 sft=(--max-steps 460 --batch-size 8 --eval-every 115)
-more=(--max-steps 150 --batch-size 8)
+more=(--max-steps 150)
 train=(--max-steps 24 --prompts 8 --num-generations 8 --micro-batch 32)
 eval=(--max-new-tokens 160)
 sampled=(--temperature 1 --pass-at 1,16)
@@ -37,7 +37,7 @@ if [ "$quick" ]; then
   data+=(--n 300 --valid 4 --test 30)
   demonstrations=100
   sft=(--max-steps 2 --batch-size 4)
-  more=("${sft[@]}")
+  more=(--max-steps 2)
   train=(--max-steps 2 --prompts 2 --num-generations 2 --micro-batch 4)
   eval=(--limit 4 --max-new-tokens 12)
   sampled=(--temperature 1 --pass-at 1,2)
