@@ -27,17 +27,12 @@ SUMMARY = {
 }
 #: Rows of the table of SmolLM2-135M: the evaluation, and what it is called there.
 PRETRAINED = {
-    "zero-shot": "as downloaded",
     "sft": "supervised start",
-    "sft-nf4": "the same, its weights rounded to NF4",
-    "adapter": "GRPO from the supervised start",
-    "merged": "merged into the original base",
-    "dequantized": "merged into the de-quantized base",
-    "quantized": "NF4, of the merge into the original",
-    "q8_0": "GGUF Q8_0, of the other merge",
-    "q4_k_m": "GGUF Q4_K_M, of the other merge",
-    "sft-sampled": "supervised start, sampled",
-    "adapter-sampled": "GRPO, sampled",
+    "more-sft": "control: more of the same fine-tuning",
+    "adapter": "GRPO, seed 42",
+    "adapter-43": "GRPO, seed 43",
+    "merged": "seed 42, merged into the original base",
+    "quantized": "NF4, of that merge",
 }
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
@@ -91,24 +86,9 @@ def pretrained() -> str:
     for name, text in PRETRAINED.items():
         row, change = rows[name], rows[name].get("against_first")
         low, high = (f"{100 * value:.1f}" for value in row["interval"])
-        difference = ""
-        if change and name != "zero-shot":
-            difference = paired(change)
-        pass_at = percent(row.get("pass_at", {}).get("16", {}).get("share"))
-        lines.append((text, percent(row["accuracy"]), f"{low} to {high}", *by_need(row), pass_at, difference))
-    header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "pass@16", "against the start")
-    return table(header, lines)
-
-
-def mixture() -> str:
-    """SmolLM2-135M after demonstrations of two kinds, and after GRPO from there."""
-    lines = []
-    for row in result("smollm2/mixture")["results"]:
-        name = row["name"].replace("seed", "GRPO, seed ")
-        change = paired(row["against_first"]) if row.get("against_first") else ""
-        length = (f"{row['mean_tokens']:.0f}", percent(row["truncated"]))
-        lines.append((name, percent(row["accuracy"]), *by_need(row), *length, change))
-    header = ("", "solved", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against the start")
+        cells = (percent(row["accuracy"]), f"{low} to {high}", *by_need(row), f"{row['mean_tokens']:.0f}")
+        lines.append((text, *cells, percent(row["truncated"]), paired(change) if change else ""))
+    header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against the start")
     return table(header, lines)
 
 
@@ -310,7 +290,6 @@ TABLES = {
     for function in (
         summary,
         comparison,
-        mixture,
         pretrained,
         learning,
         sizes,

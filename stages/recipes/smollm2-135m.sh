@@ -4,7 +4,7 @@
 #   smollm2-135m.sh MODEL.gguf OUT [--check] [--quick]
 #
 # The model answers puzzles of 3 numbers, at once or after a short search. The start is supervised fine-tuning on
-# demonstrations of both kinds (smollm2-135m.py; all weights, half an hour on two cores); GRPO then trains a LoRA adapter
+# demonstrations of both kinds (smollm2-135m.py; all weights, forty minutes on two cores); GRPO then trains a LoRA adapter
 # over its NF4 weights; the adapter is merged, the merges quantized, and every form evaluated on the same 1,000 held-out
 # puzzles. "zero-shot" is the model of the file, "sft" the fine-tuned one, "more-sft" the control: as much time as
 # GRPO takes, spent on more fine-tuning. Run it again after an interruption: finished trainings and evaluations are kept,
@@ -28,8 +28,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 data=(--n 20000 --valid 500 --test 1000 --size 3 --numbers 1-30 --targets 10-100)
 demonstrations=12000
 sft=(--max-steps 460 --batch-size 8 --eval-every 115)
-more=(--max-steps 150)
-train=(--max-steps 24 --prompts 8 --num-generations 8 --micro-batch 32)
+more=(--max-steps 140)
+train=(--max-steps 16 --save-steps 5 --prompts 8 --num-generations 8 --micro-batch 32)
 eval=(--max-new-tokens 160)
 sampled=(--temperature 1 --pass-at 1,16)
 forms=(sft more-sft adapter merged dequantized quantized q8_0 q4_k_m)
