@@ -32,7 +32,8 @@ PRETRAINED = {
     "adapter": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
     "merged": "seed 42, merged into the original base",
-    "quantized": "NF4, of that merge",
+    "dequantized": "seed 42, merged into the de-quantized base",
+    "quantized": "NF4, of the merge into the original",
 }
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
