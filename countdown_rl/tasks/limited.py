@@ -78,13 +78,13 @@ def _serve() -> None:
     for line in sys.stdin:
         seconds, function, arguments, keywords = json.loads(line)
         module, _, name = function.partition(":")
-        called = getattr(importlib.import_module(module), name)
-        faulthandler.dump_traceback_later(seconds, exit=True)
         try:
+            called = getattr(importlib.import_module(module), name)
+            faulthandler.dump_traceback_later(seconds, exit=True)
             answer = json.dumps([called(*arguments, **keywords), None])
         except MemoryError:
             break
-        except Exception as error:  # a template's own
+        except Exception as error:  # a template's own, or that of a broken installation
             answer = json.dumps([None, first_line(error)])
         faulthandler.cancel_dump_traceback_later()
         if len(answer) > LENGTH:

@@ -64,6 +64,11 @@ def test_what_a_template_raises_is_one_sentence(template, word):
     assert "\n" not in str(error.value)
 
 
+def test_a_module_that_cannot_be_imported_is_named():
+    with pytest.raises(InputError, match="No module named 'absent'"):
+        limited.call("absent:render")
+
+
 @pytest.mark.parametrize("template", ["{{ 'x' * 10**10 }}", "{% set x = ns * 10**10 %}"])
 def test_a_prompt_of_the_users_own_has_the_same_limits(template):
     with pytest.raises(InputError, match="the template cannot be rendered: it takes more than"):
