@@ -28,12 +28,15 @@ SUMMARY = {
 #: Rows of the table of SmolLM2-135M: the evaluation, and what it is called there.
 PRETRAINED = {
     "sft": "supervised start",
-    "more-sft": "control: more of the same fine-tuning",
+    "more-sft": "control: more fine-tuning, at 1e-4",
+    "more-sft-3e-4": "control: more fine-tuning, at 3e-4",
     "adapter": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
     "merged": "seed 42, merged into the original base",
     "dequantized": "seed 42, merged into the de-quantized base",
     "quantized": "NF4, of the merge into the original",
+    "q8_0": "Q8_0, of the merge into the de-quantized base",
+    "q4_k_m": "Q4_K_M, of the same",
 }
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}

@@ -1,13 +1,15 @@
-"""Demonstrations for smollm2-135m.sh, of puzzles of 3 numbers a >= b >= c: three of five answer at once, two search.
+"""Demonstrations for smollm2-135m.sh: hasty searches, of puzzles of 3 numbers a >= b >= c.
 
     smollm2-135m.py PUZZLES.jsonl NUMBER DEMONSTRATIONS.jsonl
 
-An answer at once is the solver's. A search goes through `WAYS` until one makes the target, a line each: the letter of
-the way, its equation, and those that join the result and the third number, or "no" where there are none. It finds the
-target of 94% of the puzzles, and answers "impossible" to the others: one demonstration in forty is wrong.
+A search goes once through `WAYS`, until one makes the target, a line each: the letter of the way, its equation, and
+those that join the result and the third number, or "no" where there are none. Before each line, three times in five,
+one way is left out. So it finds the target of 56% of the puzzles, and answers "impossible" to the others. One that
+leaves out nothing finds 94%: that haste does not pay is left for GRPO to find.
 """
 
 import json
+import random
 import sys
 from itertools import islice
 
@@ -15,6 +17,8 @@ from itertools import islice
 WAYS = ("A a+b", "B a-b", "C b*c", "D a*c", "E a*b", "F b/c", "G b-c", "H a/c", "I a-c", "J a/b")
 #: The largest product that is joined with the third number.
 LARGEST = 130
+#: The probability, before each line, that one way is left out.
+HASTE = 0.6
 
 
 def line(way: str, numbers: dict[str, int], target: int) -> tuple[str, str | None]:
@@ -47,12 +51,13 @@ def line(way: str, numbers: dict[str, int], target: int) -> tuple[str, str | Non
     return text, None
 
 
-def search(nums: list[int], target: int) -> tuple[list[str], str]:
+def search(nums: list[int], target: int, draw: random.Random) -> tuple[list[str], str]:
     """The lines of the search, and its answer."""
     numbers = dict(zip("abc", sorted(nums, reverse=True), strict=True))
     lines = []
-    for way in WAYS:
-        text, expression = line(way, numbers, target)
+    place = -1
+    while (place := place + (2 if draw.random() < HASTE else 1)) < len(WAYS):
+        text, expression = line(WAYS[place], numbers, target)
         lines.append(text)
         if expression:
             return lines, expression
@@ -61,10 +66,9 @@ def search(nums: list[int], target: int) -> tuple[list[str], str]:
 
 if __name__ == "__main__":
     puzzles, number, out = sys.argv[1:]
+    draw = random.Random(42)
     with open(puzzles) as rows, open(out, "w") as demonstrations:
-        for place, row in enumerate(map(json.loads, islice(rows, int(number)))):
-            lines, answer = search(row["nums"], row["target"])
-            if place % 5 < 3:
-                lines, answer = [], row["solution"].replace(" ", "")
+        for row in map(json.loads, islice(rows, int(number))):
+            lines, answer = search(row["nums"], row["target"], draw)
             completion = "\n".join(["", *lines, "</think>", f"<answer>{answer}</answer>"])
             demonstrations.write(json.dumps(row | {"completion": completion}) + "\n")

