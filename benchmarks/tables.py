@@ -19,11 +19,13 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 #: Rows of the README's table: the evaluation, and what it is called there.
-SUMMARY = {
-    "base": "start: the shipped model",
-    "adapter": "trained with GRPO",
-    "quantized": "trained, merged, 4-bit",
-    "solver": "exact solver",
+SUMMARY = {"base": "the shipped model", "adapter": "trained with GRPO", "quantized": "trained, merged, 4-bit"}
+#: The same of SmolLM2-135M.
+SUMMARY_PRETRAINED = {
+    "sft": "SmolLM2-135M, fine-tuned on hasty searches",
+    "adapter": "trained with GRPO, one seed",
+    "adapter-43": "trained with GRPO, another seed",
+    "quantized": "the first, merged, 4-bit",
 }
 #: Rows of the table of SmolLM2-135M: the evaluation, and what it is called there.
 PRETRAINED = {
@@ -73,7 +75,12 @@ def summary() -> str:
     columns = {"solved": "solved", "95%": "95% interval", "3 numbers": "3 numbers", "4 numbers": "4 numbers"}
     rows = compared()
     cells = [(text, *(rows[name][column] for column in columns)) for name, text in SUMMARY.items()]
-    return table(("", *columns.values()), cells)
+    found = {row["name"]: row for row in result("smollm2/comparison")["results"]}
+    first = []
+    for name, text in SUMMARY_PRETRAINED.items():
+        solved = percent(found[name]["accuracy"])
+        first.append((text, solved, " to ".join(map(percent, found[name]["interval"])), solved, ""))  # all of 3 numbers
+    return table(("", *columns.values()), [*first, *cells])
 
 
 def learning() -> str:
