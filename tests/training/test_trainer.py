@@ -49,7 +49,7 @@ def recipes():
 #: The fields that change the loss of a round, and how the recipes write them.
 LOSS = dict.fromkeys(("beta", "epsilon", "epsilon_high", "discount", "temperature", "top_p"), float)
 LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "importance_sampling_level", "baseline"), str)
-LOSS |= {"num_iterations": int, "trl": tuple}
+LOSS |= {"num_iterations": int, "trl": lambda value: (value,)}
 DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
 COMBINATIONS = {
     "pipeline": {name: value for name, value in stage().items() if name in LOSS},
