@@ -71,15 +71,21 @@ def compared() -> dict[str, dict[str, str]]:
     return {name: dict(zip(columns[1:], cells, strict=True)) for name, *cells in rows}
 
 
+def compared_pretrained() -> dict[str, Any]:
+    """The results of SmolLM2-135M, by name."""
+    return {row["name"]: row for row in result("smollm2/comparison")["results"]}
+
+
 def summary() -> str:
     columns = {"solved": "solved", "95%": "95% interval", "3 numbers": "3 numbers", "4 numbers": "4 numbers"}
     rows = compared()
     cells = [(text, *(rows[name][column] for column in columns)) for name, text in SUMMARY.items()]
-    found = {row["name"]: row for row in result("smollm2/comparison")["results"]}
-    first = []
+    found, first = compared_pretrained(), []
     for name, text in SUMMARY_PRETRAINED.items():
-        solved = percent(found[name]["accuracy"])
-        first.append((text, solved, " to ".join(map(percent, found[name]["interval"])), solved, ""))  # all of 3 numbers
+        row, by_numbers = found[name], found[name]["groups"]["numbers"]
+        shares = (by_numbers[count]["accuracy"] if count in by_numbers else None for count in ("3", "4"))
+        interval = " to ".join(map(percent, row["interval"]))
+        first.append((text, percent(row["accuracy"]), interval, *map(percent, shares)))
     return table(("", *columns.values()), [*first, *cells])
 
 
@@ -92,8 +98,7 @@ def learning() -> str:
 
 def pretrained() -> str:
     """SmolLM2-135M before and after each stage."""
-    rows = {row["name"]: row for row in result("smollm2/comparison")["results"]}
-    lines = []
+    rows, lines = compared_pretrained(), []
     for name, text in PRETRAINED.items():
         row, change = rows[name], rows[name].get("against_first")
         low, high = (f"{100 * value:.1f}" for value in row["interval"])
