@@ -28,8 +28,8 @@ from benchmarks.teacher import in_order, token_counter
 from countdown_rl.data import jsonl
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
-from countdown_rl.tiny import traces
-from countdown_rl.tiny.judge import Judge
+from stages.recipes.tiny import traces
+from stages.recipes.tiny.judge import Judge
 
 SIZE, BUDGET = 4, 256
 #: The end of a line that does not reach the target.

@@ -44,7 +44,7 @@ def measure(place, data, steps, seed):
     model, run = place / "model", ["--data", data, *TRAIN, "--seed", seed]
     if not model.exists():
         words = ["--data", data, "--out", model, "--max-steps", steps, "--seed", seed]
-        command(*words, *PRETRAIN, program="countdown_rl.tiny")
+        command(*words, *PRETRAIN, program="stages.recipes.tiny")
     words = ["train", "--model", model, *run, "--probe", GROUPS, "--json"]
     probe = json.loads(subprocess.check_output([sys.executable, "-m", "countdown_rl", *map(str, words)]))
     command("train", "--model", model, *run, "--out", place / "adapter")

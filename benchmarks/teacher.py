@@ -20,7 +20,7 @@ from benchmarks import bench
 from countdown_rl.data import jsonl
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
-from countdown_rl.tiny import traces
+from stages.recipes.tiny import traces
 
 BUDGETS = (128, 256, 512, 1_024)
 

@@ -19,7 +19,6 @@ LAYERS = (
     "sft",
     "evaluation",
     "runlog",
-    "tiny",
     "inference",
     "integrations",
     "data",
@@ -47,12 +46,6 @@ def test_imports_go_down_the_layers_only(file):
     assert [used for used in sorted(imports(file)) if layer(used) < layer(file)] == []
 
 
-def test_no_other_package_imports_the_one_of_the_shipped_model():
-    """A user of another model loads none of it: only the hooks of a task reach it, by names in strings."""
-    others = [file for file in FILES if not file.startswith("countdown_rl/tiny/")]
-    assert [file for file in others if any(used.startswith("countdown_rl/tiny/") for used in imports(file))] == []
-
-
 @pytest.mark.parametrize("package", ["puzzle", "tasks"])
 def test_the_puzzle_and_its_tasks_load_no_torch(package):
     modules = [
@@ -62,10 +55,10 @@ def test_the_puzzle_and_its_tasks_load_no_torch(package):
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-#: Modules of one task: the puzzle, its data, its commands and its demo; word problems; the shipped model; the registry.
+#: Modules of one task: the puzzle, its data, its commands and its demo; word problems; the registry.
 OF_A_TASK = (
     *("puzzle/", "tasks/countdown", "data/countdown", "data/distribution", "data/enumeration", "data/generate"),
-    *("inference/ask", "cli/ask", "cli/solve", "report/demo", "tasks/gsm8k", "tiny/", "tasks/registry"),
+    *("inference/ask", "cli/ask", "cli/solve", "report/demo", "tasks/gsm8k", "tasks/registry"),
 )
 #: Fields of their rows, and their names.
 WORDS = {"nums", "gold", "question", "countdown", "gsm8k"}

@@ -36,9 +36,9 @@ def compare(
 
     Each is compared with the first and with the one before it that were decoded in the same way: the paired
     difference with its 95% interval, and McNemar's exact test. With several completions per puzzle pass@k is compared
-    too. Baselines (eval --model random, solver or teacher) are listed without comparison; random and solver are
-    compared with a single model. Of the runs of one setting, such as its seeds in the same order, the mean is compared,
-    and its standard deviation over runs is printed after ±.
+    too. Baselines (eval --model random or solver) are listed but not compared, except against a single model. Of the
+    runs of one setting, such as its seeds in the same order, the mean is compared, and its standard deviation over runs
+    is printed after ±.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter

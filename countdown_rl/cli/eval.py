@@ -36,9 +36,9 @@ def eval(
 
     Greedy by default. Every completion is kept with its grade. An interrupted run continues when the same command is
     run again. Several GPUs share the puzzles when accelerate launch -m countdown_rl eval starts it. With --engine
-    openai a server completes, and --model is its name for the model. The models random, solver and teacher are
-    baselines: lower and upper bound, and the search that countdown-tiny was trained on. Puzzles larger than those of
-    training, or GSM8K problems, are data sets of their own, as below.
+    openai a server completes, and --model is its name for the model. The models random and solver are
+    baselines: the lower and the upper bound. Puzzles larger than those of training, or GSM8K problems, are data sets of
+    their own, as below.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl

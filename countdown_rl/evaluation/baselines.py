@@ -28,6 +28,6 @@ def find(name: str, rows: Sequence[Row]) -> Baseline | None:
 
 
 def complete(baseline: Baseline, row: Row, seed: str) -> Completion:
-    """The completion of *row* by a *baseline* that gives answers alone: empty thinking, and its answer."""
-    answer = resolve(baseline.answer or "")(row, random.Random(seed))
+    """The completion of *row* by a *baseline*: empty thinking, and its answer."""
+    answer = resolve(baseline.answer)(row, random.Random(seed))
     return Completion(row.style.answer(answer), 0, True)

@@ -129,8 +129,8 @@ def _shares(result: Result, k: int = 1) -> list[float]:
 def figures(results: Mapping[str, Result]) -> dict[str, Any]:
     """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
 
-    Baselines have no differences, unless there is only one model to compare them with; the teacher never has, as its
-    accuracy is an expectation. A result that is not decoded like the first one has its own ``decoding``.
+    Baselines are listed but not compared, except against a single model. A result that is not decoded like the first
+    one has its own ``decoding``.
 
     Raises:
         InputError: none is of a model, their puzzles differ, or one is decoded like no other.
@@ -227,13 +227,10 @@ def _decoding(result: Result) -> dict[str, Any]:
 
 
 def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
-    """The names of the results that have paired differences: models decoded alike, or one model and the baselines.
-
-    The accuracy of the teacher is not that of its samples.
-    """
+    """The names of the results that have paired differences: models decoded alike, or one model and the baselines."""
     models = _models(results)
     if len(models) == 1:
-        return [[name for name, result in results.items() if result.metrics["model"]["kind"] != "teacher"]]
+        return [list(results)]
     groups: dict[str, list[str]] = {}
     for name in models:
         groups.setdefault(json.dumps(_decoding(results[name]), sort_keys=True), []).append(name)

@@ -26,7 +26,7 @@ from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.tasks.task import Baseline, Row, resolve
+from countdown_rl.tasks.task import Baseline, Row
 
 #: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
@@ -59,7 +59,7 @@ def evaluate(
     """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
 
     Args:
-        model: a model reference, ``random``, ``solver`` or ``teacher`` for a baseline, or a server's name for it.
+        model: a model reference, ``random`` or ``solver`` for a baseline, or a server's name for it.
         data: a JSONL file, or a data artifact, of which the test split is used.
         overwrite: replace the finished evaluation at *out*; else it is returned where it is this one, and an error
             where it is not.
@@ -141,23 +141,14 @@ def _engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Callabl
 def _evaluate_baseline(
     baseline: Baseline, rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any], out: Path
 ) -> Result:
-    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply, and ``max_new_tokens`` for one
-    that writes text, whose accuracy is the exact expectation."""
+    """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply."""
     decoding = {"samples": options.samples, "seed": options.seed}
-    policy = resolve(baseline.policy)(options.max_new_tokens) if baseline.policy else None
-    if policy:
-        decoding["max_new_tokens"] = options.max_new_tokens
-
-    def complete(row: Row, seed: str) -> Completion:
-        return policy.complete(row, seed) if policy else baselines.complete(baseline, row, seed)
-
     samples = [
-        graded(row, turn, options.samples, complete(row, f"{options.seed} {index} {turn}"))
+        graded(row, turn, options.samples, baselines.complete(baseline, row, f"{options.seed} {index} {turn}"))
         for index, row in enumerate(rows)
         for turn in range(options.samples)
     ]
-    expected = [policy.expected_accuracy(row) for row in rows] if policy else None
-    metrics = measure(samples, rows, expected, options.pass_at_values) | {"decoding": decoding, **inputs}
+    metrics = measure(samples, rows, options.pass_at_values) | {"decoding": decoding, **inputs}
     _write(out, options, inputs, metrics, samples)
     return Result(metrics, samples)
 
@@ -197,7 +188,7 @@ def _metrics(
     settings = _settings(options)
     names = ("temperature", "top_p", "top_k", "min_p", "samples", "seed", "max_new_tokens")
     decoding = {name: settings[name] for name in names if name in settings}
-    return measure(samples, rows, pass_at=options.pass_at_values) | {
+    return measure(samples, rows, options.pass_at_values) | {
         "decoding": {"greedy": options.temperature == 0, **decoding},
         "data": inputs["data"],
         "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},

@@ -17,22 +17,19 @@ Sample = dict[str, Any]
 def measure(
     samples: Sequence[Sample],
     rows: Sequence[Row],
-    expected: Sequence[float] | None = None,
     pass_at: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The figures of *samples*: as many completions for every one of *rows*, those of a row side by side.
 
     With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, which is pass@1,
     ``pass_at`` holds pass@k for each k of *pass_at* (by default the powers of two), and ``majority`` the accuracy of
-    majority voting. The shares of *expected*, one for each of *rows*, take the place of those that the samples have in
-    every accuracy.
+    majority voting.
     """
     per_row = len(samples) // len(rows)
     groups = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
     counts = [sum(sample["correct"] for sample in group) for group in groups]
-    correct: Sequence[float] = counts if expected is None else [share * per_row for share in expected]
     members: dict[str, dict[str, list[float]]] = {}
-    for row, count in zip(rows, correct, strict=True):
+    for row, count in zip(rows, counts, strict=True):
         for group, value in row.groups.items():
             members.setdefault(group, {}).setdefault(value, []).append(count)
     reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
@@ -41,7 +38,7 @@ def measure(
         for key in ("format", "strict_format", "truncated")
     }
     return {
-        **_share(correct, per_row),
+        **_share(counts, per_row),
         **(_several(groups, counts, per_row, pass_at) if per_row > 1 else {}),
         "groups": {
             group: {value: _share(values[value], per_row) for value in sorted(values, key=_by_number)}

@@ -22,7 +22,7 @@ from countdown_rl.tasks.registry import task_of
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
 
 #: Kinds of baselines, which take the place of a model in an evaluation.
-BASELINE_KINDS = ("floor", "ceiling", "teacher")
+BASELINE_KINDS = ("floor", "ceiling")
 
 
 def is_baseline(metrics: Mapping[str, Any]) -> bool:

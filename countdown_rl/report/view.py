@@ -28,14 +28,14 @@ CHANGED = 4
 def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]], puzzles: int) -> dict[str, Any]:
     """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
 
-    Models are in the order in which they are made from each other, else as given; then the floor, the
-    teacher and the ceiling. Results on other puzzles, or decoded in another way, are in groups of their own, the
+    Models are in the order in which they are made from each other, else as given; then the floor and
+    the ceiling. Results on other puzzles, or decoded in another way, are in groups of their own, the
     largest first.
     """
     scored = {name: results.read(path) for name, path in evaluations.items()}
     logs = {path: trainlog.read(path) for paths in training.values() for path in paths}
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
-    last_ones = {"floor": 1, "teacher": 2, "ceiling": 3}
+    last_ones = {"floor": 1, "ceiling": 2}
     order = {
         name: (last_ones.get(item.metrics["model"]["kind"], 0), len(_chain(item))) for name, item in scored.items()
     }

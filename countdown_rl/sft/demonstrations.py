@@ -18,7 +18,7 @@ from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tasks.task import Row, resolve
+from countdown_rl.tasks.task import Row
 
 #: A conversation.
 Messages = Sequence[Mapping[str, str]]
@@ -120,10 +120,8 @@ def _by_baseline(options: SftOptions, data: Path) -> Iterator[Demonstration]:
     name = str(options.demonstrator)
     if (baseline := baselines.find(name, rows)) is None:
         raise UsageError(f"--demonstrator {name} is none of the task {rows[0].task}.")
-    policy = resolve(baseline.policy)(options.max_length) if baseline.policy else None
     for index, row in enumerate(rows):
-        seed = f"{options.seed} {index}"
-        completion = policy.complete(row, seed) if policy else baselines.complete(baseline, row, seed)
+        completion = baselines.complete(baseline, row, f"{options.seed} {index}")
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row, generated=True)
 
 

@@ -274,10 +274,5 @@ TASK = Task(
     baselines={
         "random": Baseline("floor", "a random legal expression", answer=random_answer),
         "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
-        "teacher": Baseline(
-            "teacher",
-            "the search that countdown-tiny was trained on, without a mistake",
-            policy="countdown_rl.tiny.teacher:Teacher",
-        ),
     },
 )

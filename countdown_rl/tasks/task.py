@@ -228,15 +228,12 @@ class Baseline:
     Attributes:
         kind: what its accuracy is for a model.
         about: a phrase for tables.
-        answer: ``(row, rng) -> str``, the answer alone; or
-        policy: ``(max_new_tokens) -> policy`` with ``policy.complete(row, seed) -> (text, tokens, ended)`` and
-            ``policy.expected_accuracy(row) -> float``, the exact probability of a right answer.
+        answer: ``(row, rng) -> str``, the answer alone.
     """
 
-    kind: Literal["floor", "ceiling", "teacher"]
+    kind: Literal["floor", "ceiling"]
     about: str
-    answer: Hook | None = None
-    policy: Hook | None = None
+    answer: Hook
 
 
 @dataclass(frozen=True)

@@ -24,4 +24,4 @@ if [ "$quick" ] || [ "$check" ]; then data+=(--n 3000); pretrain+=(--max-steps 2
 
 countdown-rl gen-data "${data[@]}" --out "$1/data"
 if [ "$check" ]; then exit; fi
-python -m countdown_rl.tiny --model countdown-tiny --judge --data "$1/data" --out "$1/model" "${pretrain[@]}"
+PYTHONPATH="$(dirname "$0")/../.." python -m stages.recipes.tiny --model countdown-tiny --judge --data "$1/data" --out "$1/model" "${pretrain[@]}"

@@ -3,7 +3,6 @@
 import json
 import random
 import sys
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from countdown_rl.puzzle import rules
 from countdown_rl.puzzle.expression import parse
 from countdown_rl.tasks.countdown import random_answer
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tiny.teacher import Teacher
 
 ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
@@ -96,48 +94,6 @@ def test_several_samples_are_several_expressions(tmp_path):
     assert list(result.metrics["pass_at"]) == ["1", "2", "4", "8", "16"]
 
 
-def test_the_accuracy_of_the_teacher_is_the_expectation_over_its_traces(tmp_path):
-    puzzles = [{"nums": [55, 36, 19, 7], "target": 65}, {"nums": [3, 7, 50], "target": 46}]
-    tokens = 60
-    result = run(tmp_path, "teacher", "out", puzzles, max_new_tokens=tokens)
-    assert 0.1 < result.metrics["groups"]["numbers"]["4"]["accuracy"] < 0.9
-    assert [sample["tokens"] <= tokens for sample in result.samples] == [True, True]
-    teacher = Teacher(tokens)
-    row = parse_row(puzzles[0])
-    drawn = [teacher.complete(row, str(seed)) for seed in range(1_000)]
-    assert all(row.grade(completion.text).correct == completion.ended for completion in drawn)
-    share = sum(completion.ended for completion in drawn) / len(drawn)
-    assert share == pytest.approx(result.metrics["groups"]["numbers"]["4"]["accuracy"], abs=0.05)
-    with pytest.raises(InputError, match="3 and 4 numbers"):
-        run(tmp_path, "teacher", "five", [{"nums": [1, 2, 3, 4, 5], "target": 15}])
-    with pytest.raises(InputError, match="operators"):
-        run(tmp_path, "teacher", "sums", [{"nums": [3, 5, 2], "target": 10, "operators": "+-"}])
-    for operators in (None, "/*-+"):  # all of them
-        assert teacher.expected_accuracy(parse_row(puzzles[1] | {"operators": operators})) > 0
-
-
-def test_the_teacher_writes_the_opening_tag_where_the_prompt_does_not_end_in_it(tmp_path):
-    puzzles = [{"nums": [3, 7, 50], "target": 46, "style": "own"}]
-    result = run(tmp_path, "teacher", "own", puzzles)
-    assert result.samples[0]["completion"].startswith("<think>\n50 7 3\n")
-    assert result.metrics["format"] == result.metrics["accuracy"] == 1.0
-    tokens = result.samples[0]["tokens"]
-    row = parse_row(puzzles[0])
-    budgets = [Teacher(budget).expected_accuracy(row) for budget in (tokens - 1, tokens)]
-    assert budgets == [0.0, 1.0]  # the tag is paid for too
-    with pytest.raises(InputError, match="`style` should be"):
-        run(tmp_path, "teacher", "lines", [puzzles[0] | {"style": "lines"}])
-
-
-def test_several_traces_of_the_teacher_have_pass_at_k_of_their_own_and_the_expected_accuracy(tmp_path):
-    puzzles = [{"nums": [55, 36, 19, 7], "target": 65}]
-    one = run(tmp_path, "teacher", "one", puzzles, max_new_tokens=60)
-    several = run(tmp_path, "teacher", "several", puzzles, max_new_tokens=60, temperature=1.0, samples=4)
-    right = sum(sample["correct"] for sample in several.samples)
-    assert several.metrics["pass_at"]["1"]["share"] == right / 4
-    assert several.metrics["accuracy"] == one.metrics["accuracy"] not in (0, 1)
-
-
 def test_other_tasks_and_revisions_are_refused(tmp_path):
     with pytest.raises(InputError, match="solver is no baseline of the task gsm8k"):
         run(tmp_path, "solver", "out", [{"task": "gsm8k", "question": "2 and 3?", "gold": "5"}])
@@ -188,14 +144,6 @@ def test_a_baseline_is_evaluated_without_torch(tmp_path, monkeypatch, capsys):
         main.main()
     assert not done.value.code
     assert "100.0%" in capsys.readouterr().out
-
-
-def test_the_teacher_is_listed_without_comparison_even_beside_a_single_model(tmp_path):
-    floor, one = run(tmp_path, "random", "floor"), scored(tmp_path, "+---")
-    teacher = replace(floor, metrics=floor.metrics | {"model": {"source": "teacher", "kind": "teacher"}})
-    values = compare.figures({"one": one, "teacher": teacher, "random": floor})
-    assert [row["name"] for row in values["results"] if "against_first" in row] == ["random"]
-    assert values["results"][2]["against_previous"] == compare.difference(one, floor)
 
 
 def test_a_single_model_is_compared_with_its_baselines(tmp_path):

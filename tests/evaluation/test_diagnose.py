@@ -17,7 +17,7 @@ from countdown_rl.models import reference
 from countdown_rl.puzzle.canonical import shape
 from countdown_rl.puzzle.expression import parse
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tiny import traces
+from stages.recipes.tiny import traces
 
 MANIFEST = reference.resolve("countdown-tiny").manifest
 PLAN = {int(size): ways for size, ways in MANIFEST.facts["plan"].items()}

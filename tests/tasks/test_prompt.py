@@ -14,7 +14,6 @@ from countdown_rl.inference.config import AskOptions
 from countdown_rl.models import chat_template
 from countdown_rl.tasks import probe, prompt
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tiny import traces
 from tests.support import tiny_llama
 from tests.support.command import status
 
@@ -96,10 +95,6 @@ def test_a_direct_completion_is_the_answer(completion, correct, format):
 
 def test_reasoning_that_a_server_keeps_apart_is_no_part_of_a_direct_answer():
     assert parse_row({**ROW, "style": "direct"}).style.completion("50 - 7 + 3", "Let me see") == "50 - 7 + 3"
-
-
-def test_the_teacher_writes_no_direct_answers():
-    assert "direct" in traces.unsupported(parse_row({**ROW, "style": "direct"}))
 
 
 @pytest.fixture

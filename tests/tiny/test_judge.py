@@ -15,9 +15,9 @@ from countdown_rl import artifacts
 from countdown_rl.cli.main import app
 from countdown_rl.errors import InputError
 from countdown_rl.models import load, reference
-from countdown_rl.tiny import loss, pretrain, traces
-from countdown_rl.tiny.config import PretrainOptions
-from countdown_rl.tiny.judge import Judge
+from stages.recipes.tiny import loss, pretrain, traces
+from stages.recipes.tiny.config import PretrainOptions
+from stages.recipes.tiny.judge import Judge
 
 PLAN = traces.plan_of(reference.resolve("countdown-tiny").manifest.facts)
 ROW = {"nums": [97, 31, 12, 5], "target": 998}

@@ -15,9 +15,9 @@ from countdown_rl.cli.main import app
 from countdown_rl.errors import InputError
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tiny import __main__ as command
-from countdown_rl.tiny import batches, loss, pretrain, traces
-from countdown_rl.tiny.config import PretrainOptions
+from stages.recipes.tiny import __main__ as command
+from stages.recipes.tiny import batches, loss, pretrain, traces
+from stages.recipes.tiny.config import PretrainOptions
 
 ROOT = Path(__file__).parents[2]
 SMALL = [

@@ -1,7 +1,7 @@
 import pytest
 
 from countdown_rl.tasks import countdown
-from countdown_rl.tiny import tokenizer
+from stages.recipes.tiny import tokenizer
 
 ROW = countdown.CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.errors import InputError
-from countdown_rl.tiny import traces
-from countdown_rl.tiny.traces import find_plan, trace
+from stages.recipes.tiny import traces
+from stages.recipes.tiny.traces import find_plan, trace
 
 DRAWN = random.Random(1)
 

@@ -13,9 +13,9 @@ from typing import Any
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
-from countdown_rl.tiny import traces
-from countdown_rl.tiny.config import PretrainOptions
-from countdown_rl.tiny.judge import Judge
+from stages.recipes.tiny import traces
+from stages.recipes.tiny.config import PretrainOptions
+from stages.recipes.tiny.judge import Judge
 
 #: Rows that the tokenizer is made from.
 CORPUS = 5_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.tiny import traces
+from stages.recipes.tiny import traces
 
 #: Kinds of tokens: the number of a line, and the end of one that does not reach the target.
 _NUMBER, _SKIP = 1, 2

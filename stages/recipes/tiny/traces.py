@@ -20,7 +20,7 @@ The order is open: the teacher goes through the plan from its beginning, and eac
 at the end of the plan it begins again. Within a pass no line is repeated, and each depends only on the line before.
 Which way suits which puzzle is left to reinforcement learning.
 
-A teacher that *judges* ways (:mod:`countdown_rl.tiny.judge`) names the kind of a puzzle of four numbers, after the
+A teacher that *judges* ways (:mod:`stages.recipes.tiny.judge`) names the kind of a puzzle of four numbers, after the
 results that tell it, and has one more choice, the same token everywhere too: to skip the ways that look poor for this
 kind::
 

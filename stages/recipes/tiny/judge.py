@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from countdown_rl.tiny import traces
+from stages.recipes.tiny import traces
 
 #: Counts of numbers that have kinds.
 SIZES = (4,)

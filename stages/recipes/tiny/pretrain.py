@@ -1,5 +1,5 @@
 """Pretraining of the shipped model: a small Llama and its tokenizer from nothing, on the traces of
-:mod:`countdown_rl.tiny.traces`."""
+:mod:`stages.recipes.tiny.traces`."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +12,9 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.task import Row
-from countdown_rl.tiny import batches, tokenizer, traces
-from countdown_rl.tiny.config import PretrainOptions
-from countdown_rl.tiny.judge import SIZES, Judge
+from stages.recipes.tiny import batches, tokenizer, traces
+from stages.recipes.tiny.config import PretrainOptions
+from stages.recipes.tiny.judge import SIZES, Judge
 
 LIBRARIES = ("tokenizers", "torch", "transformers")
 _LOG_STEPS = 10
@@ -62,7 +62,7 @@ def make(
         facts = train(rows, plan, options, draft.path, ref, on_step)
         draft.facts.update(
             facts
-            | {"command": "python -m countdown_rl.tiny", "plan": {str(count): ways for count, ways in plan.items()}}
+            | {"command": "python -m stages.recipes.tiny", "plan": {str(count): ways for count, ways in plan.items()}}
         )
     return facts
 
@@ -168,7 +168,7 @@ def _fit(
     from torch.nn import functional
 
     from countdown_rl.models import torch_internals
-    from countdown_rl.tiny.loss import TeacherTargets
+    from stages.recipes.tiny.loss import TeacherTargets
 
     device = next(model.parameters()).device
     if device.type == "cpu":

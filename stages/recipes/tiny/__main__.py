@@ -1,4 +1,4 @@
-"""``python -m countdown_rl.tiny``: pretrain the shipped model from nothing."""
+"""``python -m stages.recipes.tiny``: pretrain the shipped model from nothing."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ from countdown_rl import artifacts
 from countdown_rl.cli import console, main
 from countdown_rl.cli.help import as_command
 from countdown_rl.cli.parameters import AsJson, Out, option, with_options
-from countdown_rl.tiny.config import PretrainOptions
+from stages.recipes.tiny.config import PretrainOptions
 
 
 @with_options
@@ -20,7 +20,7 @@ def pretrain(
     as_json: AsJson = False,
 ) -> None:
     """Create a small Llama and its tokenizer, and pretrain it on search traces, as countdown-tiny was."""
-    from countdown_rl.tiny import pretrain as training
+    from stages.recipes.tiny import pretrain as training
 
     with artifacts.locked(out), console.progress("training") as update:
         facts = training.make(
@@ -35,4 +35,4 @@ def pretrain(
 
 
 if __name__ == "__main__":
-    main.main(as_command("python -m countdown_rl.tiny", pretrain))
+    main.main(as_command("python -m stages.recipes.tiny", pretrain))
