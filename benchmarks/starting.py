@@ -3,8 +3,8 @@
     python -m benchmarks.starting
 
 Both use the shipped model. The commands take turns, after a first round that is not counted. Writes
-``results/starting.json``: medians, and their ratios to ``import torch``, of which ``ask`` may take 2.5 and
-``train --check`` 3.5.
+``results/starting.json``: medians, and their ratios to ``import torch``, of which ``ask`` may take 3 and
+``train --check`` 4.
 """
 
 import subprocess

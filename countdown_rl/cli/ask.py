@@ -41,7 +41,6 @@ def ask(
           --engine openai --base-url http://127.0.0.1:8000/v1
     """
     from countdown_rl.inference import ask as asking
-    from countdown_rl.inference import engines
     from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import load, reference
 
@@ -64,7 +63,8 @@ def ask(
         else:
             source, kind = ref.source, ref.kind
             chat_template.preload()
-            loaded = engines.load_model(ref, precision=options.precision, device=options.device)
+            load.silence_libraries()
+            loaded = load.load_model(ref, precision=options.precision, device=options.device)
     if not as_json:
         heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)

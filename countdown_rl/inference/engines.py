@@ -13,7 +13,6 @@ from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, shape
-from countdown_rl.models.load import Loaded
 from countdown_rl.models.model_files import adapter_config
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
@@ -95,8 +94,7 @@ def load_engine(
             f"--tensor-parallel is for --engine vllm, and this is {name}; to use several GPUs, start "
             "`accelerate launch -m countdown_rl eval`."
         )
-    if name != "transformers":
-        load.silence_libraries()
+    load.silence_libraries()
     if name == "llama-cpp":
         from countdown_rl.inference.llama_cpp import LlamaCpp
 
@@ -105,17 +103,7 @@ def load_engine(
         from countdown_rl.inference.vllm import Vllm
 
         return Vllm(ref, decoding, precision=precision, tensor_parallel=tensor_parallel)
-    return generate.Generator(load_model(ref, precision=precision, device=device), decoding)
-
-
-def load_model(ref: ModelRef, *, precision: str, device: str) -> Loaded:
-    """Load *ref* for the engine ``transformers``, without the package of that name where the model needs none of it."""
-    from countdown_rl.inference import shipped
-
-    if shipped.supports(ref, precision=precision, device=device):
-        return shipped.load_model(ref)
-    load.silence_libraries()
-    return load.load_model(ref, precision=precision, device=device)
+    return generate.Generator(load.load_model(ref, precision=precision, device=device), decoding)
 
 
 def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:

@@ -1,6 +1,8 @@
 """``ask``: streaming, agreement with an evaluation, and the printed verdict."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,6 +235,18 @@ def test_bad_input_gives_one_sentence(monkeypatch, tmp_path, capsys, arguments, 
     assert "Traceback" not in output.err
     assert not output.out
     assert not list(Path().iterdir())
+
+
+def test_ask_imports_no_library_of_training():
+    code = (
+        "import atexit, sys; from countdown_rl.cli import main\n"
+        "atexit.register(lambda: print(sorted({'bitsandbytes', 'datasets', 'peft', 'trl'} & sys.modules.keys())))\n"
+        "sys.argv[1:] = 'ask 3 7 50 --target 46 --max-new-tokens 2 --json'.split()\n"
+        "main.main()"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
+    assert json.loads(out[0])["tokens"] == 2
+    assert out[1:] == ["[]"]
 
 
 def test_the_shipped_model_answers_by_default(monkeypatch, capsys):
