@@ -90,7 +90,7 @@ def openai(run: Callable[..., None]) -> None:
 def llama_cpp(run: Callable[..., None]) -> None:
     quantize = ("countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "gguf")
     run(*quantize, "--gguf-type", "q4_k_m", "--out", "gguf")
-    run("countdown-rl", "eval", "--model", "gguf", "--engine", "llama-cpp", "--data", "rows.jsonl", "--limit", "1")
+    run("countdown-rl", "eval", "--model", "gguf", "--data", "rows.jsonl", "--limit", "1")
 
 
 def w4a16(run: Callable[..., None]) -> None:

@@ -26,7 +26,7 @@ class EvalOptions(SamplingOptions):
     ] = None
     batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
     engine: Annotated[
-        Literal["auto", "transformers", "vllm", "llama-cpp", "openai"],
+        Literal["auto", "transformers", "vllm", "openai"],
         option("Library that generates completions; openai: the server at --base-url does.", MACHINE),
     ] = "auto"
     tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1

@@ -134,7 +134,7 @@ def _engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Callabl
     name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
     if world > 1:
         _connect(name, options.device)
-    machine = {key: getattr(options, key) for key in ("precision", "device", "threads", "tensor_parallel")}
+    machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
     return engines.load_engine(name, ref, Decoding.of(options), **machine)
 
 

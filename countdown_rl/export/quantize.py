@@ -12,10 +12,9 @@ from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ModelError
-from countdown_rl.export import four_bit, gguf
+from countdown_rl.export import four_bit, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.gguf_tokenizer import Conversation
-from countdown_rl.inference import engines, llama_cpp
 from countdown_rl.models import load, model_files, reference, shape, w4a16
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
 from countdown_rl.models.checkpoint import Checkpoint
@@ -46,7 +45,7 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
     source = Checkpoint(directory)
     libraries = LIBRARIES[options.format]
-    if options.format == "gguf" and engines.installed("llama-cpp"):
+    if options.format == "gguf" and llama_cpp.installed():
         libraries += ("xllamacpp",)  # it reads the file back
     with artifacts.writing(
         out, "quantized", options=asdict(options), inputs={"model": ref.as_input()}, libraries=libraries
@@ -108,7 +107,7 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
         "parameters": sum(spec.numel() for spec in source.specs.values()),
         "bytes": file.stat().st_size,
     }
-    if engines.installed("llama-cpp"):
+    if llama_cpp.installed():
         facts["llama_cpp"] = check_round_trip(file, tokenizer, conversations)
     return facts
 
@@ -119,7 +118,7 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
     Returns:
         Their number, and as ``chat`` whether llama.cpp renders the chat template in the same way (None without one).
     """
-    server = llama_cpp.server(file, 256, 1, on_cpu=True)
+    server = llama_cpp.server(file, 256)
     users = [next(turn for turn in turns if turn["role"] == "user") for turns in conversations]
     for conversation, user in zip(conversations, users, strict=True):
         text = render(tokenizer, conversation)

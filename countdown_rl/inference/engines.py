@@ -1,8 +1,7 @@
 """Inference engines behind one interface, each available where its package is installed.
 
 ``transformers`` runs every model that can be loaded, with this package's own decoder where that supports it.
-``llama-cpp`` runs GGUF files in their quantized arithmetic, ``vllm`` checkpoints and adapters on GPUs. Greedy
-completions of different engines differ by their rounding.
+``vllm`` runs checkpoints and adapters on GPUs. Greedy completions of different engines differ by their rounding.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from countdown_rl.models.model_files import adapter_config
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
 
 #: The package that an engine needs, as Python imports it and as pip installs it.
-PACKAGES = {"llama-cpp": "xllamacpp", "openai": "openai", "vllm": "vllm"}
+PACKAGES = {"openai": "openai", "vllm": "vllm"}
 
 #: Fields of a LoraConfig that vLLM refuses or does not read.
 _NOT_IN_VLLM = ("alpha_pattern", "lora_bias", "modules_to_save", "rank_pattern", "use_dora")
@@ -50,8 +49,8 @@ class Engine(Protocol):
 
 
 def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
-    """The engine to run *ref* with. "auto" is llama.cpp for a GGUF file if it is installed, and vLLM if it is
-    installed, there is a GPU and it supports the weights; else transformers.
+    """The engine to run *ref* with. "auto" is vLLM if it is installed, there is a GPU and it supports the weights;
+    else transformers.
 
     Raises:
         UsageError: the engine does not support these weights.
@@ -62,10 +61,9 @@ def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     if name == "auto":
         import torch
 
-        best = "llama-cpp" if ref.kind == "gguf" and device in ("auto", "cpu") else "vllm"
-        usable = installed(best) and (best == "llama-cpp" or torch.cuda.is_available())
-        return best if usable and _unsupported(best, ref, precision, device) is None else "transformers"
-    if (reason := _unsupported(name, ref, precision, device)) is not None:
+        usable = installed("vllm") and torch.cuda.is_available()
+        return "vllm" if usable and _unsupported(ref, precision, device) is None else "transformers"
+    if (reason := _unsupported(ref, precision, device)) is not None:
         raise UsageError(reason)
     check_installed(name)
     return name
@@ -78,7 +76,6 @@ def load_engine(
     *,
     precision: str = "auto",
     device: str = "auto",
-    threads: int = 0,
     tensor_parallel: int = 1,
 ) -> Engine:
     """Load *ref* into the engine *name*, as :func:`resolve` returned it.
@@ -95,10 +92,6 @@ def load_engine(
             "`accelerate launch -m countdown_rl eval`."
         )
     load.silence_libraries()
-    if name == "llama-cpp":
-        from countdown_rl.inference.llama_cpp import LlamaCpp
-
-        return LlamaCpp(ref, decoding, threads=threads, device=device)
     if name == "vllm":
         from countdown_rl.inference.vllm import Vllm
 
@@ -126,14 +119,8 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
     return complete(engine, prompts[:half], number) + complete(engine, prompts[half:], number + (half << 32))
 
 
-def _unsupported(name: str, ref: ModelRef, precision: str, device: str) -> str | None:
-    """Return the reason why the engine *name* cannot run *ref*, as a sentence; None where it can."""
-    if name == "llama-cpp":
-        if ref.kind != "gguf":
-            return f"--engine llama-cpp runs GGUF files, and {ref.source} is not one; leave --engine out."
-        if precision != "auto":
-            return "a GGUF file has its own precision; leave --precision out with --engine llama-cpp."
-        return None
+def _unsupported(ref: ModelRef, precision: str, device: str) -> str | None:
+    """Return the reason why vLLM cannot run *ref*, as a sentence; None where it can."""
     base = ref.base or ref
     if base.kind == "gguf":
         return f"--engine vllm does not run GGUF files, and {base.source} is one; leave --engine out."

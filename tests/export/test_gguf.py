@@ -142,8 +142,7 @@ def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
 def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     """With no option and no begun answer, as ``llama-server`` is asked by any OpenAI client."""
     pytest.importorskip("xllamacpp")
-    from countdown_rl.export import gguf
-    from countdown_rl.inference import llama_cpp
+    from countdown_rl.export import gguf, llama_cpp
     from countdown_rl.models import reference
     from countdown_rl.models.chat_template import complete_user_turn
     from countdown_rl.models.checkpoint import Checkpoint
@@ -155,7 +154,7 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     complete_user_turn(tokenizer, rows[0].messages())  # as train does
     options = {"name": "tiny", "kind": "q8_0", "tokenizer": tokenizer, "conversations": prompts()}
     gguf.write(Checkpoint(directory), directory, Path("tiny.gguf"), **options)
-    server = llama_cpp.server(Path("tiny.gguf"), 512, 1, on_cpu=True)
+    server = llama_cpp.server(Path("tiny.gguf"), 512)
     for row in rows:
         turns = [turn for turn in row.messages() if turn["role"] == "user"]
         answer = llama_cpp.request(server, "/v1/chat/completions", {"messages": turns})["choices"][0]["message"]

@@ -105,7 +105,6 @@ USES = (
     "quantize --model merged --format w4a16 --out out",
     "quantize --model merged --format gguf --gguf-type q4_k_m --out out",
     "quantize --model merged --format gguf --out out",
-    f"{EVAL} out --model gguf --engine llama-cpp",
     f"{EVAL} out --model gguf",
     f"{EVAL} out --model merged --engine vllm",
     f"{EVAL} out --model m --engine openai --base-url http://127.0.0.1:9/v1",

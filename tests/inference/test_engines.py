@@ -1,16 +1,14 @@
 """Engines: the greedy answers of transformers, and batches that do not fit in memory.
 
 vLLM is replaced by a stand-in with its documented calls that computes with the same random model, so that what goes
-in and out is checked without a GPU; llama.cpp is the real one.
+in and out is checked without a GPU.
 """
 
 import json
 import os
-import shutil
 import sys
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import peft
@@ -129,82 +127,15 @@ def vllm(monkeypatch, model):
     return module
 
 
-def test_llama_cpp_agrees_with_transformers_on_greedy_answers(folder, tmp_path, gguf, capfd):
-    load.silence_libraries()
-    pytest.importorskip("xllamacpp")
-    jsonl.write_rows(
-        tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
-    )
-    options = EvalOptions(engine="llama-cpp", threads=1, max_new_tokens=32)
-    result = run(folder, tmp_path / "eval", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
-    assert (result.metrics["engine"], result.metrics["precision"]) == ("llama-cpp", "f16")
-    manifest = artifacts.read(tmp_path / "eval", "eval")
-    expected = run(
-        folder,
-        tmp_path / "plain",
-        replace(options, engine="auto", precision="fp32"),
-        model="countdown-tiny",
-        data=tmp_path / "puzzles.jsonl",
-    )
-    assert expected.metrics["engine"] == "transformers"
-    options = replace(options, engine="auto", limit=2)
-    auto = run(folder, tmp_path / "auto", options, model=str(gguf), data=tmp_path / "puzzles.jsonl")
-    assert auto.metrics["engine"] == "llama-cpp"
-    both = [(a, b) for a, b in zip(result.samples, expected.samples, strict=True) if a["completion"] == b["completion"]]
-    assert len(both) >= 36  # half precision may turn a token here and there
-    assert all((a["tokens"], a["truncated"]) == (b["tokens"], b["truncated"]) for a, b in both)
-    assert {a["truncated"] for a, _ in both} == {True, False}
-    assert "xllamacpp" in manifest.versions
-    assert manifest.options["engine"] == "llama-cpp"
-    assert capfd.readouterr() == ("", "")
-
-
-def test_llama_cpp_seeds_each_completion(folder, tmp_path, gguf):
-    pytest.importorskip("xllamacpp")
-    hot = EvalOptions(engine="llama-cpp", temperature=2.0, samples=2, seed=7, max_new_tokens=32, threads=1)
-
-    def texts(name, **changes):
-        samples = run(folder, tmp_path / name, replace(hot, **changes), model=str(gguf)).samples
-        return [sample["completion"] for sample in samples]
-
-    def equal(a, b):
-        return sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
-
-    first = texts("a")
-    # Rounding depends on the rows decoded together, which depends on the time, and may turn a token.
-    assert equal(first[::2], first[1::2]) < 0.75 < equal(texts("b"), first)
-    assert equal(texts("c", seed=8), first) < 0.75
-    greedy = texts("d", temperature=0.0, samples=1)
-    for name, settings in (("e", {"top_p": 0.01}), ("f", {"top_k": 1}), ("g", {"min_p": 1.0})):
-        assert texts(name, **settings) == [text for text in greedy for _ in range(2)]
-
-
-def test_llama_cpp_ends_completions_at_the_answer(gguf):
-    pytest.importorskip("xllamacpp")
-    engine = engines.load_engine("llama-cpp", reference.resolve(str(gguf)), generation.Decoding(256), threads=1)
-    prompt = chat_template.render(engine.tokenizer, parse_row({"nums": [9, 5, 2], "target": 2}).messages())
-    text = f"{prompt}\n9 5 2\n1. 9 - 5 = 4, 4 - 2 = 2 yes\n</think>\n<answer>"
-    ids = engine.tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert engine.prepare(len(ids) + 256) == 1024
-    (short,) = engine.complete([ids])
-    assert short.ended
-    assert short.text.endswith("</answer>")
-    assert short.tokens < 256
-
-
-def test_a_damaged_gguf_file_or_a_missing_gpu_is_refused(gguf, tmp_path, capfd):
-    load.silence_libraries()
-    pytest.importorskip("xllamacpp")
-    shutil.copytree(gguf, tmp_path / "copy")
-    (tmp_path / "copy/manifest.json").unlink()
-    file = tmp_path / "copy/model-F16.gguf"
-    file.write_bytes(file.read_bytes()[:-100_000])
-    engine = engines.load_engine("llama-cpp", reference.resolve(str(file)), generation.Decoding(8))
-    with pytest.raises(ModelError, match=r"cannot load model-F16\.gguf: it is damaged"):
-        engine.prepare(64)
-    with pytest.raises(ModelError, match="has no GPU; leave --device cuda out"):
-        engines.load_engine("llama-cpp", reference.resolve(str(file)), generation.Decoding(8), device="cuda")
-    assert capfd.readouterr() == ("", "")
+def test_a_gguf_file_gives_the_greedy_answers_of_its_checkpoint(folder, tmp_path, gguf):
+    data = tmp_path / "puzzles.jsonl"
+    jsonl.write_rows(data, [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))])
+    options = EvalOptions(threads=1, max_new_tokens=32)
+    result = run(folder, tmp_path / "eval", options, model=str(gguf), data=data)
+    assert (result.metrics["engine"], result.metrics["precision"]) == ("transformers", "fp32")
+    expected = run(folder, tmp_path / "plain", options, model="countdown-tiny", data=data)
+    pairs = zip(result.samples, expected.samples, strict=True)
+    assert sum(a["completion"] == b["completion"] for a, b in pairs) >= 36  # half precision may turn a token
 
 
 def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm):
@@ -311,18 +242,6 @@ def test_several_gpus_share_a_model_in_vllm_only(folder, tmp_path, vllm):
         run(folder, tmp_path / "no", replace(options, engine="transformers"))
 
 
-def test_auto_is_llama_cpp_for_gguf_where_it_is_installed(monkeypatch):
-    gguf = ModelRef("m.gguf", "gguf", Path("m.gguf"))
-    for there, precision, device, name in (
-        (True, "auto", "auto", "llama-cpp"),
-        (True, "auto", "cuda", "transformers"),
-        (True, "fp32", "cpu", "transformers"),
-        (False, "auto", "auto", "transformers"),
-    ):
-        monkeypatch.setattr(engines, "installed", lambda name, there=there: there)
-        assert engines.resolve("auto", gguf, precision=precision, device=device) == name
-
-
 def test_auto_is_vllm_only_with_a_gpu_and_plain_weights(monkeypatch, folder):
     plain = ModelRef("m", "directory", folder / "model")
 
@@ -357,7 +276,6 @@ def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path)
         ("vllm", {}, ModelError, "--engine vllm needs vllm: `pip install"),
         ("vllm", {"precision": "nf4"}, UsageError, "NF4"),
         ("vllm", {"device": "cpu"}, UsageError, "runs on a GPU"),
-        ("llama-cpp", {}, UsageError, "GGUF"),
     ],
 )
 def test_an_engine_that_is_not_installed_or_unsuitable_is_refused(
@@ -367,16 +285,6 @@ def test_an_engine_that_is_not_installed_or_unsuitable_is_refused(
     with pytest.raises(error, match=message):
         run(folder, tmp_path / "eval", replace(SMALL, engine=engine, **changes))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_llama_cpp_refuses_another_precision_and_needs_its_package(monkeypatch):
-    gguf = ModelRef("m.gguf", "gguf", Path("m.gguf"))
-    with pytest.raises(UsageError, match="has its own precision"):
-        engines.resolve("llama-cpp", gguf, precision="bf16", device="auto")
-    monkeypatch.setattr(engines, "installed", lambda name: False)
-    with pytest.raises(ModelError, match=r"needs xllamacpp: `pip install 'countdown-rl\[llama-cpp\]'`"):
-        engines.resolve("llama-cpp", gguf, precision="auto", device="auto")
-    assert engines.resolve("auto", gguf, precision="auto", device="auto") == "transformers"
 
 
 # Memory

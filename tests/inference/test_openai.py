@@ -18,8 +18,9 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.export import llama_cpp
 from countdown_rl.inference import ask as asking
-from countdown_rl.inference import bounded, engines, llama_cpp, openai
+from countdown_rl.inference import bounded, engines, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
 from countdown_rl.tasks.countdown import BEGUN
@@ -574,9 +575,9 @@ def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process
         tmp_path / "puzzles.jsonl", [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))]
     )
     data, small = tmp_path / "puzzles.jsonl", EvalOptions(max_new_tokens=32)
-    options = replace(small, engine="llama-cpp", threads=1)
+    options = replace(small, threads=1)
     expected = evaluate.evaluate(options, model=str(gguf), data=data, out=tmp_path / "in-process").samples
-    server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4, threads=1)
+    server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4)
     options = replace(small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4)
     result = evaluate.evaluate(options, model="any", data=data, out=tmp_path / "server")
     endpoint = result.metrics["endpoint"]

@@ -189,8 +189,7 @@ def test_bad_input_is_explained(shipped, offline, numbers, target, word):
 
 @pytest.mark.slow
 def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(offline, tmp_path):
-    from countdown_rl.inference.generate import Decoding
-    from countdown_rl.inference.llama_cpp import LlamaCpp
+    from countdown_rl.export import llama_cpp
 
     if not MERGED.is_dir():
         # The start of training, which imitates a random search, has ties everywhere: rounding decides there.
@@ -202,11 +201,13 @@ def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(off
     offline.run(IDLE)
     gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")
     rows = [CountdownRow(json.loads(line)) for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()]
-    engine = LlamaCpp(reference.resolve(str(tmp_path / "gguf")), Decoding(demo.MAX_TOKENS, 0.0, 1.0, 0), threads=1)
-    prompts = [chat_template.render(engine.tokenizer, row.messages()) for row in rows]
-    engine.prepare(512)
-    expected = engine.complete([engine.tokenizer(text, add_special_tokens=False)["input_ids"] for text in prompts])
-    engine.close()
+    ref = reference.resolve(str(tmp_path / "gguf"))
+    server = llama_cpp.server(reference.local_path(ref), 512)
+    settings = {"n_predict": demo.MAX_TOKENS, "temperature": 0, "stop": ["</answer>"]}
+    expected = []
+    for prompt in chat_template.encode(load.load_tokenizer(ref), (row.messages() for row in rows)):
+        reply = llama_cpp.request(server, "/completion", settings | {"prompt": prompt})
+        expected.append(reply["content"] + reply["stopping_word"])
     puzzles = json.dumps([[row["nums"], row["target"]] for row in rows])
     completions = offline.run(f"""(async () => {{
         const replies = [];
@@ -217,7 +218,7 @@ def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(off
         return replies;
     }})()""")
     assert len(rows) == PUZZLES
-    assert [text for text, _ in completions] == [completion.text for completion in expected]
+    assert [text for text, _ in completions] == expected
     assert [right for _, right in completions] == [
-        row.grade(completion.text).correct for row, completion in zip(rows, expected, strict=True)
+        row.grade(text).correct for row, text in zip(rows, expected, strict=True)
     ]

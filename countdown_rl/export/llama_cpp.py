@@ -1,0 +1,43 @@
+"""llama.cpp's server in the ``xllamacpp`` wheel (2026.10), which reads written GGUF files back."""
+
+import json
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
+
+from countdown_rl.errors import ModelError
+
+
+def installed() -> bool:
+    """Return True if ``xllamacpp`` is installed."""
+    return find_spec("xllamacpp") is not None
+
+
+def server(file: Path, context: int, slots: int = 1) -> Any:
+    """Start llama.cpp's server on the CPU with the GGUF *file* and a context of *context* tokens, shared by *slots*."""
+    import torch
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(file)
+    params.n_ctx, params.n_parallel = context, slots
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = torch.get_num_threads()
+    params.n_gpu_layers = 0
+    params.verbosity = -1
+    params.warmup = params.fit_params = False
+    try:
+        return xllamacpp.Server(params)
+    except RuntimeError as error:  # without a reason
+        raise ModelError(
+            f"llama.cpp cannot load {file.name}: it is damaged, too large, or of an architecture that xllamacpp "
+            f"{xllamacpp.__version__} does not know."
+        ) from error
+
+
+def request(server: Any, path: str, body: Mapping[str, Any]) -> Any:
+    """The response of *server* at *path*, for endpoints without a Python function; it listens on this machine."""
+    message = Request(server.listening_address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    with build_opener(ProxyHandler({})).open(message, timeout=60) as response:
+        return json.loads(response.read())
