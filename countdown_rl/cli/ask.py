@@ -58,7 +58,7 @@ def ask(
         if ref is None:
             if revision is not None:
                 raise UsageError("--engine openai takes no --revision; leave it out.")
-            loaded, source, kind = OpenAI.of(model, options), model, "endpoint"
+            loaded, source, kind = OpenAI(model, options), model, "endpoint"
             row = loaded.row(row)
         else:
             source, kind = ref.source, ref.kind

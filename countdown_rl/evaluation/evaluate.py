@@ -88,7 +88,7 @@ def evaluate(
         inputs["model"] = {"source": model, "kind": baseline.kind}
     else:
         if served:
-            source = OpenAI.of(model, options, concurrency=options.concurrency)
+            source = OpenAI(model, options, concurrency=options.concurrency)
         else:
             source = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code)
         inputs["model"] = source.as_input()

@@ -1,21 +1,20 @@
 """Completions from an OpenAI-compatible server, through the ``openai`` package's asynchronous client.
 
-The server holds the tokenizer and the chat template, so it gets the chat turns of a task. Some servers are known to
-continue a begun assistant turn, and get it. Others get the row in the style ``own``, in which the model writes the
-opening tag itself.
+The server holds the tokenizer and the chat template, so it gets the chat turns of a task. Servers that support prefill
+receive a prefilled assistant turn. Others get the row in the style ``own``, in which the model writes the opening tag
+itself. Rate limits, server errors and lost connections are retried by the client.
 """
 
 import asyncio
 import hashlib
-import json
 import os
-from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,12 +25,13 @@ from countdown_rl.models import chat_template
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row
 
-#: Retries of a request after a rate limit, a server error or a lost connection; the client waits up to 8 seconds
-#: before each, or as long as Retry-After says: about a minute in all.
+#: Retries of a request by the client, which waits up to 8 seconds before each, or as long as Retry-After says.
 RETRIES = 10
+#: Seconds without a completion after which a wait is reported, and between two reports.
+_TICK = 1.0
 
-#: Servers that continue a begun assistant turn, by ``owned_by`` in their list of models, and what they need for that,
-#: for the text as the model wrote it, and for sampling by the parameters of ``Decoding`` alone.
+#: Servers that support prefill, by ``owned_by`` in their list of models, and what they need for that, for the text as
+#: the model wrote it, and for sampling by the parameters of ``Decoding`` alone.
 CONTINUES: dict[str, dict[str, Any]] = {
     "llamacpp": {"reasoning_format": "none", "samplers": list(generate.SAMPLERS)},
     "vllm": {
@@ -44,33 +44,23 @@ CONTINUES: dict[str, dict[str, Any]] = {
 }
 _REFUSALS = ("content_filter", "content_policy_violation")
 
-#: Remedies of failures that would repeat.
-_REMEDIES = dict.fromkeys(("HTTP 400", "HTTP 422"), "change what it refuses")
-_REMEDIES |= dict.fromkeys(("HTTP 401", "HTTP 403"), "check the key in OPENAI_API_KEY")
-_REMEDIES |= {f"HTTP {status}": "give the --base-url that it redirects to" for status in (301, 302, 303, 307, 308)}
-_REMEDIES |= {"HTTP 404": "check --base-url and --model"}
-
 #: Errors from reading a response that breaks the protocol.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-#: Times that a malformed response is asked for.
-_ATTEMPTS = 3
-
-#: Seconds without a completion after which a wait is reported, and between two reports.
-_TICK = 1.0
+#: Remedies of failures that would repeat.
+_REMEDIES = dict.fromkeys((400, 422), "change what it refuses")
+_REMEDIES |= dict.fromkeys((401, 403), "check the key in OPENAI_API_KEY")
+_REMEDIES |= dict.fromkeys((301, 302, 303, 307, 308), "give the --base-url that it redirects to")
+_REMEDIES |= {404: "check --base-url and --model"}
 
 AnyRow = TypeVar("AnyRow", bound=Row)
-
-
-class _FailedError(Exception):
-    """A request failed after all retries: the kind of failure, and what the server said."""
 
 
 class OpenAI:
     """The model that an OpenAI-compatible server knows as *model*.
 
     Args:
+        options: decoding settings, and those of a server.
         concurrency: requests in flight at once.
-        timeout: seconds for one answer, retries included.
     """
 
     name = "openai"
@@ -80,31 +70,22 @@ class OpenAI:
     tokenizer = None
     libraries: tuple[str, ...] = ("openai",)
 
-    def __init__(
-        self, base_url: str, model: str, decoding: Decoding, *, concurrency: int = 1, timeout: float = 600
-    ) -> None:
-        host = _host(base_url)
+    def __init__(self, model: str, options: Any, *, concurrency: int = 1) -> None:
+        host = _host(options.base_url)
         if host is None:
             raise UsageError(
                 "--base-url should be like http://127.0.0.1:8000/v1, without a password; the key of a server is read "
                 "from OPENAI_API_KEY."
             )
         engines.check_installed(self.name)
-        self._url, self._model, self._decoding = base_url, model, decoding
-        self._concurrency, self._timeout = concurrency, timeout
+        self._url, self._model, self._decoding = options.base_url, model, Decoding.of(options)
+        self._concurrency, self._timeout = concurrency, options.timeout
         self._limit = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
         self._key = os.environ.get("OPENAI_API_KEY", "").strip() or "no-key-given"
-        self._retry = 0  # of the last request that was sent
         self.server = asyncio.run(self._owner())
         self.continues = self.server in CONTINUES
-        if not self.continues and (decoding.top_k or decoding.min_p):
+        if not self.continues and (options.top_k or options.min_p):
             raise UsageError("--top-k and --min-p are for servers of vLLM and llama.cpp; leave them out.")
-
-    @classmethod
-    def of(cls, model: str, options: Any, *, concurrency: int = 1) -> "OpenAI":
-        """The model that the server at ``options.base_url`` calls *model*."""
-        decoding = Decoding.of(options)
-        return cls(options.base_url, model, decoding, concurrency=concurrency, timeout=options.timeout)
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this model among the ``inputs`` of a manifest; its digest is not of weights, but of names."""
@@ -130,10 +111,7 @@ class OpenAI:
             future.add_done_callback(lambda _: texts.put(None))
             for text in iter(texts.get, None):
                 on_text(text)
-            try:
-                return future.result()
-            except _FailedError as error:
-                raise self._error([error]) from error
+            return future.result()
 
     def complete_all(
         self, batches: Sequence[tuple[int, Sequence[Any]]], on_wait: Callable[[str], None]
@@ -147,27 +125,28 @@ class OpenAI:
         """
         waiting = enumerate(batches)
         in_flight: dict[Future[Completion], int] = {}
-        failures: list[_FailedError] = []
+        failure: ModelError | None = None
         with self._requests() as ask:
             while True:
-                free = 0 if failures else self._concurrency - len(in_flight)
-                for position, (number, (prompt,)) in islice(waiting, free):
+                for position, (number, (prompt,)) in islice(
+                    waiting, 0 if failure else self._concurrency - len(in_flight)
+                ):
                     in_flight[ask(prompt, number)] = position
                 if not in_flight:
                     break
                 done = wait(in_flight, timeout=_TICK, return_when=FIRST_COMPLETED).done
                 if not done:
-                    on_wait(self._waiting())
+                    on_wait(f"waiting for {self._url}, up to --timeout {self._timeout:g} s")
                 for future in done:
                     position = in_flight.pop(future)
                     try:
                         completion = future.result()
-                    except _FailedError as error:
-                        failures.append(error)
+                    except ModelError as error:
+                        failure = failure or error
                     else:
                         yield position, [completion]
-        if failures:
-            raise self._error(failures)
+        if failure:
+            raise failure
 
     def metrics(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Counts of the requests to the server, of its refusals and of its tokens, for *samples*."""
@@ -182,22 +161,13 @@ class OpenAI:
             **({"cost": round(sum(costs), 6)} if costs else {}),
         }
 
-    def _waiting(self) -> str:
-        """What is waited for, and until when."""
-        if self._retry:
-            return f"{self._url} does not answer: retry {self._retry} of {RETRIES}, about a minute in all"
-        return f"waiting for {self._url}, up to --timeout {self._timeout:g} s"
-
     def _client(self, retries: int) -> Any:
-        from openai import AsyncOpenAI
-
-        from countdown_rl.inference import bounded
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         settings: dict[str, Any] = {"base_url": self._url, "api_key": self._key, "timeout": self._timeout}
-        return AsyncOpenAI(**settings, max_retries=retries, http_client=bounded.client(self._count_retries))
-
-    async def _count_retries(self, request: Any) -> None:
-        self._retry = int(request.headers.get("x-stainless-retry-count", 0))
+        # No redirect is followed, so that the server in a manifest is the one that answered.
+        client = DefaultAsyncHttpxClient(follow_redirects=False)
+        return AsyncOpenAI(**settings, max_retries=retries, http_client=client)
 
     @contextmanager
     def _requests(self) -> Iterator[Callable[..., Future[Completion]]]:
@@ -217,12 +187,11 @@ class OpenAI:
 
         try:
             async with asyncio.timeout(60), self._client(2) as client:
-                models = json.loads((await client.models.with_raw_response.list()).content)["data"]
-            model = next((model for model in models if model["id"] == self._model), models[0])
-            return str(model["owned_by"])
+                models = (await client.models.list()).data
+            return str(next((model for model in models if model.id == self._model), models[0]).owned_by)
         except (openai.APIConnectionError, TimeoutError) as error:
             raise ModelError(f"there is no server at {self._url}; start it, or give its --base-url.") from error
-        except (openai.APIStatusError, *_MALFORMED) as error:
+        except (openai.APIError, ValueError, LookupError, TypeError, AttributeError) as error:
             # A server that is loading its model must not get another prompt than the one it gets later.
             if getattr(error, "status_code", None) in (429, 502, 503, 504):
                 raise ModelError(f"{self._url} is not ready ({first_line(error)[:-1]}); try again later.") from error
@@ -231,21 +200,39 @@ class OpenAI:
     async def _ask(
         self, client: Any, prompt: Mapping[str, Any], number: int, on_text: Callable[[str], None] | None = None
     ) -> Completion:
-        """The completion of *prompt*; a malformed one is asked for again, unless *on_text* has got text of it."""
-        for _ in range(1, 1 if on_text else _ATTEMPTS):
-            try:
-                return await self._request(client, prompt, number)
-            except _FailedError as error:
-                if error.args[0] != "malformed response":
-                    raise
-        return await self._request(client, prompt, number, on_text)
+        """The completion of *prompt*.
 
-    async def _request(
-        self, client: Any, prompt: Mapping[str, Any], number: int, on_text: Callable[[str], None] | None = None
-    ) -> Completion:
+        Raises:
+            ModelError: the request failed after all retries.
+        """
         import httpx2
         import openai
 
+        options = self._options(prompt, number)
+        if on_text:
+            options |= {"stream": True, "stream_options": {"include_usage": True}}
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await client.chat.completions.create(**options)
+                if on_text:
+                    response = await _gathered(response, lambda message: on_text(_text(message, prompt)))
+                return _completion(response, prompt)
+        except openai.APIStatusError as error:
+            if error.code in _REFUSALS:
+                return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
+            said = error.body.get("message") if isinstance(error.body, dict) else None
+            raise self._error(f"HTTP {error.status_code}: {said or error}", error.status_code) from error
+        except (TimeoutError, openai.APITimeoutError) as error:
+            raise self._error(f"timeout: no answer within --timeout {self._timeout:g} s") from error
+        except (openai.APIConnectionError, httpx2.TransportError) as error:
+            raise self._error(f"lost connection: {error.__cause__ or error}") from error
+        except openai.APIError as error:  # in the middle of a stream
+            raise self._error(str(error)) from error
+        except _MALFORMED as error:
+            raise self._error(f"malformed response: {type(error).__name__}: {error}") from error
+
+    def _options(self, prompt: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """The parameters of a request."""
         decoding = self._decoding
         options: dict[str, Any] = {
             "model": self._model,
@@ -260,38 +247,12 @@ class OpenAI:
             arguments = {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
             samplers = {"top_k": decoding.top_k, "min_p": decoding.min_p}
             options["extra_body"] = CONTINUES[self.server] | samplers | arguments
-        try:
-            async with asyncio.timeout(self._timeout):
-                if on_text:
-                    options |= {"stream": True, "stream_options": {"include_usage": True}}
-                    async with await client.chat.completions.create(**options) as chunks:
-                        response = await _gathered(chunks, lambda message: on_text(_text(message, prompt)))
-                else:
-                    raw = await client.chat.completions.with_raw_response.create(**options)
-                    response = json.loads(raw.content)
-            return _completion(response, prompt)
-        except openai.APIStatusError as error:
-            if error.code in _REFUSALS:
-                return Completion("", 0, True, {"reason": "refused", "prompt_tokens": 0})
-            said = error.body.get("message") if isinstance(error.body, dict) else None
-            raise _FailedError(f"HTTP {error.status_code}", str(said or error)) from error
-        except (TimeoutError, openai.APITimeoutError) as error:
-            raise _FailedError("timeout", f"no answer within --timeout {self._timeout:g} s") from error
-        except (openai.APIConnectionError, httpx2.TransportError) as error:
-            raise _FailedError("lost connection", str(error.__cause__ or error)) from error
-        except openai.APIError as error:  # in the middle of a stream
-            raise _FailedError("error", str(error)) from error
-        except _MALFORMED as error:
-            raise _FailedError("malformed response", f"{type(error).__name__}: {error}") from error
+        return options
 
-    def _error(self, failures: Sequence[_FailedError]) -> ModelError:
-        kinds = Counter(error.args[0] for error in failures)
-        said = " ".join(failures[0].args[1].replace(self._key, "***").split()).rstrip(".")
-        remedy = _REMEDIES.get(failures[0].args[0], "run the same command again (eval has saved the finished answers)")
-        return ModelError(
-            f"{self._url} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds.items())}: {said:.300}); "
-            f"{remedy}."
-        )
+    def _error(self, said: str, status: int = 0) -> ModelError:
+        said = " ".join(said.replace(self._key, "***").split()).rstrip(".")
+        remedy = _REMEDIES.get(status, "run the same command again (eval has saved the finished answers)")
+        return ModelError(f"{self._url} failed ({said:.300}); {remedy}.")
 
 
 def _host(base_url: str) -> str | None:
@@ -304,21 +265,21 @@ def _host(base_url: str) -> str | None:
     return url.hostname if valid and "@" not in url.netloc and not url.query else None
 
 
-def _completion(response: Mapping[str, Any], prompt: Mapping[str, Any]) -> Completion:
+def _completion(response: Any, prompt: Mapping[str, Any]) -> Completion:
     """The completion in *response*."""
-    choice, usage = response["choices"][0], response["usage"]
-    message, finish = choice["message"], choice["finish_reason"]
+    choice, usage = response.choices[0], response.usage
+    message, finish = choice.message, choice.finish_reason
     if finish in (None, "error", "abort"):
         raise ValueError(f"`finish_reason` is {finish}")
-    text, end = _text(message, prompt, finish), generate.STOP in (message.get("content") or "")
-    details: dict[str, Any] = {"prompt_tokens": _figure(usage["prompt_tokens"])}
-    if usage.get("cost") is not None:
-        details["cost"] = _figure(usage["cost"], float)
-    if not end and (message.get("refusal") or finish == "content_filter"):
+    text, end = _text(message, prompt, finish), generate.STOP in (message.content or "")
+    details: dict[str, Any] = {"prompt_tokens": _figure(usage.prompt_tokens)}
+    if (cost := getattr(usage, "cost", None)) is not None:
+        details["cost"] = _figure(cost, float)
+    if not end and (message.refusal or finish == "content_filter"):
         details["reason"] = "refused"
-        text = text or message.get("refusal") or ""
+        text = text or message.refusal or ""
     text.encode()  # half a character cannot be written
-    return Completion(text, _figure(usage["completion_tokens"]), end or finish != "length", details)
+    return Completion(text, _figure(usage.completion_tokens), end or finish != "length", details)
 
 
 def _figure(value: Any, kind: Callable[[Any], Any] = int) -> Any:
@@ -328,34 +289,33 @@ def _figure(value: Any, kind: Callable[[Any], Any] = int) -> Any:
     return figure
 
 
-def _text(message: Mapping[str, Any], prompt: Mapping[str, Any], finish: str | None = None) -> str:
+def _text(message: Any, prompt: Mapping[str, Any], finish: str | None = None) -> str:
     """The text of *message*: its reasoning as a thinking block, then its content, to the end of the answer.
 
     Args:
         finish: why the message ended; None in the middle of it.
     """
-    content = message.get("content") or ""
+    content = message.content or ""
     begun = prompt["messages"][-1]["content"] if prompt["messages"][-1]["role"] == "assistant" else ""
     if finish is None and len(content) < len(begun) and begun.startswith(content):
         content = ""  # as llama.cpp repeats it
     head, end, _ = content.removeprefix(begun).partition(generate.STOP)
     text: str = head + end
     # The second name is that of newer versions of vLLM, and of OpenRouter.
-    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+    if reasoning := getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None):
         text = STYLES[prompt["style"]].completion(text, reasoning, closed=bool(text) or finish not in (None, "length"))
     return text
 
 
-async def _gathered(chunks: AsyncIterable[Any], on_message: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+async def _gathered(chunks: AsyncIterable[Any], on_message: Callable[[Any], None]) -> Any:
     """The response that *chunks* make together; *on_message* gets its message so far after each of them."""
-    message: dict[str, Any] = {}
-    finish, usage = None, None
+    choice, usage = SimpleNamespace(message=SimpleNamespace(content="", refusal=""), finish_reason=None), None
     async for chunk in chunks:
         usage = chunk.usage or usage
-        for choice in chunk.choices:  # none in the one with the usage
-            for key, value in choice.delta.model_dump().items():
+        for part in chunk.choices:  # none in the one with the usage
+            for key, value in part.delta:
                 if isinstance(value, str):
-                    message[key] = message.get(key, "") + value
-            finish = choice.finish_reason or finish
-            on_message(message)
-    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage and usage.model_dump()}
+                    setattr(choice.message, key, getattr(choice.message, key, "") + value)
+            choice.finish_reason = part.finish_reason or choice.finish_reason
+            on_message(choice.message)
+    return SimpleNamespace(choices=[choice], usage=usage)

@@ -1,6 +1,5 @@
 """The client of OpenAI-compatible servers: against llama.cpp's own server, and against one with every fault."""
 
-import gzip
 import json
 import re
 import threading
@@ -20,7 +19,7 @@ from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export import llama_cpp
 from countdown_rl.inference import ask as asking
-from countdown_rl.inference import bounded, engines, openai
+from countdown_rl.inference import engines, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import probe
 from countdown_rl.tasks.countdown import BEGUN
@@ -275,34 +274,33 @@ def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
     assert written(tmp_path / "eval") == written(tmp_path / "expected")
 
 
-@pytest.mark.parametrize(("fault", "detail"), [(fail(503), "retry 1 of 10"), (slow, "waiting for .* 600 s")])
-def test_a_wait_says_for_what_and_until_when(stub, tmp_path, monkeypatch, fault, detail):
+def test_a_wait_says_for_what_and_until_when(stub, tmp_path, monkeypatch):
     monkeypatch.setattr(openai, "_TICK", 0.02)
     told = []
-    stub.reply = lambda number, body, handler: answer() if number > 1 else fault(handler)
+    stub.reply = lambda number, body, handler: slow(handler)
     run(stub, tmp_path, rows=ROWS[:1], on_batch=lambda *now: told.append(now))
     assert (told[0], told[-1]) == ((0, 1), (1, 1))
-    assert any(re.search(detail, words) for _, _, words in told[1:-1])
+    assert any(re.search("waiting for .* 600 s", words) for _, _, words in told[1:-1])
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (fail(429), r"[1-4] x HTTP 429: sorry, 429\)"),
-        (fail(500), r"[1-4] x HTTP 500: sorry, 500\)"),
-        (cut, r"[1-4] x lost connection"),
-        (trickle, r"[1-4] x timeout: no answer within --timeout 0\.5 s"),
+        (fail(429), r"HTTP 429: sorry, 429\)"),
+        (fail(500), r"HTTP 500: sorry, 500\)"),
+        (cut, r"lost connection"),
+        (trickle, r"timeout: no answer within --timeout 0\.5 s"),
         (fail(401), r"HTTP 401"),
-        (lambda handler: send(handler, b"<html>", Content_Type="text/html"), r"malformed response: JSONDecodeError"),
-        (lambda handler: send(handler, b'{"choices": [{'), r"malformed response: JSONDecodeError"),
+        (lambda handler: send(handler, b"<html>", Content_Type="text/html"), "malformed response"),
+        (lambda handler: send(handler, b'{"choices": [{'), "malformed response"),
         (
             lambda handler: send(handler, {"error": {"message": "overloaded"}}),
-            r"malformed response: KeyError: 'choices'",
+            "malformed response",
         ),
-        (lambda handler: send(handler, answer() | {"choices": []}), r"malformed response: IndexError"),
-        (lambda handler: send(handler, b"[" * 100_000), r"malformed response: RecursionError"),
-        (lambda handler: send(handler, {"choices": answer()["choices"]}), r"malformed response: KeyError: 'usage'"),
-        (lambda handler: send(handler, answer(["a"])), r"malformed response: AttributeError"),
+        (lambda handler: send(handler, answer() | {"choices": []}), "malformed response"),
+        (lambda handler: send(handler, b"[" * 100_000), "malformed response"),
+        (lambda handler: send(handler, {"choices": answer()["choices"]}), "malformed response"),
+        (lambda handler: send(handler, answer(["a"])), "malformed response"),
         (lambda handler: send(handler, answer("", "error")), r"malformed response: .*`finish_reason` is error"),
     ],
     ids=[
@@ -468,7 +466,7 @@ def events(*deltas: dict[str, Any]) -> Callable[[int, dict[str, Any], Any], None
 def test_the_completion_of_a_server_is_streamed(stub, deltas, pieces):
     stub.reply = events(*deltas)
     options = AskOptions(engine="openai", base_url=stub.url)
-    server, written = openai.OpenAI.of("m", options), []
+    server, written = openai.OpenAI("m", options), []
     row = server.row(asking.puzzle_row(options, [2, 3], 5))
     completion = asking.ask(server, row, options, written.append)
     assert written == pieces
@@ -492,41 +490,10 @@ def odd(message: Mapping[str, Any] = {}, finish: str = "stop", **usage: Any) -> 
         odd(cost=float("nan")),
     ],
 )
-def test_an_odd_answer_is_asked_for_again(stub, tmp_path, data):
-    run(stub, tmp_path, "expected")
-    del stub.requests[:]
+def test_an_odd_answer_ends_the_run(stub, tmp_path, data):
     stub.reply = lambda number, body, handler: send(handler, data) if number == 2 else answer()
-    run(stub, tmp_path)
-    assert len(stub.requests) == len(ROWS) + 1
-    assert written(tmp_path / "eval") == written(tmp_path / "expected")
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_an_answer_is_read_to_its_bound(stub, tmp_path, monkeypatch, compressed):
-    monkeypatch.setattr(bounded, "MAX_BYTES", 10**5)
-    monkeypatch.setattr(openai, "RETRIES", 0)
-    headers = {"Content_Encoding": "gzip"} if compressed else {}
-    data = gzip.compress(odd()) if compressed else b" " * 10**6 + odd()
-    stub.reply = lambda number, body, handler: send(handler, data, **headers)
-    with pytest.raises(ModelError, match="compressed" if compressed else "more than 100,000 bytes"):
-        run(stub, tmp_path)
-
-
-def test_a_list_of_models_and_a_line_of_a_stream_are_read_to_the_same_bound(stub, monkeypatch):
-    def reply(number: int, body: dict[str, Any], handler: Any) -> None:
-        begin_events(handler)
-        while True:
-            handler.wfile.write(b"x" * 10**4)
-
-    stub.reply = reply
-    options = AskOptions(engine="openai", base_url=stub.url)
-    server = openai.OpenAI.of("m", options)
-    monkeypatch.setattr(bounded, "MAX_BYTES", 10**5)
-    with pytest.raises(ModelError, match="more than 100,000 bytes"):
-        asking.ask(server, asking.puzzle_row(options, [2, 3], 5), options, print)
-    stub.owner = "x" * 10**6
-    with pytest.raises(ModelError, match=stub.url):
-        openai.OpenAI.of("m", options)
+    with pytest.raises(ModelError, match="malformed response"):
+        run(stub, tmp_path, concurrency=1)
 
 
 def test_a_redirect_is_not_followed(stub, tmp_path):
@@ -546,7 +513,7 @@ def test_a_stream_that_breaks_off_is_an_error(stub, cut):
 
     stub.reply = reply
     options, written = AskOptions(engine="openai", base_url=stub.url), []
-    server = openai.OpenAI.of("m", options)
+    server = openai.OpenAI("m", options)
     said = {"connection": "lost connection", "error": "out of memory", "usage": "malformed response"}[cut]
     with pytest.raises(ModelError, match=said):
         asking.ask(server, asking.puzzle_row(options, [2, 3], 5), options, written.append)
@@ -562,7 +529,7 @@ def test_a_reader_that_has_gone_ends_a_stream(stub):
         raise SystemExit(141)  # as the terminal does for a closed pipe
 
     with pytest.raises(SystemExit):
-        asking.ask(openai.OpenAI.of("m", options), asking.puzzle_row(options, [2, 3], 5), options, gone)
+        asking.ask(openai.OpenAI("m", options), asking.puzzle_row(options, [2, 3], 5), options, gone)
 
 
 # llama.cpp's own server
@@ -591,7 +558,7 @@ def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process
     asked, written = AskOptions(engine="openai", base_url=options.base_url, max_new_tokens=32), []
     first = result.samples[0]
     puzzle = asking.puzzle_row(asked, first["nums"], first["target"])
-    completion = asking.ask(openai.OpenAI.of("any", asked), puzzle, asked, written.append)
+    completion = asking.ask(openai.OpenAI("any", asked), puzzle, asked, written.append)
     assert (completion.text, len(written) > 10) == (first["completion"], True)
     assert "".join(written) == completion.text
     # A prompt that fills the context is the server's to refuse, in its own words.
