@@ -42,7 +42,7 @@ MADE_BY = {
     "merged": "countdown-rl merge",
     "quantized": "countdown-rl quantize",
     "release": "countdown-rl publish",
-    "data-release": "countdown-rl publish-data",
+    "data-release": "countdown-rl publish --data",
     "task": "countdown-rl export-task",
 }
 

@@ -29,7 +29,7 @@ COMMANDS = {
         "eval": "Evaluate a model on held-out puzzles.",
         "merge": "Merge a LoRA adapter into its base, as ordinary safetensors.",
         "quantize": "Write a model's weights in fewer bits.",
-        "publish": "Build the release folder of a model, and upload it with --push.",
+        "publish": "Build the release folder of a model or data set, and upload it with --push.",
     },
     "Other commands": {
         "sft": "Fine-tune a model on demonstrations.",
@@ -38,7 +38,6 @@ COMMANDS = {
         "diagnose": "Show what costs an evaluation its points.",
         "samples": "Show completions with their grades.",
         "report": "Write one self-contained HTML page about a run.",
-        "publish-data": "Build the release folder of a data set, and upload it with --push.",
         "verify": "Measure whether a release does what its card claims.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",
         "solve": "Count the solutions of a puzzle exactly, and print a short one.",

@@ -1,26 +1,33 @@
-"""``countdown-rl publish``: the release folder of a model, and its upload."""
+"""``countdown-rl publish``: the release folder of a model or data set, and its upload."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated, Any
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, with_options
+from countdown_rl.cli.parameters import AsJson, with_options
 from countdown_rl.formatting import interval, percent
 from countdown_rl.hub.config import PublishOptions, UploadOptions
+from countdown_rl.options import option
 
 
 @with_options
 def publish(
     *,
     options: PublishOptions,
-    out: Out = Path("artifacts/release"),
+    out: Annotated[
+        Path | None, option("Directory to write.", show_default="artifacts/release, or artifacts/data-release")
+    ] = None,
     upload: UploadOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Build the release folder of a model, and upload it with --push.
+    """Build the release folder of a model or data set, and upload it with --push.
 
-    The folder holds weights, tokenizer, a model card with results and training curves, the evaluation, and the chain of
-    manifests from the data to the weights. With --with-demo it also holds index.html, a page that runs GGUF weights
-    in a browser, as a static Space shows it. The same artifacts and options give the same bytes.
+    The folder of a model holds weights, tokenizer, a model card with results and training curves, the evaluation, and
+    the chain of manifests from the data to the weights. With --with-demo it also holds index.html, a page that runs
+    GGUF weights in a browser, as a static Space shows it. The folder of a data set (--data) holds its splits, and a
+    card with counts and checksums from which `load_dataset` reads them. The same artifacts and options give the same
+    bytes.
 
     With --push the folder goes to the Hub as one commit, private unless --public, and other files in the repository are
     removed. The token is that of `hf auth login`, or HF_TOKEN.
@@ -30,15 +37,28 @@ def publish(
         countdown-rl publish --push --repo-id me/countdown-tiny-nf4
         countdown-rl publish --model artifacts/gguf --with-demo --push \\
           --repo-id me/countdown-gguf
+        countdown-rl publish --data artifacts/data --license cc0-1.0
     """
-    from countdown_rl.cli.upload import finish
     from countdown_rl.hub import release
 
+    out = out or Path("artifacts/release" if options.data is None else "artifacts/data-release")
     manifest = release.build(options, out)
     facts = manifest.facts
-    if "accuracy" in facts:
+    if options.data is not None:
+        summary = f"{sum(facts['rows'].values()):,} rows"
+    elif "accuracy" in facts:
         summary = f"accuracy {percent(facts['accuracy'])} ({interval(facts['interval'])}, n {facts['n']:,})"
     else:
         summary = "not evaluated"
         console.warn("these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them.")
-    finish(out, manifest, upload, summary=summary, as_json=as_json)
+    size = sum(entry["size"] for entry in manifest.files.values())
+    values: dict[str, Any] = {"out": str(out), "digest": manifest.digest, **facts}
+    values |= {"files": len(manifest.files) + 1, "bytes": size}
+    view = f"{out}: {len(manifest.files) + 1} files, {size / 1e6:,.1f} MB, {summary}"
+    if upload.repo_id is not None:
+        from countdown_rl.hub import upload as uploading
+
+        result = uploading.push(out, manifest, upload)
+        values["upload"] = asdict(result)
+        view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"
+    console.result(values, as_json=as_json, view=view)

@@ -1,6 +1,6 @@
-"""Options of ``publish`` and ``publish-data``: what a release is made from, and its upload."""
+"""Options of ``publish``: what a release is made from, and its upload."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +9,9 @@ from countdown_rl.formatting import flag
 from countdown_rl.models.reference import HUB_ID
 from countdown_rl.options import Options, option
 
-CARD = "Model card"
+CARD = "Card"
+#: Options that apply to the release of a data set.
+DATA_OPTIONS = ("data", "name", "license")
 HUB = "Upload"
 
 
@@ -28,9 +30,10 @@ def _check_printable(**texts: str | None) -> None:
 
 @dataclass(frozen=True)
 class PublishOptions(Options):
-    """Inputs of a model release, and content of its card that they do not give."""
+    """Inputs of a release, and content of its card that they do not give."""
 
     model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = "artifacts/quantized"
+    data: Annotated[str | None, option("Data set of gen-data to publish instead of a model.", metavar="DIR")] = None
     evaluation: Annotated[
         str | None, option("Evaluation of these weights.", name="--eval", show_default="eval/NAME beside them")
     ] = None
@@ -38,7 +41,7 @@ class PublishOptions(Options):
         str | None, option("Directory of compare, for its table.", show_default="eval/comparison beside them")
     ] = None
     log: Annotated[str | None, option("Training log, for its curves.", show_default="train/log.csv beside them")] = None
-    name: Annotated[str | None, option("Model name.", CARD, show_default="from its base")] = None
+    name: Annotated[str | None, option("Name on the card.", CARD, show_default="from the base or the task")] = None
     base_model: Annotated[
         str | None, option("Base model on the Hub, if no manifest names it.", CARD, metavar="NAME/MODEL")
     ] = None
@@ -57,21 +60,13 @@ class PublishOptions(Options):
         super().__post_init__()
         check_hub_id("--base-model", self.base_model)
         _check_printable(name=self.name, license=self.license, trained_on="".join(self.trained_on))
+        if self.data is not None:
+            for field in fields(self):
+                if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
+                    name = "--eval" if field.name == "evaluation" else flag(field.name)
+                    raise UsageError(f"{name} is for the release of a model; leave it out with --data.")
         if self.license_file and not Path(self.license_file).is_file():
             raise UsageError(f"--license-file {self.license_file} is not a file.")
-
-
-@dataclass(frozen=True)
-class PublishDataOptions(Options):
-    """Input of a data release, and content of its card."""
-
-    data: Annotated[str, option("Directory of gen-data.")] = "artifacts/data"
-    name: Annotated[str | None, option("Name of the data set.", show_default="from its task")] = None
-    license: Annotated[str | None, option("Licence id of the Hub, e.g. cc0-1.0.", show_default="none")] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_printable(name=self.name, license=self.license)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from countdown_rl.artifacts import MADE_BY, Manifest
 from countdown_rl.errors import ArtifactError
 from countdown_rl.formatting import cell, flags
 from countdown_rl.hub import secret_scan
-from countdown_rl.hub.config import PublishDataOptions
+from countdown_rl.hub.config import DATA_OPTIONS, PublishOptions
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
 
@@ -19,18 +18,19 @@ from countdown_rl.tasks.task import Task
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
-def build(options: PublishDataOptions, out: Path) -> Manifest:
-    """Write the release of a data artifact at *out*."""
+def build(options: PublishOptions, out: Path) -> Manifest:
+    """Write the release of the data artifact ``options.data`` at *out*."""
     artifacts.check_writable(out, "data-release")
-    data = Path(options.data)
+    data = Path(str(options.data))
     manifest = artifacts.read(data, "data", verify=False)
     inputs = {"data": manifest.as_input() | {"source": options.data}}
     rows = {split: int(manifest.facts["splits"].get(split, {}).get("rows", 0)) for split in _SPLITS}
     rows = {split: count for split, count in rows.items() if count}
     if not rows:
         raise ArtifactError(f"{data} holds no rows; make it again with `{MADE_BY['data']}`.")
+    settings = {name: getattr(options, name) for name in DATA_OPTIONS}
     with artifacts.writing(
-        out, "data-release", options=asdict(options), inputs=inputs, libraries=("huggingface_hub",)
+        out, "data-release", options=settings, inputs=inputs, libraries=("huggingface_hub",)
     ) as draft:
         for name, entry in manifest.files.items():
             draft.copy(data / name, name, entry)

@@ -13,7 +13,7 @@ from countdown_rl.artifacts import MANIFEST, Draft, Manifest, ProvenanceEntry
 from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation.results import Result, read
 from countdown_rl.formatting import as_section
-from countdown_rl.hub import formats, model_card, secret_scan
+from countdown_rl.hub import dataset_card, formats, model_card, secret_scan
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.formats import Weights, measures, training_data
 from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, Release
@@ -24,16 +24,19 @@ from countdown_rl.tasks.probe import trained_on
 
 
 def build(options: PublishOptions, out: Path) -> Manifest:
-    """Write the release at *out*.
+    """Write the release at *out*: of a model, or of the data set that *options* name.
 
     Raises:
         ArtifactError: an input is missing, damaged or about other weights, or contains a token.
     """
+    if options.data is not None:
+        return dataset_card.build(options, out)
     artifacts.check_writable(out, "release")
     release = resolve(options)
     _check(release, options)
+    settings = {key: value for key, value in asdict(options).items() if key != "data"}
     with artifacts.writing(
-        out, "release", options=asdict(options), inputs=release.inputs, libraries=("huggingface_hub",)
+        out, "release", options=settings, inputs=release.inputs, libraries=("huggingface_hub",)
     ) as draft:
         _copy(release.weights, draft, release.base_model)
         if evaluation := release.evaluation:

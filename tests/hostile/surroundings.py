@@ -32,8 +32,8 @@ FIELDS = (
     ("publish --model merged --name x --out out --license", "license"),
     ("publish --model merged --license mit --name x --out out --trained-on", "datasets"),
     ("publish --model merged --license mit --name x --out out --base-model", "base_model"),
-    ("publish-data --data data --out out --name", "pretty_name"),
-    ("publish-data --data data --out out --license", "license"),
+    ("publish --data data --out out --name", "pretty_name"),
+    ("publish --data data --out out --license", "license"),
 )
 _PLAIN = "plain/name"
 

@@ -16,7 +16,7 @@ READERS = {
     "data": (
         f"train --model base --data data --max-completion-length 16 {_RUN}",
         "eval --model random --data data --out out",
-        "publish-data --data data --out out",
+        "publish --data data --out out",
     ),
     "adapter": (
         f"{ASK} adapter",

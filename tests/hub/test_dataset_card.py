@@ -14,9 +14,9 @@ from huggingface_hub import DatasetCard
 from countdown_rl import artifacts
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
-from countdown_rl.errors import ArtifactError, HubError
+from countdown_rl.errors import ArtifactError, HubError, UsageError
 from countdown_rl.hub import dataset_card
-from countdown_rl.hub.config import PublishDataOptions
+from countdown_rl.hub.config import PublishOptions
 from tests.support.hub import push
 
 NAME = "me/puzzles"
@@ -30,8 +30,8 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def options(data) -> PublishDataOptions:
-    return PublishDataOptions(data=str(data), license="cc0-1.0")
+def options(data) -> PublishOptions:
+    return PublishOptions(data=str(data), license="cc0-1.0")
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_damaged_data_are_refused(data, tmp_path):
     copy = Path(shutil.copytree(data, tmp_path / "data"))
     (copy / "test.jsonl").write_text("{}\n")
     with pytest.raises(ArtifactError, match="damaged"):
-        dataset_card.build(PublishDataOptions(data=str(copy)), tmp_path / "release")
+        dataset_card.build(PublishOptions(data=str(copy)), tmp_path / "release")
     assert not (tmp_path / "release").exists()
 
 
@@ -123,14 +123,20 @@ def test_rows_that_only_the_manifest_has_are_refused(tmp_path):
         (draft.path / "train.jsonl").touch()
         draft.facts["splits"] = {"train": {"rows": 10_000_000}}
     with pytest.raises(ArtifactError, match="fewer rows"):
-        dataset_card.build(PublishDataOptions(data=str(tmp_path / "data")), tmp_path / "release")
+        dataset_card.build(PublishOptions(data=str(tmp_path / "data")), tmp_path / "release")
 
 
 def test_the_command_publishes_data(hub, data, tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        done = command("publish-data", "--data", str(data), "--json", "--push", "--repo-id", NAME)
+        done = command("publish", "--data", str(data), "--json", "--push", "--repo-id", NAME)
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["upload"]["tag"] == "v1"
     assert Path("artifacts/data-release/train.jsonl").is_file()
     assert ("dataset", NAME) in hub.repos
+
+
+@pytest.mark.parametrize(("option", "value"), [("evaluation", "eval"), ("model", "merged"), ("with_demo", True)])
+def test_options_of_a_model_are_refused_with_data(option, value):
+    with pytest.raises(UsageError, match="leave it out with --data"):
+        PublishOptions(data="data", **{option: value})

@@ -90,7 +90,7 @@ def go_through(run, noun, headline, purpose, identifier):
     assert re.search(headline, text)
     check_words(text)
     run("publish", "--model", "merged", "--eval", "eval/merged", "--out", "release", "--log", "log.csv")
-    run("publish-data", "--data", "data", "--out", "data-release")
+    run("publish", "--data", "data", "--out", "data-release")
     for card, words in (("release", purpose), ("data-release", identifier)):
         text = Path(card, "README.md").read_text()
         assert words in text
