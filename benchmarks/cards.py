@@ -1,4 +1,4 @@
-"""What the recipes need on common GPUs: the memory that ``train --check`` shows there, and an estimate of the hours."""
+"""The memory that ``train --check`` estimates for the recipes on common GPUs."""
 
 import os
 import subprocess
@@ -18,28 +18,23 @@ RECIPES = {
     "llama-3.1-8b-gsm8k": "llama-3.1-8b",
     "qwen2.5-3b-areal": "qwen2.5-3b",
 }
-#: Share of a card's operations and of its bandwidth that is reached, seconds a layer and token of ``generate``, which
-#: Python takes whatever the batch, and tokens of a prompt.
-REACHED, BANDWIDTH, LAYER_SECONDS, PROMPT = 0.4, 0.6, 0.002, 150
 #: Optional packages that a plan finds.
 INSTALLED = ("vllm",)
 
 
 @dataclass(frozen=True)
 class Card:
-    """GPUs: their number, and of each its bytes, its dense operations a second in bf16, and bytes a second."""
+    """GPUs: their number, and the bytes of each."""
 
     count: int
     memory: float
-    operations: float
-    bandwidth: float
 
 
-#: RTX 4090 and H100 SXM by their data sheets; the memory is what torch sees of it.
+#: RTX 4090 and H100 SXM: what torch sees of their memory.
 CARDS = {
-    "24 GB": Card(1, 23.6 * 2**30, 165e12, 1.01e12),
-    "80 GB": Card(1, 79.1 * 2**30, 989e12, 3.35e12),
-    "8 × 80 GB": Card(8, 79.1 * 2**30, 989e12, 3.35e12),
+    "24 GB": Card(1, 23.6 * 2**30),
+    "80 GB": Card(1, 79.1 * 2**30),
+    "8 × 80 GB": Card(8, 79.1 * 2**30),
 }
 
 
@@ -100,23 +95,3 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zer
     ):
         weights = [1.0] * len(options.reward)
         return Plan(*prepare.plan(run, options, loaded, weights, options.max_prompt_length), model)
-
-
-def hours(planned: Plan, options: Any, card: Card) -> float:
-    """Hours of a run with completions as long as *options* allow, by the formula of docs/gpu.md."""
-    from countdown_rl.models.shape import ModelShape
-    from countdown_rl.training import rollouts
-
-    shape, parameters = ModelShape.of(planned.model.config), planned.model.num_parameters()
-    limit, vllm = options.max_completion_length, planned.engine == "vllm"
-    completions = options.prompts * options.num_generations / card.count
-    tokens = completions * (PROMPT + limit)
-    passes = 3 + options.gradient_checkpointing + bool(options.beta) + (options.steps_per_generation > 1)
-    compute = tokens * parameters * 2 * passes / (REACHED * card.operations)
-    weights, cache = 2 * parameters, tokens * 4 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    waves = 1.0
-    if vllm:
-        waves = max(1, cache / (planned.memory.estimates[0].engine - weights - rollouts.ENGINE))
-    token = (waves * weights + cache / 2) / (BANDWIDTH * card.bandwidth)
-    decode = limit * (token if vllm else max(token, shape.num_layers * LAYER_SECONDS))
-    return options.max_steps * (compute + decode) / 3600

@@ -229,18 +229,16 @@ def budgets() -> str:
 
 
 def recipes() -> str:
-    """Memory and estimated hours of the recipes on common cards."""
+    """Estimated memory of the recipes on common cards."""
     lines = []
     for recipe, shape in cards.RECIPES.items():
         options = cards.recipe_options(recipe)
         for name, card in cards.CARDS.items():
             plan = cards.plan(shape, options, card)
-            estimate, hours = plan.memory.estimates[0], cards.hours(plan, options, card)
+            estimate = plan.memory.estimates[0]
             sizes = (f"{size / 2**30:.1f}" for size in (estimate.training, estimate.engine))
-            outcome = ("yes", f"{hours:.1f}" if hours < 10 else f"{hours:.0f}") if plan.memory.fits else ("no", "")
-            engine = ENGINES[plan.engine] + (", asleep" if estimate.sleeps else "")
-            lines.append((f"`{recipe}`", name, engine, *sizes, *outcome))
-    header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "fits", "hours, *estimated*")
+            lines.append((f"`{recipe}`", name, ENGINES[plan.engine], *sizes, "yes" if plan.memory.fits else "no"))
+    header = ("recipe", "card", "completions by", "training, GiB", "vLLM, GiB", "fits")
     return table(header, lines)
 
 

@@ -90,17 +90,16 @@ def test_the_memory_of_a_recipe_is_the_sum_by_hand(recipe, card):
     hand, (available, count) = HAND[recipe], CARDS[card]
     held, cache = hand.base + hand.lora, hand.cache / count
     training, engine, name = held + hand.kept + hand.head, 0.0, "vllm"
-    left, asleep = (available - 1.1 * size - 1.07 for size in (training, held))  # a margin of a tenth and a GiB
+    left = available - 1.1 * training - 1.07  # a margin of a tenth and a GiB
     least = hand.bf16 + 1.61 + hand.cache / hand.groups  # 1.5 GiB for vLLM itself
-    sleeps = left < least <= asleep and left > 0
-    if left >= least or sleeps:
-        engine = min(asleep if sleeps else left, hand.bf16 + 1.61 + cache)
+    if left >= least:
+        engine = min(left, hand.bf16 + 1.61 + cache)
     else:
         name, training = "transformers", held + max(hand.kept + hand.head, cache)
 
     plan = cards.plan(cards.RECIPES[recipe], cards.recipe_options(recipe), cards.CARDS[card])
     (estimate,) = plan.memory.estimates
-    assert (plan.engine, estimate.sleeps) == (name, sleeps)
-    assert plan.memory.fits == (1.1 * (held if sleeps else training) + engine + 1.07 < available + 0.1)
+    assert plan.engine == name
+    assert plan.memory.fits == (1.1 * training + engine + 1.07 < available + 0.1)
     assert estimate.training / 1e9 == pytest.approx(training, rel=0.1)
     assert estimate.engine / 1e9 == pytest.approx(engine, rel=0.1)

@@ -157,15 +157,16 @@ def show_check(values: Mapping[str, Any], memory: "Memory", checkpoints: Path, f
             "on another disk, or --tune lora."
         )
     devices = {"cuda": "CUDA GPU", "mps": "Apple GPU", "cpu": "CPU"}
-    table = console.table("memory", *(devices[estimate.device] for estimate in memory.estimates))
+    table = console.table("estimated memory", *(devices[estimate.device] for estimate in memory.estimates))
     for name, text in _PARTS.items():
         sizes = [getattr(estimate, name) for estimate in memory.estimates]
-        text += ", asleep during the loss" if name == "engine" and memory.estimates[-1].sleeps else ""
         if any(sizes):
             table.add_row(text, *map(_size, sizes), style="bold" if name == "peak" else "")
     table.add_row("a checkpoint on disk (two at a save)", *(_size(memory.checkpoint) for _ in memory.estimates))
     if memory.fits is not None:
-        table.caption = f"fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
+        table.caption = (
+            f"an estimate; fits this machine: {'yes' if memory.fits else 'no'} (about {needed} of {available})"
+        )
     console.result(values, as_json=as_json, view=table)
 
 

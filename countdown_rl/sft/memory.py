@@ -35,8 +35,8 @@ _MARGIN_SHARE, _MARGIN = 1.1, 2**30
 class Estimate:
     """Bytes per process. ``device`` is "cuda", "mps" or "cpu".
 
-    ``engine`` is vLLM, with a cache of its own, which takes nothing during the loss if it ``sleeps``. ``generation`` is
-    the ``cache`` of the completions and the weights that are gathered or, on a CPU, copied for them.
+    ``engine`` is vLLM, with a cache of its own. ``generation`` is the ``cache`` of the completions and the weights that
+    are gathered or, on a CPU, copied for them.
     """
 
     device: str
@@ -48,22 +48,17 @@ class Estimate:
     loss: int
     cache: int = 0
     engine: int = 0
-    sleeps: bool = False
-
-    @property
-    def held(self) -> int:
-        """What is there at any time."""
-        return self.weights + self.adapter + self.gradients + self.optimiser
 
     @property
     def training(self) -> int:
         """The maximum without vLLM: generation and loss alternate."""
-        return self.held + max(self.generation, self.loss)
+        held = self.weights + self.adapter + self.gradients + self.optimiser
+        return held + max(self.generation, self.loss)
 
     @property
     def peak(self) -> int:
         """The maximum at any time."""
-        return max(self.training, self.held + self.engine) if self.sleeps else self.training + self.engine
+        return self.training + self.engine
 
     def as_dict(self) -> dict[str, Any]:
         """All parts and the peak, for ``--json``."""
@@ -90,8 +85,7 @@ class Memory:
     def spare(self) -> float | None:
         """Bytes of this machine's memory that the run leaves, with a margin; None where its memory is not known."""
         estimate = self.estimates[0]
-        needed, engine = _MARGIN_SHARE * estimate.training, estimate.engine  # which takes no more than it is given
-        needed = max(needed, _MARGIN_SHARE * estimate.held + engine) if estimate.sleeps else needed + engine
+        needed = _MARGIN_SHARE * estimate.training + estimate.engine  # vLLM takes no more than it is given
         return None if self.available is None else self.available - needed - _MARGIN
 
     @property

@@ -160,9 +160,8 @@ def plan(
 ) -> tuple[str, memory.Memory]:
     """The engine of a run that passed :func:`check_engine`, and *planned* with its memory in place of generation's.
 
-    It has the cache of all completions of a round, or what training leaves, which must hold those of one puzzle: beside
-    the loss, else asleep during it. Where neither fits, "auto" is transformers. *loaded* is a skeleton; *make_config*
-    returns the ``GRPOConfig``.
+    It has the cache of all completions of a round, or what training leaves, which must hold those of one puzzle. Where
+    that does not fit, "auto" is transformers. *loaded* is a skeleton; *make_config* returns the ``GRPOConfig``.
     """
     gpu, auto = loaded.device == "cuda", options.rollouts == "auto"
     plain = load.stored_format(loaded.ref.base or loaded.ref) == "plain"
@@ -176,29 +175,21 @@ def plan(
 
     if options.rollouts == "vllm-server":
         return options.rollouts, changed()
-    config, given = make_config(), {item.partition("=")[0] for item in options.trl}
+    config = make_config()
     width = memory.forward_width(loaded.precision, loaded.device, loaded.model)
     groups = options.prompts * options.steps_per_generation / processes
-
-    def with_engine(sleeps: bool) -> tuple[bool, memory.Memory]:
-        by_adapter = sends_adapter(options, loaded.ref, width, sleeps=sleeps)
-        weights = estimate.weights if in_4_bits(by_adapter, loaded) else loaded.model.num_parameters() * width
-        fixed = weights // config.vllm_tensor_parallel_size + ENGINE + (width * planned.trainable if by_adapter else 0)
-        least, engine = fixed + round(estimate.cache / max(1, groups)), fixed + estimate.cache
-        left, fits = changed(**{"loss": 0} if sleeps else {}).spare, True
-        if gpu and left is not None:  # of another GPU the memory is not known
-            fits = left >= least and bool(changed().fits)
-            engine = max(least, min(engine, int(left)))
-            if "vllm_gpu_memory_utilization" in given:
-                engine = int(config.vllm_gpu_memory_utilization * (planned.available or 0))
-        return fits, changed(engine=engine, sleeps=sleeps)
-
-    chosen = "vllm_enable_sleep_mode" in given or not gpu
-    ways = [with_engine(sleeps) for sleeps in ([config.vllm_enable_sleep_mode] if chosen else [False, True])]
-    fitting = [found for fits, found in ways if fits]
-    if auto and not fitting:
-        return "transformers", planned
-    return "vllm", (fitting or [ways[0][1]])[0]
+    by_adapter = sends_adapter(options, loaded.ref, width, sleeps=config.vllm_enable_sleep_mode)
+    weights = estimate.weights if in_4_bits(by_adapter, loaded) else loaded.model.num_parameters() * width
+    fixed = weights // config.vllm_tensor_parallel_size + ENGINE + (width * planned.trainable if by_adapter else 0)
+    least, engine = fixed + round(estimate.cache / max(1, groups)), fixed + estimate.cache
+    left = changed().spare
+    if gpu and left is not None:  # of another GPU the memory is not known
+        if auto and left < least:
+            return "transformers", planned
+        engine = max(least, min(engine, int(left)))
+        if any(item.partition("=")[0] == "vllm_gpu_memory_utilization" for item in options.trl):
+            engine = int(config.vllm_gpu_memory_utilization * (planned.available or 0))
+    return "vllm", changed(engine=engine)
 
 
 def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:
@@ -210,7 +201,7 @@ def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *,
     Args:
         ref: the model or adapter that is trained.
         width: bytes of a number in the engine.
-        sleeps: it is in sleep mode during the loss.
+        sleeps: it is in sleep mode during the loss, by ``--trl``.
     """
     lora_only = options.tune == "lora" and options.rollouts != "vllm-server" and not sleeps
     rank, uniform = options.lora_r, True
@@ -250,7 +241,6 @@ def use_engine(
     from countdown_rl.training.trl_internals import PolicyEngine
 
     config, share, estimate = trainer.args, trainer.args.vllm_gpu_memory_utilization, planned.estimates[0]
-    config.vllm_enable_sleep_mode |= estimate.sleeps
     if planned.available and estimate.engine:
         share = round(estimate.engine / planned.available, 3)
     same = ("tensor_parallel_size", "enable_sleep_mode", "model_impl", "group_port")

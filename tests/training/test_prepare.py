@@ -195,13 +195,3 @@ def test_a_disk_without_a_place_for_two_checkpoints_is_a_warning(
     assert "a checkpoint on disk (two at a save)" in out
     assert ("warning: two checkpoints take" in err) == warned
     assert places[-1] == tmp_path  # where the directory will be made
-
-
-def test_the_check_tells_an_engine_that_sleeps(check, llama, rows, monkeypatch):
-    def plan(options, loaded, make_config, planned, **_):
-        return "vllm", replace(
-            planned, estimates=[replace(each, engine=2**30, sleeps=True) for each in planned.estimates]
-        )
-
-    monkeypatch.setattr(rollouts, "plan", plan)
-    assert "vLLM, asleep during the loss" in check("--model", llama, "--data", rows)[1]

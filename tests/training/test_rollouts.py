@@ -408,7 +408,7 @@ GIB = 2**30
 
 def planned(name, options, memory, **where):
     """The engine of a run of *options* on the shape *name*, and the memory of it on a card of so many GiB."""
-    return cards.plan(name, options, cards.Card(1, memory * GIB, 1, 1), **where)[:2]
+    return cards.plan(name, options, cards.Card(1, memory * GIB), **where)[:2]
 
 
 NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True, max_prompt_length=100, max_completion_length=1000)
@@ -439,41 +439,15 @@ def test_an_engine_gets_what_it_needs_of_what_training_leaves(name, options, car
 def test_auto_is_an_engine_where_its_weights_and_a_group_fit():
     assert planned("qwen2.5-3b", WHOLE, 72)[0] == "vllm"
     assert planned("qwen2.5-3b", WHOLE, 64)[0] == "transformers"
-    assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"  # asleep neither
+    assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"
     assert planned("qwen2.5-3b", NF4, 24, device="cpu")[0] == "transformers"
     server = replace(NF4, rollouts="vllm-server")
     chosen, found = planned("llama-3.1-8b", server, 24)
     assert (chosen, found.estimates[0].engine, found.estimates[0].generation) == ("vllm-server", 0, 0)
 
 
-def test_an_engine_sleeps_during_the_loss_where_it_fits_beside_the_weights_alone():
-    # GiB: held 51.2, loss 1.9, at least 7.9 for the engine, and a margin of a tenth of training and 1.
-    for card, engine, sleeps in ((64, "transformers", False), (66, "vllm", True), (68, "vllm", False)):
-        chosen, found = planned("qwen2.5-3b", WHOLE, card)
-        (estimate,) = found.estimates
-        assert (chosen, estimate.sleeps) == (engine, sleeps), card
-    chosen, found = planned("qwen2.5-3b", WHOLE, 66)
-    (estimate,) = found.estimates
-    assert estimate.engine / GIB == pytest.approx(66 - 1.1 * 51.2 - 1, rel=0.03)
-    assert estimate.peak == estimate.held + estimate.engine
-    assert found.fits
-    awake = replace(WHOLE, trl=("vllm_enable_sleep_mode=false",))
-    assert planned("qwen2.5-3b", awake, 66)[0] == "transformers"
-    asleep = replace(WHOLE, trl=("vllm_enable_sleep_mode=true",))
-    assert planned("qwen2.5-3b", asleep, 80)[1].estimates[0].sleeps
-    insisted = replace(WHOLE, rollouts="vllm")
-    for card, sleeps, fits in ((64, False, False), (66, True, True)):
-        chosen, found = planned("qwen2.5-3b", insisted, card)
-        assert (chosen, found.estimates[0].sleeps, found.fits) == ("vllm", sleeps, fits)
-
-
-def test_no_engine_sleeps_beside_a_loss_that_does_not_fit():
-    chosen, found = planned("qwen2.5-3b", replace(WHOLE, micro_batch=64), 66)
-    assert (chosen, found.fits) == ("transformers", False)
-
-
 def test_an_engine_gets_no_room_for_weights_that_only_transformers_would_gather():
-    card = cards.Card(8, 80 * GIB, 1, 1)
+    card = cards.Card(8, 80 * GIB)
     alone, shared = (cards.plan("qwen2.5-3b", WHOLE, card, zero=zero).memory.estimates[0] for zero in (0, 3))
     assert shared.weights < alone.weights
     assert shared.engine == alone.engine
@@ -563,17 +537,14 @@ class Sleeper(Engine):
         return super().generate(*args, **kwargs)
 
 
-def test_an_engine_that_fits_asleep_only_gets_all_weights_when_it_wakes(place, tmp_path, vllm, monkeypatch):
-    def plan(options, loaded, make_config, planned, **_):
-        return "vllm", replace(planned, estimates=[replace(each, sleeps=True) for each in planned.estimates])
-
+def test_an_engine_in_sleep_mode_gets_all_weights_when_it_wakes(place, tmp_path, vllm, monkeypatch):
     monkeypatch.setattr(vllm_generation, "LLM", Sleeper)
-    monkeypatch.setattr(rollouts, "plan", plan)
     # As on a GPU.
     monkeypatch.setattr(trl_internals.PolicyEngine, "_send_weights", vllm_generation.VLLMGeneration.sync_weights)
     paths, warnings = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}, []
     run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
-    options = replace(SMALL, rollouts="auto", precision="bf16", reward=("benchmarks.gpu:varied=1",))
+    asleep = {"rollouts": "vllm", "trl": (*SMALL.trl, "vllm_enable_sleep_mode=true")}
+    options = replace(SMALL, precision="bf16", reward=("benchmarks.gpu:varied=1",), **asleep)
     result = train.train(prepare.prepare(run, options), on_warning=warnings.append)
     engine = Engine.last
     assert engine.options["enable_sleep_mode"]
