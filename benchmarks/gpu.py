@@ -329,7 +329,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
         num_generations=4,
         micro_batch=8,
         max_completion_length=settings.pick(64, 8),
-        max_grad_norm=1e6,
+        trl=("max_grad_norm=1e6",),
         learning_rate=0.0,
         precision="nf4",
         rollouts="transformers",

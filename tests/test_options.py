@@ -67,8 +67,6 @@ def test_every_field_declares_its_option_and_a_valid_default(options):
         {"learning_rate": float("nan")},
         {"max_steps": 0},
         {"top_p": 1.5},
-        {"adam_beta1": 1.0},
-        {"adam_beta2": 1.0},
         {"report_to": ("mlflow",)},
         {"loss_type": "ppo"},
     ],

@@ -22,9 +22,8 @@ class Journal:
 
     Attributes:
         log: the CSV to write, with the samples in a file beside it; None writes neither.
-        every: steps per row of the CSV.
+        max_steps: the last step.
         kind: the class of the rows.
-        max_steps: after this step the CSV is written whatever *every* is.
         start: share of the validation puzzles solved before the first step, if that was evaluated.
         rows: one per step.
         warnings: sentences that were printed, by a short name.
@@ -33,7 +32,6 @@ class Journal:
     """
 
     log: Path | None
-    every: int
     max_steps: int
     kind: type[StepRow] | type[SftRow] = StepRow
     start: float | None = None
@@ -64,24 +62,21 @@ class Journal:
     def write(self) -> None:
         """Write log and samples anew, without what an interrupted run added after its last checkpoint."""
         if self.log:
-            self._write_log(self.log)
+            trainlog.write(self.log, self.rows)
             if self.kind is StepRow:  # sft samples nothing
                 jsonl.write_rows(self.log.parent / SAMPLES, self.samples)
 
     def add_row(self, row: StepRow | SftRow) -> None:
-        """Add *row*, and write the log where a row of it is complete."""
+        """Add *row*, also to the log."""
         self.rows.append(row)
-        if self.log and (row.step % self.every == 0 or row.step == self.max_steps):
-            self._write_log(self.log)
+        if self.log:
+            trainlog.write(self.log, self.rows)
 
     def add_samples(self, samples: list[dict[str, Any]]) -> None:
         """Add *samples*, also to their file."""
         self.samples += samples
         if self.log:
             jsonl.write_rows(self.log.parent / SAMPLES, samples, append=True)
-
-    def _write_log(self, log: Path) -> None:
-        trainlog.write(log, trainlog.thinned(self.rows, self.every))
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:

@@ -156,7 +156,7 @@ def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
         return False
     if policy is None or not rows or rows[-1].step != policy.facts.get("steps"):
         return False
-    if policy.options.get("logging_steps", 1) != 1:  # rows are means, which do not show single rewards
+    if policy.options.get("logging_steps", 1) != 1:  # of earlier versions, whose rows may be means
         return True
     rewards = (rows[0].reward, max(row.reward for row in rows))
     return rewards == (policy.facts.get("reward_first"), policy.facts.get("reward_best"))

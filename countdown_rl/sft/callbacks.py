@@ -61,7 +61,7 @@ def check_finite(step: int, logs: dict[str, Any], *names: str) -> None:
         if not math.isfinite(logs.get(name, 0.0)):
             raise CountdownError(
                 f"step {step}: {name} is {logs[name]}; training stopped, and its last checkpoint is kept; begin again "
-                "with --restart and a lower --learning-rate or --max-grad-norm."
+                "with --restart and a lower --learning-rate."
             )
 
 

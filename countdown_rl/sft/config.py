@@ -31,9 +31,6 @@ class TuningOptions(Options):
         option("Examples per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0),
     ] = 0
     lr_scheduler_type: Schedule = "cosine"
-    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 0
-    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
-    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
 
     tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
     lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1, max=4096)] = 16
@@ -45,7 +42,6 @@ class TuningOptions(Options):
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
     threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
     save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
-    logging_steps: Annotated[int, option("Steps per row of the log.", RUN, min=1)] = 1
     eval_every: Annotated[
         int, option("Steps between greedy evaluations on the validation split of --data; 0: none.", RUN, min=0)
     ] = 0
@@ -114,6 +110,8 @@ class SftOptions(TuningOptions):
         float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
     ] = None
     warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
+    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
+    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
 
     @property

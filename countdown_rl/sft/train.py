@@ -32,8 +32,7 @@ def train(
         on_step: called after every optimiser step.
         on_note: called with remarks.
     """
-    run, options = prepared.run, prepared.options
-    journal = Journal(run.log if processes.is_main() else None, options.logging_steps, prepared.max_steps, SftRow)
+    journal = Journal(prepared.run.log if processes.is_main() else None, prepared.max_steps, SftRow)
     loaded = tuning.begin(prepared, journal, on_note)
     _let_turns_end(loaded)
     trainer = _trainer(prepared, loaded, journal, on_step)

@@ -24,7 +24,7 @@ AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 LIBRARIES = ("accelerate", "peft", "torch", "transformers", "trl")
 
 #: Options about logging and checkpoints, which do not change the weights.
-_LOGGING = ("save_steps", "logging_steps", "sample_every", "sample_size", "report_to")
+_LOGGING = ("save_steps", "sample_every", "report_to")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import Curriculum, kind
 from countdown_rl.training.rewards import GradedCompletion
 
+#: Completions saved at a time.
+SAMPLES = 4
 #: Characters of the end of a completion without an answer that a warning shows.
 _TAIL = 60
 
@@ -65,8 +67,8 @@ class StepRecorder(Saver):
         }
         options = self._options
         if processes.is_main() and _contains_multiple(step, options.sample_every, options.round_steps):
-            stride = max(1, len(completions) // options.sample_size)
-            self._journal.add_samples([_sample(step, each) for each in completions[::stride][: options.sample_size]])
+            stride = max(1, len(completions) // SAMPLES)
+            self._journal.add_samples([_sample(step, each) for each in completions[::stride][:SAMPLES]])
         if self._curriculum:
             outcomes = gather_object([(kind(each.row), bool(each.grade.correct)) for each in completions])
             self._curriculum.observe(outcomes, options.num_generations)
@@ -84,8 +86,6 @@ class StepRecorder(Saver):
         warnings = diagnostics.warnings(self._journal.rows, self._task, sum(self._reasons, Counter()), self._examples)
         new = {name: text for name, text in warnings.items() if name not in self._journal.warnings}
         self._journal.warnings |= new
-        if self._options.stop_on_collapse and any(name.startswith(diagnostics.COLLAPSE) for name in warnings):
-            control.should_training_stop = True
         if processes.is_main():
             self._on_step(row)
             for text in new.values():

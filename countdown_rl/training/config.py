@@ -32,10 +32,6 @@ CONFLICTS: tuple[tuple[Condition, str], ...] = (
     ),
     ({"keep": ("best",), "eval_every": (0,)}, "the best weights are found by evaluations; add --eval-every"),
     (
-        {"stop_on_collapse": (True,), "keep": ("last",)},
-        "it goes back to the best weights; add --keep best and --eval-every",
-    ),
-    (
         {"discount": _below_1, "scale_rewards": ("group", "batch")},
         "advantages per line are not divided by a deviation; give --scale-rewards none",
     ),
@@ -52,7 +48,7 @@ CONFLICTS: tuple[tuple[Condition, str], ...] = (
         "CISPO clips the ratios themselves, which begin at 1; give --epsilon-high 5, as ScaleRL",
     ),
     (
-        {"importance_sampling_level": ("sequence",), "loss_type": ("vespo",)},
+        {"trl.importance_sampling_level": ("sequence",), "loss_type": ("vespo",)},
         "VESPO has weights per completion of its own; leave the level out",
     ),
     *(
@@ -109,13 +105,8 @@ class TrainOptions(TuningOptions):
         Literal["group", "batch", "none"],
         option("Divide advantages by the standard deviation of rewards in the group or batch.", LOSS),
     ] = "group"
-    importance_sampling_level: Annotated[
-        Literal["token", "sequence"], option("Level of the probability ratios; sequence is GSPO.", LOSS)
-    ] = "token"
     beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
-    epsilon: Annotated[float, option("Lower clipping: 1 - epsilon.", LOSS, min=0)] = 0.2
     epsilon_high: Annotated[float, option("Upper clipping: 1 + epsilon.", LOSS, min=0)] = 0.28
-    mask_truncated_completions: Annotated[bool, option("Leave truncated completions out of the loss.", LOSS)] = False
     discount: Annotated[
         float,
         option("Factor of the reward for each later line; 1: one advantage per completion.", LOSS, min=0.5, max=1),
@@ -124,7 +115,8 @@ class TrainOptions(TuningOptions):
         tuple[str, ...],
         option(
             "Other field of TRL's GRPOConfig; repeatable. entropy_coef=0.01 adds an entropy bonus; "
-            "top_entropy_quantile=0.2 trains the fifth of the tokens with the highest entropy.",
+            "top_entropy_quantile=0.2 trains the fifth of the tokens with the highest entropy; "
+            "importance_sampling_level=sequence is GSPO. See docs/rewards.md.",
             LOSS,
             metavar="KEY=VALUE",
         ),
@@ -143,14 +135,10 @@ class TrainOptions(TuningOptions):
 
     learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0, max=1)] = 2e-4
     lr_scheduler_type: Schedule = "constant"
-    adam_beta1: Annotated[float, option("Beta 1 of AdamW.", OPTIMISER, min=0, max=0.999999)] = 0.9
-    adam_beta2: Annotated[float, option("Beta 2 of AdamW.", OPTIMISER, min=0, max=0.999999)] = 0.999
 
     precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "nf4"
 
     sample_every: Annotated[int, option("Steps between saved completions; 0: none.", RUN, min=0)] = 10
-    sample_size: Annotated[int, option("Completions saved at a time.", RUN, min=1)] = 4
-    stop_on_collapse: Annotated[bool, option("Stop when a warning says that accuracy collapses.", RUN)] = False
 
     @property
     def round_steps(self) -> int:

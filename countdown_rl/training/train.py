@@ -44,8 +44,7 @@ def train(
     """
     import torch
 
-    run, options = prepared.run, prepared.options
-    journal = Journal(run.log if processes.is_main() else None, options.logging_steps, options.max_steps)
+    journal = Journal(prepared.run.log if processes.is_main() else None, prepared.options.max_steps)
     prepared.check_memory()
     loaded = tuning.begin(prepared, journal, on_note)
     trainer = _trainer(prepared, loaded, journal, on_step=on_step, on_warning=on_warning)

@@ -88,6 +88,7 @@ class Trainer(RoundTrainer):
         self.options, self.rollouts = options, rollouts
         self.rewards = [TimedReward(function) for function in reward_funcs]
         super().__init__(reward_funcs=self.rewards, rollout_func=rollouts, **kwargs)
+        self.mask_truncated_completions = False  # TRL recognises only ends of one token; micro_batches masks instead
         self.shared = SharedPrompts(self.model) if options.share_prompts else None
         self.eos_token_ids = sorted(rollouts.stop.ids)
         self.loss_seconds = 0.0
@@ -158,7 +159,7 @@ class Trainer(RoundTrainer):
             part.chunk(self.accelerator.num_processes)[self.accelerator.process_index] for part in (totals, factors)
         )
         mask = batch["completion_mask"]
-        if options.mask_truncated_completions:  # not by TRL, which only recognises ends of one token
+        if self.args.mask_truncated_completions:
             mask = mask * self.rollouts.ended[:, None]
             batch |= {"completion_mask": mask, "num_items_in_batch": gather(mask.sum()).sum()}
         if options.discount < 1:

@@ -49,7 +49,6 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "gradient_accumulation_steps": accumulation,
         "steps_per_generation": accumulation * options.steps_per_generation,
         "reward_weights": list(weights),
-        "mask_truncated_completions": False,  # by the trainer itself, which also knows ends that are not one token
         "bf16": tuning.computes_in_bf16(loaded),
         "use_cpu": loaded.device == "cpu",
         "ddp_find_unused_parameters": False,  # every part of the adapter is used

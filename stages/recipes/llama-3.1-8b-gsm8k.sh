@@ -24,8 +24,8 @@ data=(--task gsm8k --style lines --n 8792)
 train=(
   --precision nf4 --lora-r 8 --lora-alpha 32 --lora-dropout 0.05 --gradient-checkpointing
   --prompts 8 --num-generations 4 --micro-batch 4 --max-steps 934
-  --learning-rate 2e-4 --lr-scheduler-type cosine --warmup-steps 500 --weight-decay 0.01 --beta 0.02
-  --epsilon 0.2 --epsilon-high 0.2 --eval-every 250
+  --learning-rate 2e-4 --lr-scheduler-type cosine --trl warmup_steps=500 --trl weight_decay=0.01 --beta 0.02
+  --epsilon-high 0.2 --eval-every 250
   --temperature 0.7 --top-p 0.9 --max-prompt-length 512 --max-completion-length 256
   --reward strict-format/-1=1 --reward no-trailing=1 --reward integer=1 --reward correct=1
 )

@@ -194,7 +194,7 @@ CASES = [
         for command, flag, value in (
             *((TRAIN, "--learning-rate", value) for value in ("inf", "nan", "1e308")),
             *((TRAIN, "--temperature", value) for value in ("inf", "1e308")),
-            (TRAIN, "--weight-decay", "1e308"),
+            (TRAIN, "--beta", "1e308"),
             (TRAIN, "--trl", "entropy_coef=1e308"),
             (TRAIN, "--seed", 2**32),
             (f"{EVAL} model", "--temperature", "1e308"),

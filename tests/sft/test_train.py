@@ -170,7 +170,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     )
     prepared = prepare.prepare(place_of, options)
     loaded = tuning.load_model(prepared.ref, options)
-    ours = train._trainer(prepared, loaded, Journal(None, 1, 6, SftRow), lambda _: None)
+    ours = train._trainer(prepared, loaded, Journal(None, 6, SftRow), lambda _: None)
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.kept[:4]
     end = demonstrations.end_of_turn(tokenizer)
     rows = [

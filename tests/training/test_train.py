@@ -19,7 +19,7 @@ from countdown_rl import artifacts, processes
 from countdown_rl.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
 from countdown_rl.models import chat_template, reference
 from countdown_rl.report import charts
-from countdown_rl.runlog import checkpoints, diagnostics, log
+from countdown_rl.runlog import checkpoints, log
 from countdown_rl.sft import tuning
 from countdown_rl.tasks.countdown import TASK, CountdownRow
 from countdown_rl.training import callbacks, curriculum, dynamic_sampling, prepare, train
@@ -260,11 +260,9 @@ def test_restart_ignores_checkpoints(place, unbroken, tmp_path):
 
 def test_logging_options_do_not_change_the_weights(place, unbroken, tmp_path):
     with pytest.raises(Killed):
-        run(place, tmp_path, replace(SMALL, logging_steps=5), on_step=killing(4))
-    run(place, tmp_path, replace(SMALL, logging_steps=4, save_steps=0))
-    rows = log.read(tmp_path / "log.csv")
-    assert [row.step for row in rows] == [4, 6]
-    assert rows[0].reward == log.mean(unbroken.rows[:4]).reward
+        run(place, tmp_path, replace(SMALL, sample_every=5), on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, sample_every=4, save_steps=0))
+    assert [row.reward for row in log.read(tmp_path / "log.csv")] == [row.reward for row in unbroken.rows]
     name = "adapter_model.safetensors"
     assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
 
@@ -353,10 +351,10 @@ def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
 
 
 def test_samples_hold_completions_with_their_grades(place, tmp_path):
-    result = run(place, tmp_path, replace(SMALL, sample_every=2, sample_size=2))
+    result = run(place, tmp_path, replace(SMALL, sample_every=2))
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
-    assert [sample["step"] for sample in samples] == [1, 1, 3, 3, 5, 5]
-    assert samples[0]["id"] != samples[1]["id"]
+    assert [sample["step"] for sample in samples] == [step for step in (1, 3, 5) for _ in range(callbacks.SAMPLES)]
+    assert samples[0]["id"] != samples[2]["id"]  # two of each puzzle
     assert all(sample["reason"] == ("" if sample["correct"] else "odd") for sample in samples)
     assert all(0 < sample["tokens"] <= 12 for sample in samples)
     assert result.rows[0].groups.keys() == {"correct_numbers_3"}
@@ -479,18 +477,6 @@ def test_the_start_is_kept_where_no_evaluation_is_better_even_in_a_resumed_run(p
     assert (result.facts["kept_step"], result.facts["eval_correct"]) == (0, 0.6)
     adapter = load_file(result.out / "adapter_model.safetensors")
     assert all(not weight.any() for name, weight in adapter.items() if "lora_B" in name)  # as LoRA begins
-
-
-def test_a_run_that_collapses_stops_and_keeps_the_best_weights(place, tmp_path, monkeypatch):
-    greedy_shares(monkeypatch, {0: 0.4, 2: 0.8, 4: 0.0})
-    collapse = {"collapse of 3": "puzzles of 3 numbers are being unlearned"}
-    monkeypatch.setattr(diagnostics, "warnings", lambda rows, *_: collapse if rows[-1].step == 5 else {})
-    options = replace(SMALL, eval_every=2, eval_size=5, keep="best", stop_on_collapse=True, logging_steps=4)
-    result = run(place, tmp_path, options)
-    assert (result.facts["steps"], result.facts["kept_step"], result.warnings) == (5, 2, collapse)
-    assert [row.step for row in log.read(tmp_path / "log.csv")] == [4, 5]
-    with pytest.raises(UsageError, match="--keep best"):
-        replace(SMALL, stop_on_collapse=True)
 
 
 def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monkeypatch):
@@ -696,7 +682,6 @@ def test_invalid_options_are_usage_errors():
         ({"tune": "all"}, "--tune all with --precision nf4.*--precision auto"),
         ({"dynamic_sampling": True, "curriculum": True}, "--dynamic-sampling with --curriculum"),
         ({"keep": "best"}, "--keep best with --eval-every 0"),
-        ({"stop_on_collapse": True}, "--stop-on-collapse with --keep last"),
         ({"discount": 0.9}, "--discount 0.9 with --scale-rewards group"),
         ({"discount": 0.9, "scale_rewards": "batch"}, "--scale-rewards none"),
         (
@@ -707,7 +692,7 @@ def test_invalid_options_are_usage_errors():
         ({"loss_type": "cispo"}, "--loss-type cispo with --epsilon-high 0.28"),
         ({"top_p": 0.9, "trl": ("vllm_importance_sampling_mode=sequence_mask",)}, "--top-p 0.9 with --trl vllm_imp"),
         ({"trl": ("min_p=0.1", "vllm_importance_sampling_mode=sequence_truncate")}, "--trl min_p=0.1 with --trl vllm"),
-        ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, "weights per completion"),
+        ({"loss_type": "vespo", "trl": ("importance_sampling_level=sequence",)}, "weights per completion"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(changes, message):
@@ -717,7 +702,6 @@ def test_options_that_do_not_go_together_are_refused(changes, message):
 
 def test_options_that_go_together_are_not_refused():
     replace(SMALL, discount=0.9, scale_rewards="none", trl=("multi_objective_aggregation=sum_then_normalize",))
-    replace(SMALL, keep="best", eval_every=1, stop_on_collapse=True)
     replace(SMALL, top_p=0.9, trl=("vllm_importance_sampling_mode=token_mask",))
     replace(SMALL, trl=("vllm_importance_sampling_mode=sequence_mask",))
     for loss_type in ("sapo", "vespo", "luspo"):

@@ -47,8 +47,8 @@ def recipes():
 
 
 #: The fields that change the loss of a round, and how the recipes write them.
-LOSS = dict.fromkeys(("beta", "epsilon", "epsilon_high", "discount", "temperature", "top_p"), float)
-LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "importance_sampling_level", "baseline"), str)
+LOSS = dict.fromkeys(("beta", "epsilon_high", "discount", "temperature", "top_p"), float)
+LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "baseline"), str)
 LOSS |= {"num_iterations": int, "trl": lambda value: (value,)}
 DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
 COMBINATIONS = {
@@ -60,9 +60,9 @@ COMBINATIONS = {
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "cispo, discount": {"loss_type": "cispo", "epsilon_high": 5.0} | DISCOUNTED,
     "vespo, discount": {"loss_type": "vespo"} | DISCOUNTED,
-    "luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    "luspo": {"loss_type": "luspo", "trl": ("importance_sampling_level=sequence",)},
     "luspo, discount": {"loss_type": "luspo"} | DISCOUNTED,
-    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "gspo": {"loss_type": "grpo", "trl": ("importance_sampling_level=sequence",)},
     "rloo": {"baseline": "leave-one-out", "scale_rewards": "none"},
     "entropy": {"trl": ("entropy_coef=0.1",)},
     "shared prompts": {"share_prompts": True},
@@ -144,7 +144,7 @@ def by_definition(batch, trainer, options):
     """The round with the advantages of its options, uncut and unsorted."""
     batch = dict(batch)
     rewards = torch.tensor(REWARDS)
-    if options.mask_truncated_completions:
+    if trainer.args.mask_truncated_completions:
         batch["completion_mask"] = batch["completion_mask"] * ENDED[:, None]
         batch["num_items_in_batch"] = batch["completion_mask"].sum()
     if options.discount < 1:
@@ -162,7 +162,8 @@ def rows(batch, chosen):
 @pytest.mark.parametrize("mask_truncated", [False, True])
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_the_gradient_of_a_round_is_that_of_trl(loaded, tmp_path, name, mask_truncated):
-    trainer = made(loaded, tmp_path, COMBINATIONS[name] | {"mask_truncated_completions": mask_truncated})
+    masking = (f"mask_truncated_completions={mask_truncated}".lower(),)
+    trainer = made(loaded, tmp_path, COMBINATIONS[name] | {"trl": COMBINATIONS[name].get("trl", ()) + masking})
     plain = made(loaded, tmp_path, COMBINATIONS[name], GRPOTrainer)
     options = trainer.options
     batch = round_of(trainer, options)
@@ -201,7 +202,11 @@ def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded,
 
 @pytest.mark.parametrize(
     "changes",
-    [{"importance_sampling_level": "sequence"}, {"trl": ("off_policy_mask_threshold=0.1",)}, {"loss_type": "vespo"}],
+    [
+        {"trl": ("importance_sampling_level=sequence",)},
+        {"trl": ("off_policy_mask_threshold=0.1",)},
+        {"loss_type": "vespo"},
+    ],
 )
 def test_means_over_a_completion_keep_the_tokens_after_the_last_advantage(loaded, tmp_path, changes):
     trainer = made(loaded, tmp_path, {"discount": 0.9, "scale_rewards": "none"} | changes)
