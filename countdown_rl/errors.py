@@ -1,4 +1,11 @@
-"""Exceptions whose text is one sentence for the user: what is wrong, where, what to do. Others that escape are bugs."""
+"""Exceptions whose text is one sentence for the user: what is wrong, where, what to do. Others that escape are bugs,
+except for the failures of the machine that :func:`machine_failure` knows.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
 
 
 class CountdownError(Exception):
@@ -29,3 +36,75 @@ def first_line(error: BaseException) -> str:
     """The first line of a library's error message as a sentence, or the error's type where it has none."""
     text = " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())
     return text if text.endswith(".") else text + "."
+
+
+#: What is exhausted or broken, by the error number, and what to do. These count wherever they stand in a chain of
+#: exceptions, and as the text of a library's error, which often has no number.
+_RESOURCES = {
+    errno.ENOSPC: "no space left on the disk while writing {path}; free some and run the same command again.",
+    errno.EDQUOT: "the disk quota is exhausted while writing {path}; free some space and run the same command again.",
+    errno.EFBIG: "{path} grew beyond the largest allowed file; raise `ulimit -f`, or use another file system.",
+    errno.EMFILE: "too many open files; raise the limit (`ulimit -n 1024`) and run the same command again.",
+    errno.ENFILE: "too many open files on this machine; close programs and run the same command again.",
+    errno.ENOMEM: "the memory of this machine is exhausted; close programs, or ask for less work at a time.",
+    errno.EAGAIN: "no more processes or threads can be started; raise `ulimit -u`, or close programs.",
+    errno.EIO: "the disk failed while {path} was read or written; check the disk and run the same command again.",
+}
+#: The same for the path of an operation. These count only as the exception itself: they are often handled.
+_PATHS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "{path} cannot be opened: permission denied."),
+    errno.EROFS: "{path} cannot be written: its file system is read-only; give another path.",
+    errno.ENAMETOOLONG: "{path} cannot be written: the name is too long; give a shorter one.",
+    errno.ENOTDIR: "{path} cannot be opened: a part of the path is a file; give another path.",
+    errno.EISDIR: "{path} is a directory; give a file.",
+    errno.EEXIST: "{path} is there and is no directory; give another path.",
+    errno.ELOOP: "{path} leads into a loop of links; give another path.",
+}
+#: Messages without a number. PyTorch writes none into that of a failed write.
+_MESSAGES = {
+    r"iostream error|PytorchStreamWriter failed|enforce fail at inline_container.*unexpected pos": errno.ENOSPC,
+    r"requested and \d+ written": errno.ENOSPC,  # NumPy's tofile
+    r"can't start new thread": errno.EAGAIN,
+    r"(?i)out of memory|can't allocate memory|not enough memory": errno.ENOMEM,  # PyTorch's, also of a GPU
+    **{os.strerror(number): number for number in _RESOURCES if number != errno.EAGAIN},
+}
+
+
+def machine_failure(error: BaseException) -> str | None:
+    """Return the sentence for an *error* that the machine caused, such as a full disk; None for others."""
+    if isinstance(error, OSError) and error.errno in _PATHS:
+        return _PATHS[error.errno].format(path=error.filename or "the output")
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):
+        return "there is no directory for temporary files that can be written; set TMPDIR to one."
+    for each in _chain(error):
+        number = _number(each)
+        if number == errno.ENOMEM and isinstance(error, CountdownError):  # which names the option to lower
+            return None
+        if number in _RESOURCES:
+            return _RESOURCES[number].format(path=getattr(each, "filename", None) or "the output")
+    return None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return True if *error* means that the memory of a GPU or of the machine is exhausted."""
+    return _number(error) == errno.ENOMEM
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield *error* and those that it was raised from or during."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _number(error: BaseException) -> int | None:
+    if isinstance(error, CountdownError):  # whose text may hold that of a file
+        return None
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    text = str(error)
+    if match := re.search(r"\(os error (\d+)\)", text):  # Rust's, as in safetensors and tokenizers
+        return int(match[1])
+    return next((number for pattern, number in _MESSAGES.items() if re.search(pattern, text)), None)

@@ -6,7 +6,6 @@ its own help, and torch only while it runs, so that help and completion answer a
 
 import atexit
 import codecs
-import errno
 import gc
 import io
 import os
@@ -20,7 +19,7 @@ import typer
 
 from countdown_rl import processes
 from countdown_rl.cli.help import Command, CommandGroup, as_command
-from countdown_rl.errors import CountdownError, UsageError
+from countdown_rl.errors import CountdownError, UsageError, machine_failure
 
 COMMANDS = {
     "Stages, in order": {
@@ -102,6 +101,7 @@ def main(run: Callable[[], Any] = app) -> None:
     0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. An
     unexpected exception prints its traceback, and the status is 1.
     """
+    processes.end_with_launcher()
     if not processes.is_main():
         from countdown_rl.cli import console
 
@@ -122,13 +122,13 @@ def main(run: Callable[[], Any] = app) -> None:
     try:
         with processes.signals_as_exceptions():
             run()
-    except CountdownError as error:
-        _exit(str(error), 2 if isinstance(error, UsageError) else 1, everywhere=False)
     except (KeyboardInterrupt, processes.Terminated) as error:
         _exit(f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
     except Exception as error:
-        if isinstance(error, OSError) and (sentence := _os_sentence(error)):
+        if sentence := machine_failure(error):
             _exit(sentence, 1)
+        if isinstance(error, CountdownError):
+            _exit(str(error), 2 if isinstance(error, UsageError) else 1, everywhere=False)
         _exit("this is a bug in countdown-rl; please report it with the lines above.", 1, bug=error)
 
 
@@ -146,16 +146,6 @@ def _write_in_any_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
             stream.reconfigure(errors="plain")
-
-
-def _os_sentence(error: OSError) -> str | None:
-    """Return the sentence for an error of the machine, None for others."""
-    path = error.filename or "the output"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left on the disk while writing {path}; free some and run the same command again."
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{path} cannot be opened: permission denied."
-    return None
 
 
 def _exit(sentence: str, status: int, *, everywhere: bool = True, bug: Exception | None = None) -> NoReturn:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.errors import ModelError, UsageError, out_of_memory
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, shape
@@ -108,7 +108,7 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], number: int = 0) 
     try:
         return engine.complete(prompts, number)
     except (RuntimeError, MemoryError) as error:
-        if not generate.out_of_memory(error):
+        if not out_of_memory(error):
             raise
         if len(prompts) == 1:
             sentence = "the model and one completion do not fit in memory; give a smaller --max-new-tokens."

@@ -235,10 +235,3 @@ def generate(
         **settings,
     )
     return [stop.cut(ids) for ids in sequences[:, start:].tolist()]
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Return True if *error* means that the memory of a GPU or of the machine is exhausted."""
-    return isinstance(error, MemoryError) or any(
-        words in str(error).lower() for words in ("out of memory", "can't allocate memory", "not enough memory")
-    )

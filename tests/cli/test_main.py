@@ -3,9 +3,11 @@
 import errno
 import io
 import os
+import resource
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -41,6 +43,119 @@ def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(capsy
     assert printed.out == ""
     assert printed.err.startswith("error: ")
     assert printed.err.count("\n") == 1
+
+
+@pytest.fixture
+def limit():
+    """A function that sets the soft limit of a resource for the test."""
+    before = {}
+
+    def set_limit(kind, number):
+        before[kind] = resource.getrlimit(kind)
+        resource.setrlimit(kind, (number, before[kind][1]))
+
+    yield set_limit
+    for kind, limits in before.items():
+        resource.setrlimit(kind, limits)
+
+
+def save_with_torch(path):
+    import torch
+
+    torch.save({"a": torch.zeros(100_000)}, path)
+
+
+def save_with_safetensors(path):
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(100_000)}, path)
+
+
+def save_a_tokenizer(path):
+    from tests.support import tiny_llama
+
+    tiny_llama.tokenizer().backend_tokenizer.save(str(path))
+
+
+def save_with_numpy(path):
+    import numpy as np
+
+    np.zeros(100_000).tofile(path)
+
+
+def save_rows(path):
+    from countdown_rl.data import jsonl
+
+    jsonl.write_rows(path, [{"a": "x" * 100_000}])
+
+
+WRITERS = [save_with_torch, save_with_safetensors, save_a_tokenizer, save_with_numpy, save_rows]
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
+def test_a_file_that_cannot_grow_is_one_sentence_whoever_writes_it(tmp_path, limit, capsys, writer):
+    writer(tmp_path / "whole")
+    limit(resource.RLIMIT_FSIZE, 5_000)
+    with pytest.raises(SystemExit) as done:
+        main.main(lambda: writer(tmp_path / "part"))
+    printed = capsys.readouterr()
+    assert done.value.code == 1
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="open descriptors are counted in /proc")
+@pytest.mark.parametrize("writer", [save_with_safetensors, save_a_tokenizer, save_rows], ids=lambda w: w.__name__)
+def test_too_few_descriptors_are_one_sentence(tmp_path, limit, capsys, writer):
+    writer(tmp_path / "whole")
+
+    def run():
+        with ExitStack() as stack:
+            limit(resource.RLIMIT_NOFILE, max(map(int, os.listdir("/proc/self/fd"))) + 2)
+            with suppress(OSError):
+                while True:
+                    stack.enter_context(open(os.devnull))
+            writer(tmp_path / "part")
+
+    with pytest.raises(SystemExit) as done:
+        main.main(run)
+    assert done.value.code == 1
+    assert "too many open files" in capsys.readouterr().err
+
+
+MACHINE = [
+    (OSError(errno.EDQUOT, "Disk quota exceeded", "out"), "quota"),
+    (OSError(errno.EIO, "Input/output error", "out"), "disk failed"),
+    (OSError(errno.EROFS, "Read-only file system", "out"), "read-only"),
+    (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), "too long"),
+    (OSError(errno.ENFILE, "Too many open files in system", "out"), "too many open files"),
+    (NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/out"), "part of the path is a file"),
+    (IsADirectoryError(errno.EISDIR, "Is a directory", "out"), "directory"),
+    (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "TMPDIR"),
+    (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), "no space left"),
+    (RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), "no space left"),
+    (RuntimeError("can't start new thread"), "threads"),
+    (ImportError("libx.so: cannot open shared object file: Too many open files"), "too many open files"),
+    (RuntimeError("DataLoader: [Errno 28] No space left on device"), "no space left"),
+    (MemoryError(), "memory"),
+]
+
+
+@pytest.mark.parametrize(("error", "words"), MACHINE, ids=lambda value: str(value)[:30])
+def test_a_failure_of_the_machine_is_named(capsys, error, words):
+    assert fail(error) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_the_cause_of_an_error_is_looked_at(capsys):
+    error = errors.ModelError("m cannot be loaded.")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    fail(error)
+    assert "too many open files" in capsys.readouterr().err
+    error.__cause__ = MemoryError()  # for which there is a better sentence
+    fail(error)
+    assert "m cannot be loaded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ValueError("a\x1b[2Jb"), OSError("no number"), FileNotFoundError(2, "No", "x")])
