@@ -6,6 +6,7 @@ while making it, sha256 and size of every file, and library versions. It holds n
 :func:`portable` keeps local paths out: the same inputs and options give the same bytes.
 """
 
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -28,6 +29,8 @@ from countdown_rl.formatting import flag
 MANIFEST = "manifest.json"
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
+#: Bytes of the longest name of an artifact; those of a partial directory have more, and file systems allow 255.
+_LONGEST_NAME = 230
 #: Differences that are named before the rest are counted.
 _NAMED = 3
 
@@ -225,13 +228,13 @@ def writing(
     kind already at *out* stays until that moment; anything else there is an error. A link is followed.
     """
     check_writable(out, kind)
-    out = _target(Path(out))
+    out = _resolved(out)
     with ExitStack() as stack:
         stack.enter_context(locked(out))
-        prefix = f".{out.name}.partial-"
-        for stale in out.parent.glob(f"{prefix}*"):  # left by a killed run; nothing else makes these
-            shutil.rmtree(stale, ignore_errors=True)
-        temporary = tempfile.TemporaryDirectory(prefix=prefix, dir=out.parent, ignore_cleanup_errors=True)
+        _remove_partial(out)
+        temporary = tempfile.TemporaryDirectory(
+            prefix=f".{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True
+        )
         partial = Path(stack.enter_context(temporary))
         draft = Draft(partial, {}, dict(inputs or {}))
         yield draft
@@ -253,19 +256,35 @@ def writing(
 
 
 @contextmanager
-def locked(*directories: Path) -> Iterator[None]:
-    """Hold the locks of *directories* that are about to be written; the kernel releases those of a killed process."""
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path for a new file, which replaces the one at *path* when the block ends without an exception.
+
+    So the file is whole at any moment, and other links to the old one keep its contents.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(*paths: Path | None) -> Iterator[None]:
+    """Hold the locks of *paths* that are about to be written; the kernel releases those of a killed process."""
     with ExitStack() as stack:
-        for directory in directories:
-            stack.enter_context(_lock(_resolved(directory)))
+        for path in filter(None, paths):
+            stack.enter_context(_lock(_resolved(path)))
         yield
 
 
 @contextmanager
-def _lock(directory: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
-    file = directory.parent / f".{directory.name}.lock"
+    file = path.parent / f".{path.name}.lock"
     missing = [parent for parent in file.parents if not parent.exists()]
     # One lock a process for each path: its holder can take it again.
     lock = FileLock(file, is_singleton=True, thread_local=False, blocking=False)
@@ -273,11 +292,11 @@ def _lock(directory: Path) -> Iterator[None]:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        if not isinstance(error, Timeout) or not file.exists():  # no file can be made under /proc, for example
+        if isinstance(error, Timeout) and file.exists():
+            raise ArtifactError(f"{path} is being written by another process; wait for it, or give another.") from error
+        if isinstance(error, Timeout) or error.errno in _UNWRITABLE:  # no file can be made under /proc, for example
             raise _refused(file.parent) from error
-        raise ArtifactError(
-            f"{directory} is being written by another process; wait for it, or give another directory."
-        ) from error
+        raise
     try:
         yield
     finally:
@@ -290,13 +309,28 @@ def _lock(directory: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
+def check_place(path: Path, option: str) -> None:
+    """Check that something can be made at *path*, the value of *option*, and in no artifact: a manifest lists all files
+    of one."""
+    real = _resolved(path)
+    for parent in real.parents:
+        if kind := peek(parent):
+            raise ArtifactError(f"{option} {path} lies in {parent}, {_with_article(kind)}; give a path outside of it.")
+    present = next((parent for parent in real.parents if parent.exists()), real)
+    if not present.is_dir() or not os.access(present, os.W_OK):
+        raise _refused(present)
+
+
 def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
     out = Path(out)
+    if len(os.fsencode(out.name)) > _LONGEST_NAME:
+        raise ArtifactError(f"--out {out} has a name of more than {_LONGEST_NAME} bytes; give a shorter one.")
     if (real := _resolved(out)) in (Path.cwd(), *Path.cwd().parents):
         raise ArtifactError(f"{out} is the directory you are in, or holds it; give --out a directory of its own.")
     if real.is_mount():
         raise ArtifactError(f"{out} is a mount point, which cannot be replaced; give --out a directory in it.")
+    check_place(out, "--out")
     _recover(out)
     if out.exists():
         if not out.is_dir():
@@ -306,11 +340,6 @@ def check_writable(out: Path, kind: str) -> None:
             if present != kind:
                 contents = _with_article(present) if present else "files that countdown-rl did not write"
                 raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
-    parent = _target(out).parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise _refused(parent)
 
 
 def finished(
@@ -336,6 +365,8 @@ def finished(
             f"{out} holds {_with_article(kind)} that this command did not make ({'; '.join(differences)}), which would "
             "be lost; give --out another directory, or --overwrite to replace it."
         )
+    with suppress(ArtifactError), locked(out):  # an artifact that is only read may be on a disk that is, too
+        _remove_partial(_resolved(out))
     return manifest
 
 
@@ -386,15 +417,21 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
             )
     for name, entry in manifest.files.items():
         target = path / name
-        if not target.is_file():
-            raise ArtifactError(f"{target} is missing; make {path} again with `{MADE_BY[manifest.kind]}`.")
-        if target.stat().st_size != entry["size"] or (verify and file_sha256(target) != entry["sha256"]):
-            raise ArtifactError(f"{target} is damaged; make {path} again with `{MADE_BY[manifest.kind]}`.")
+        if fault := _fault(target, entry, verify=verify):
+            raise ArtifactError(f"{target} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`.")
     for target in sorted(path.rglob("*")):
         name = target.relative_to(path).as_posix()
         if name not in (MANIFEST, *manifest.files) and not target.is_dir() and not re.search(r"(^|/)\.", name):
             raise ArtifactError(f"{target} is not in the manifest of {path}; remove it.")
     return manifest
+
+
+def _fault(file: Path, entry: Mapping[str, Any], *, verify: bool) -> str | None:
+    """Return what is wrong with a *file* that a manifest lists as *entry*."""
+    if not file.is_file():
+        return "missing"
+    differs = file.stat().st_size != entry["size"] or (verify and file_sha256(file) != entry["sha256"])
+    return "damaged" if differs else None
 
 
 def peek(path: Path) -> str | None:
@@ -494,17 +531,16 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(manifest)).hexdigest()
 
 
+#: Numbers of the errors of a directory that no file can be made in.
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
+
+
 def _refused(parent: Path) -> ArtifactError:
-    return ArtifactError(f"{parent} cannot be written to; give --out a directory that can.")
+    return ArtifactError(f"{parent} cannot be written to; give another path.")
 
 
 def _with_article(kind: str) -> str:
     return f"{'an' if kind.startswith(('a', 'e')) else 'a'} {kind} artifact"
-
-
-def _target(out: Path) -> Path:
-    """The path that *out* leads to, where it is a link."""
-    return Path(os.path.realpath(out)) if out.is_symlink() else out
 
 
 def _resolved(path: Path) -> Path:
@@ -515,10 +551,22 @@ def _resolved(path: Path) -> Path:
     return real
 
 
+def _remove_partial(out: Path) -> None:
+    """Remove what killed writers of *out* left; its lock is held."""
+    pattern = re.escape(f".{out.name}.partial-") + r"[a-z0-9_]+"  # the end that tempfile gives
+    for path in out.parent.iterdir():
+        if re.fullmatch(pattern, path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _previous(out: Path) -> Path:
+    return out.parent / f".{out.name}.previous"
+
+
 def _replace(new: Path, out: Path) -> None:
     # A directory cannot be renamed over one that is not empty, so the old one is renamed first; _recover undoes that
-    # if the process is killed between the two.
-    previous = out.with_name(f".{out.name}.previous")
+    # if the process is killed between the two. Then it takes the name of a partial one, which nothing brings back.
+    previous = _previous(out)
     if previous.is_symlink():  # rmtree removes none, and nothing can be renamed over it
         previous.unlink()
     shutil.rmtree(previous, ignore_errors=True)
@@ -527,14 +575,23 @@ def _replace(new: Path, out: Path) -> None:
     if out.exists():
         out.rename(previous)
     new.rename(out)
-    shutil.rmtree(previous, ignore_errors=True)
+    if previous.exists():
+        previous.rename(new)
 
 
 def _recover(out: Path) -> None:
-    """Undo the first of the two renames of a writer that was killed; one that still runs holds the lock."""
-    out = _target(out)
-    previous = out.with_name(f".{out.name}.previous")
-    if previous.exists() and not out.exists():
+    """Finish what a writer began that was killed between its renames; one that still runs holds the lock."""
+    out = _resolved(out)
+    previous = _previous(out)
+    if previous.is_dir() and not previous.is_symlink():
         with suppress(ArtifactError), locked(out):
-            if previous.exists() and not out.exists():
+            if out.exists():
+                shutil.rmtree(previous, ignore_errors=True)
+            elif _is_complete(previous):
                 previous.rename(out)
+
+
+def _is_complete(path: Path) -> bool:
+    file = path / MANIFEST
+    entries = Manifest.parse(typed_json.read_bytes(file), file).files
+    return not any(_fault(path / name, entry, verify=False) for name, entry in entries.items())

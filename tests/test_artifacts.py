@@ -1,6 +1,7 @@
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,79 @@ def test_the_partial_directory_of_a_killed_run_is_removed_by_the_next():
     Path(".data.partial-dead/rows.jsonl").write_text("half")
     make(Path("data"))
     assert os.listdir() == ["data"]
+
+
+@pytest.mark.parametrize("name", ["*", "[a]", "?", "a\nb", "ü", "a.partial-b", "x" * 230])
+def test_only_the_partial_directory_of_that_name_is_removed(name):
+    others = {".data.partial-dead", ".a.partial-b.partial-dead"} - {f".{name}.partial-dead"}
+    for other in others:
+        Path(other).mkdir()
+    make(Path(name))
+    make(Path("a"))
+    assert set(os.listdir()) == {name, "a", *others}
+
+
+@pytest.mark.parametrize("name", ["x" * 240, "ü" * 120, "x" * 1000])
+def test_a_name_that_is_too_long_for_a_partial_directory_is_refused_before_the_work(name):
+    with pytest.raises(ArtifactError, match="shorter"):
+        artifacts.check_writable(Path(name), "data")
+
+
+@pytest.mark.parametrize("missing", ["rows.jsonl", "manifest.json"])
+def test_a_previous_artifact_that_was_removed_in_part_does_not_come_back(missing):
+    make(Path("data"), "old")
+    Path("data", missing).unlink()
+    Path("data").rename(".data.previous")
+    with pytest.raises(ArtifactError, match="does not exist"):
+        artifacts.read(Path("data"), "data")
+    make(Path("data"))
+    assert os.listdir() == ["data"]
+
+
+def test_a_previous_artifact_that_was_replaced_does_not_come_back(monkeypatch):
+    make(Path("data"), "old")
+    monkeypatch.setattr("tempfile.TemporaryDirectory.cleanup", lambda self: None)  # killed before it
+    make(Path("data"), "new")
+    shutil.rmtree("data")
+    with pytest.raises(ArtifactError, match="does not exist"):
+        artifacts.read(Path("data"), "data")
+
+
+@pytest.mark.parametrize("left", [".data.previous", ".data.partial-dead"])
+def test_what_a_killed_writer_left_beside_a_finished_artifact_is_removed(left):
+    make(Path("data"))
+    shutil.copytree("data", left)
+    assert artifacts.finished(Path("data"), "data", options={"n": 1}, inputs={}, overwrite=False)
+    assert os.listdir() == ["data"]
+
+
+def test_nothing_is_written_into_an_artifact():
+    make(Path("data"))
+    Path("link").symlink_to("data")
+    for out in ("data/out", "data/deep/out", "link/out"):
+        with pytest.raises(ArtifactError, match="lies in"):
+            artifacts.check_writable(Path(out), "eval")
+
+
+def test_a_file_is_replaced_and_not_written_through_its_links():
+    Path("cache").write_text("old")
+    Path("hard").hardlink_to("cache")
+    Path("soft").symlink_to("cache")
+    for name in ("hard", "soft", "new"):
+        with artifacts.replacing(Path(name)) as partial:
+            partial.write_text("new")
+        with pytest.raises(TypeError), artifacts.replacing(Path(name)) as partial:
+            partial.write_text(b"not text")
+        assert Path(name).read_text() == "new"
+    assert Path("cache").read_text() == "old"
+    assert sorted(os.listdir()) == ["cache", "hard", "new", "soft"]
+
+
+def test_the_path_of_an_artifact_may_lead_through_its_parent():
+    Path("a/b").mkdir(parents=True)
+    for text in ("old", "new"):
+        make(Path("a/b/../c"), text)
+    assert Path("a/c/rows.jsonl").read_text() == "new"
 
 
 def test_a_run_killed_between_its_two_renames_is_recovered():

@@ -53,10 +53,8 @@ def check_path(out: Path, kind: str = "report") -> None:
 def save(page: str, out: Path) -> int:
     """Write *page* at *out*, atomically, and return its size in bytes."""
     content = page.encode()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(out)
+    with artifacts.replacing(out) as partial:
+        partial.write_bytes(content)
     return len(content)
 
 
