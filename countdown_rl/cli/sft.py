@@ -57,7 +57,7 @@ def sft(
         trust_remote_code=trust_remote_code,
         **processing.settings(Path(f"{out}-run", "log.csv")),
     )
-    written = [out, run.checkpoints] if processes.is_main() and not processing.check else []
+    written = [out, run.checkpoints, run.log] if processes.is_main() and not processing.check else []
     with artifacts.locked(*written):
         with console.progress("demonstrations") as update:
             prepared = prepare.prepare(run, options, lambda count: update(count, count))

@@ -44,7 +44,8 @@ def train(
 
     With --precision nf4 the frozen base is held in 4 bits; on a CPU its values are rounded once and de-quantized
     for computation. An interrupted run continues when the same command is run again. Samples of completions (see
-    countdown-rl samples) are written beside the log, which is artifacts/train/log.csv without --out and --log.
+    countdown-rl samples) are written beside the log, which is artifacts/train/log.csv without --out and --log: to
+    samples.jsonl, or for a log NAME.csv to NAME-samples.jsonl.
 
     Examples:
         countdown-rl train --model countdown-tiny --data artifacts/data
@@ -79,7 +80,7 @@ def train(
     if probe is not None:
         _show_probe(prepare.prepare(run, options), probe, as_json=as_json)
         return
-    written = [out, run.checkpoints] if processes.is_main() else []
+    written = [out, run.checkpoints, run.log] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("step") as update:
         update(0, options.max_steps)
 

@@ -34,14 +34,20 @@ class Checkpoints:
 
         Raises:
             ArtifactError: *out* or this directory holds what other programs wrote, or *out* cannot be written.
-            UsageError: this directory or *log* lies in *out*.
+            UsageError: this directory or *log* lies in *out*, or they are one path.
         """
         artifacts.check_writable(out, kind)  # later: the lock of *checkpoints* would be a file in *out*
-        for option, path in (("--checkpoints", self.directory), ("--log", log)):
+        for option, path in (("--log", log), ("--checkpoints", self.directory)):
             if path is not None and path.resolve().is_relative_to(out.resolve()):
                 raise UsageError(
                     f"{option} {path} lies in --out {out}, which the run replaces; give a path outside of it."
                 )
+            if path is not None:
+                artifacts.check_place(path, option)
+        if log is not None and log.resolve() in (self.directory.resolve(), self.directory.resolve() / RUN):
+            raise UsageError(f"--log {log} is a path of --checkpoints {self.directory}; give another one.")
+        if self.directory.exists() and not self.directory.is_dir():
+            raise ArtifactError(f"--checkpoints {self.directory} is no directory; give another path.")
         if (others := self._directories()) and not (self.directory / RUN).is_file():
             raise ArtifactError(
                 f"{others[0]} was not written by countdown-rl; give --checkpoints another directory, or remove it "
@@ -108,6 +114,11 @@ class Checkpoints:
     def _directories(self, kind: str = "checkpoint|best") -> list[Path]:
         paths = sorted(self.directory.glob("*-*"))
         return [path for path in paths if path.is_dir() and re.fullmatch(f"({kind})-[0-9]+", path.name)]
+
+    def clear_own(self) -> None:
+        """Remove what is left of this run, not of others."""
+        if self._kept() == self.identity:
+            self.clear()
 
     def clear(self) -> None:
         """Remove all checkpoints, and the directory where nothing else is in it."""

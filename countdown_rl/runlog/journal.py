@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from countdown_rl import artifacts
 from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError
+from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import SftRow, StepRow
 
-#: Completions sampled during training, beside the log.
+#: Completions sampled during training, beside the ``log.csv`` of the run.
 SAMPLES = "samples.jsonl"
 #: Files of a journal in a checkpoint.
 _ROWS, _REST = "steps.csv", "journal.json"
@@ -29,6 +30,7 @@ class Journal:
         warnings: sentences that were printed, by a short name.
         samples: completions, oldest first.
         evidence: state of the curriculum, if there is one.
+        threads: CPU threads, on whose number the rounding of sums depends.
     """
 
     log: Path | None
@@ -39,6 +41,7 @@ class Journal:
     warnings: dict[str, str] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     evidence: list[dict[str, Any]] = field(default_factory=list)
+    threads: int | None = None
 
     def best(self) -> tuple[int, float] | None:
         """The first step with the highest ``eval_correct``, 0 for the start, and that share; None without any."""
@@ -50,7 +53,8 @@ class Journal:
     def save(self, checkpoint: Path) -> None:
         """Write the journal into the directory *checkpoint*."""
         trainlog.write(checkpoint / _ROWS, self.rows)
-        rest = {"start": self.start, "warnings": self.warnings, "samples": self.samples, "evidence": self.evidence}
+        names = ("start", "warnings", "samples", "evidence", "threads")
+        rest = {name: getattr(self, name) for name in names}
         (checkpoint / _REST).write_text(json.dumps(rest))
 
     def load(self, checkpoint: Path) -> None:
@@ -64,7 +68,8 @@ class Journal:
         if self.log:
             trainlog.write(self.log, self.rows)
             if self.kind is StepRow:  # sft samples nothing
-                jsonl.write_rows(self.log.parent / SAMPLES, self.samples)
+                with artifacts.replacing(samples_file(self.log)) as partial:
+                    jsonl.write_rows(partial, self.samples)
 
     def add_row(self, row: StepRow | SftRow) -> None:
         """Add *row*, also to the log."""
@@ -76,7 +81,41 @@ class Journal:
         """Add *samples*, also to their file."""
         self.samples += samples
         if self.log:
-            jsonl.write_rows(self.log.parent / SAMPLES, samples, append=True)
+            jsonl.write_rows(samples_file(self.log), samples, append=True)
+
+
+def samples_file(log: Path) -> Path:
+    """The file of completions beside *log*, named after it so that runs with logs in one directory keep their own."""
+    return log.with_name(SAMPLES if log.stem == "log" else f"{log.stem}-{SAMPLES}")
+
+
+def check_log(log: Path | None, kind: type[StepRow] | type[SftRow], *, resumes: bool = False) -> None:
+    """Check that a run of rows of *kind* that writes *log* replaces no other file than those of such a run.
+
+    Args:
+        resumes: the run continues one that wrote samples; its log may be gone, as DVC removes it.
+
+    Raises:
+        ArtifactError: there is one.
+    """
+    if log is None:
+        return
+    samples = samples_file(log)
+    for file, read in ((log, lambda file: trainlog.read(file, kind)), (samples, read_samples)):
+        if not file.exists() or (kind is SftRow and file == samples):
+            continue
+        if not file.is_file():
+            raise ArtifactError(f"{file} is no ordinary file; give --log another path.")
+        try:
+            if file.stat().st_size:
+                read(file)
+                if file == samples and not file.read_bytes().startswith(b'{"step": '):  # a line that was cut off
+                    raise InputError(f"{file} holds no samples of a training run.")
+                if not (resumes or log.exists()):
+                    raise InputError(f"{file} is there without {log}, so it is of another run.")
+        except InputError as error:
+            fault = str(error).rstrip(".")
+            raise ArtifactError(f"{fault}; give --log another path, or remove {file} first.") from error
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from countdown_rl import artifacts
 from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import task_of
@@ -119,25 +120,25 @@ def write(path: Path, rows: Sequence[StepRow | SftRow]) -> None:
     writer.writerow([*columns, *shares])
     for row in rows:  # csv writes None as an empty field
         writer.writerow([*(getattr(row, name) for name in columns), *(row.groups.get(name) for name in shares)])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text.getvalue())
-    partial.replace(path)
+    with artifacts.replacing(path) as partial:
+        partial.write_text(text.getvalue(), "utf-8")
 
 
 def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
     """The rows of the log at *path*. Raises InputError if it is not a log that :func:`write` wrote."""
-    with path.open(newline="") as stream:
+    with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
-        names = tuple(reader.fieldnames or ())
-        shares = tuple(name for name in names if name.startswith(GROUP))
-        if not set(_columns(kind, required=True)) <= set(names) - set(shares) <= set(_columns(kind)):
-            raise InputError(f"{path} is not a training log of this version of countdown-rl.")
-        if name := next((name for name in shares if re.search(_NO_NAME, name)), None):
-            raise InputError(f"{path} has the column {name!r}, which is no name of a group; remove it.")
         try:
+            names = tuple(reader.fieldnames or ())
+            shares = tuple(name for name in names if name.startswith(GROUP))
+            if not set(_columns(kind, required=True)) <= set(names) - set(shares) <= set(_columns(kind)):
+                raise InputError(f"{path} is not a training log of this version of countdown-rl.")
+            if name := next((name for name in shares if re.search(_NO_NAME, name)), None):
+                raise InputError(f"{path} has the column {name!r}, which is no name of a group; remove it.")
             return [_row(line, shares, kind) for line in reader]
-        except (TypeError, ValueError) as error:
+        except InputError:
+            raise
+        except (TypeError, ValueError, csv.Error) as error:
             raise InputError(f"{path}, line {reader.line_num}: not a row of a training log.") from error
 
 

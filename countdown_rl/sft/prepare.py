@@ -9,8 +9,9 @@ from typing import Any
 from countdown_rl import processes
 from countdown_rl.errors import UsageError
 from countdown_rl.models import load, reference, shape
-from countdown_rl.runlog import trackers
+from countdown_rl.runlog import journal, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
+from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft import demonstrations, memory, tuning
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
@@ -74,6 +75,7 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
     if options.eval_every and run.sharded:
         raise UsageError("--eval-every needs all weights in each process; use --launch ddp or zero2.")
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
+    journal.check_log(run.log, SftRow)
     ref = reference.resolve(run.model, revision=run.revision, trust_remote_code=run.trust_remote_code)
     light = reference.without_weights(ref)
     tuning.check_model(light, options, sharded=run.sharded)

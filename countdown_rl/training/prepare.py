@@ -14,8 +14,9 @@ from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import chat_template, load, reference, shape
-from countdown_rl.runlog import trackers
+from countdown_rl.runlog import journal, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
+from countdown_rl.runlog.log import StepRow
 from countdown_rl.sft import memory, tuning
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import rewards, rollouts, shared_prompts, trl_config
@@ -105,6 +106,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     inputs = {"model": ref.as_input(), "data": data_input}
     store = tuning.checkpoints(run, options, inputs)
     resume = None if run.restart else store.to_resume()
+    journal.check_log(run.log, StepRow, resumes=resume is not None)
 
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)

@@ -1,11 +1,15 @@
 """Finished work is not replaced: the same command does nothing, another one needs --overwrite."""
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from countdown_rl.data import jsonl
+from countdown_rl.runlog.checkpoints import RUN, Checkpoints
 from tests.support import tiny_llama
 from tests.support.command import status
 
@@ -52,6 +56,55 @@ def test_finished_work_is_replaced_only_where_that_is_asked_for(command, option,
 
     assert status(monkeypatch, *words, option, "3", "--overwrite") == 0
     assert state("out") != made
+
+
+@pytest.mark.parametrize(
+    "command", [COMMANDS[2][0], f"{COMMANDS[3][0]} --save-steps 1 --max-steps 2"], ids=["train", "sft"]
+)
+def test_a_full_disk_is_one_sentence_and_the_same_command_then_succeeds(command, place, monkeypatch, capfd):
+    words = [*command.split(), "--out", "out"]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))  # less than the weights have
+    try:
+        assert status(monkeypatch, *words) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    *_, sentence = capfd.readouterr().err.splitlines()
+    assert sentence.startswith("error: ")
+    assert "free some" in sentence or "ulimit" in sentence
+    assert not Path("out").exists()
+    assert status(monkeypatch, *words) == 0
+
+
+@pytest.mark.parametrize("command", [COMMANDS[2][0], COMMANDS[3][0]], ids=["train", "sft"])
+def test_checkpoints_beside_finished_work_are_cleared(command, place, monkeypatch):
+    """The run was killed while it removed them."""
+    words = [*command.split(), "--out", "out"]
+    with monkeypatch.context() as killed:
+        killed.setattr(Checkpoints, "clear", lambda store: None)
+        assert status(monkeypatch, *words) == 0
+    kept = Path("out-run/checkpoints")
+    kept.mkdir(exist_ok=True)
+    (kept / "checkpoint-1").mkdir(exist_ok=True)
+    (kept / "checkpoint-1" / "weights").touch()
+    assert (kept / RUN).is_file()
+    assert status(monkeypatch, *words) == 0
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("command", [COMMANDS[2][0], COMMANDS[3][0]], ids=["train", "sft"])
+def test_a_log_that_another_run_writes_is_refused(command, place, monkeypatch, capfd):
+    code = (
+        "import sys; from pathlib import Path; from countdown_rl import artifacts\n"
+        "with artifacts.locked(Path('log.csv')): print(flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
+        other.stdout.readline()
+        words = ["--out", "out", "--log", "log.csv", "--checkpoints", "kept"]
+        assert status(monkeypatch, *command.split(), *words) == 1
+        assert "log.csv is being written" in capfd.readouterr().err
+        other.kill()
 
 
 def test_a_damaged_artifact_is_made_again(place, monkeypatch, capfd):

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from countdown_rl.errors import ArtifactError
+from countdown_rl import artifacts
+from countdown_rl.errors import ArtifactError, UsageError
 from countdown_rl.runlog import checkpoints
 
 
@@ -66,6 +67,41 @@ def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove)
     monkeypatch.setattr(checkpoints.shutil, "rmtree", lambda *_, **__: None)  # killed before it removes anything
     remove(store)
     assert store.newest() is None
+
+
+@pytest.mark.parametrize("left", ["marks", "directories", "nothing"])
+def test_what_a_killed_run_left_of_its_checkpoints_is_cleared(tmp_path, left):
+    store = kept(tmp_path / "c", 2, 10)
+    for path in (tmp_path / "c").glob("checkpoint-*"):
+        if left != "marks":
+            (path / checkpoints.MARK).unlink()
+        if left == "nothing":
+            shutil.rmtree(path)
+    checkpoints.Checkpoints(tmp_path / "c", {"a": 2}).clear_own()
+    assert (tmp_path / "c" / checkpoints.RUN).exists()
+    store.clear_own()
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("name", ["c", "c/run.json"])
+def test_the_log_is_no_path_of_the_checkpoints(tmp_path, name):
+    with pytest.raises(UsageError, match="--log"):
+        checkpoints.Checkpoints(tmp_path / "c", {}).check_paths(tmp_path / "out", "adapter", tmp_path / name)
+
+
+@pytest.mark.parametrize(("log", "kept"), [("data/log.csv", "c"), ("log.csv", "data/c")])
+def test_a_run_writes_nothing_into_an_artifact(tmp_path, log, kept):
+    with artifacts.writing(tmp_path / "data", "data", options={}):
+        pass
+    with pytest.raises(ArtifactError, match="lies in"):
+        checkpoints.Checkpoints(tmp_path / kept, {}).check_paths(tmp_path / "out", "adapter", tmp_path / log)
+
+
+@pytest.mark.parametrize(("log", "kept"), [("file/log.csv", "c"), ("log.csv", "file/c"), ("log.csv", "file")])
+def test_paths_through_a_file_are_refused_before_the_work(tmp_path, log, kept):
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match=r"cannot be written|no directory"):
+        checkpoints.Checkpoints(tmp_path / kept, {}).check_paths(tmp_path / "out", "adapter", tmp_path / log)
 
 
 @pytest.mark.parametrize("name", ["checkpoint-500", "best-3"])
