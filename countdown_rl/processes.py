@@ -8,10 +8,13 @@ writes and logs.
 import os
 import re
 import signal
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 from countdown_rl.errors import CountdownError, UsageError
 
@@ -22,11 +25,23 @@ _CONFIGS = Path(__file__).parent / "assets" / "launch"
 #: Parameters of glibc's ``mallopt``, from its ``malloc.h``.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
+#: Parameter of ``prctl``, from Linux's ``prctl.h``.
+_PR_SET_PDEATHSIG = 1
+#: Environment variable with the process id of the launcher that started this process.
+_LAUNCHER = "COUNTDOWN_RL_LAUNCHER"
+
 #: Arguments of this program, where it is ``countdown-rl``.
 arguments: list[str] | None = None
 
+#: Seconds after which a signal is raised again that an import delayed, or that a library caught.
+_AGAIN_IN_IMPORT, _AGAIN = 0.05, 1.0
+#: Seconds for which an import may delay it.
+_LONGEST_IMPORT = 10.0
+
 _deferred = False
-_pending: int | None = None
+_received: int | None = None
+_urgent = False
+_since = 0.0
 
 
 class Terminated(BaseException):
@@ -41,41 +56,98 @@ class Terminated(BaseException):
 def signals_as_exceptions() -> Iterator[None]:
     """Raise :class:`Terminated` at Ctrl-C, SIGTERM and SIGHUP, so that partial files are removed.
 
-    A signal that is ignored, as SIGHUP is under nohup, stays ignored.
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored. An exception that a library raises in place of
+    ``Terminated`` is replaced by it.
     """
+    global _received
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, _on_signal)
+    handlers = {number: _on_signal for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    if hasattr(signal, "setitimer"):
+        handlers[signal.SIGALRM] = _on_signal
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
+    except Exception as error:
+        if _received is None:
+            raise
+        raise Terminated(_received) from error
     finally:
+        _received = None
+        _raise_again(0)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Record the first signal inside the block, for :func:`pending_signal`; Ctrl-C still raises."""
-    global _deferred, _pending
-    _deferred, _pending = True, None
+    """Only record a first signal inside the block, for :func:`received_signal`; Ctrl-C still raises."""
+    global _deferred
+    _deferred = True
     try:
         yield
     finally:
         _deferred = False
 
 
-def pending_signal() -> int | None:
-    """Return the number of the signal that :func:`deferred_signals` recorded."""
-    return _pending
+def received_signal() -> int | None:
+    """Return the number of the signal that asked this process to end."""
+    return _received
 
 
-def _on_signal(number: int, frame: object) -> None:
-    global _pending
-    if not _deferred or _pending or number == signal.SIGINT:
-        raise Terminated(number)
-    _pending = number
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    """Raise :class:`Terminated` where that ends the process, else once more a moment later.
+
+    It is not raised within an import: C++ code that imports Python modules, as that of torch, aborts the process. A
+    library that catches all exceptions, or a destructor, loses it.
+    """
+    global _received, _urgent, _since
+    again = number == getattr(signal, "SIGALRM", None)
+    # A launcher passes on what a scheduler sends to all processes.
+    repeated = again or time.monotonic() - _since < _AGAIN
+    if not again:
+        _urgent = number == signal.SIGINT or (_received is not None and not repeated)
+        _received, _since = number, time.monotonic()
+    if _received is None or (_deferred and not _urgent):
+        return
+    if _imports(frame) and time.monotonic() - _since < _LONGEST_IMPORT and _raise_again(_AGAIN_IN_IMPORT):
+        return
+    _raise_again(_AGAIN)
+    if not (repeated and _handled()):
+        raise Terminated(_received)
+
+
+def _handled() -> bool:
+    """Return True while :class:`Terminated` is on its way to the caller, and what it leaves removes its files."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, Terminated):
+        error = error.__context__
+    return error is not None
+
+
+def _raise_again(seconds: float) -> bool:
+    """Have :func:`_on_signal` called again in *seconds*, 0: never. False where the system has no timer."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return True
+    return False
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def end_with_launcher() -> None:
+    """Let Linux kill this process when its launcher ends, which would otherwise leave it training."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.environ.get(_LAUNCHER, str(os.getppid())) != str(os.getppid()):  # it has ended already
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def launched() -> bool:
@@ -193,9 +265,10 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> i
 
     if 0 < (gpus := torch.cuda.device_count()) < processes:
         raise UsageError(f"--processes {processes}: this machine has {gpus} GPUs, and each process needs its own.")
-    # A process reports its failure itself; the launcher would repeat it with a traceback.
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
+    logging.disable(logging.ERROR)
     words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", "0"]  # a free one
+    os.environ[_LAUNCHER] = str(os.getpid())
     try:
         launch_command(launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments]))
     except ChildFailedError as error:

@@ -1,17 +1,23 @@
 """Training in several processes: launch configurations, invalid divisions, and two processes against one."""
 
+import importlib
 import json
 import math
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from countdown_rl import artifacts, processes
+from countdown_rl.cli import main
 from countdown_rl.cli.parameters import RunOptions
 from countdown_rl.data import jsonl
 from countdown_rl.errors import CountdownError, UsageError
@@ -95,6 +101,112 @@ def test_threads_soon_sleep_where_they_wait_unless_the_environment_says_otherwis
     monkeypatch.delenv("OMP_WAIT_POLICY")
     processes.spin_briefly()
     assert (os.environ["OMP_WAIT_POLICY"], os.environ["GOMP_SPINCOUNT"]) == ("PASSIVE", "1000")
+
+
+def ended(work):
+    """The signal that ended *work*, and the seconds that took."""
+    started = time.monotonic()
+    with pytest.raises(processes.Terminated) as done, processes.signals_as_exceptions():
+        work()
+    return done.value.number, time.monotonic() - started
+
+
+def stop(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch, number):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"signaled_{number}"
+    (tmp_path / f"{name}.py").write_text(
+        f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(0.2)\nwhole = 1\n"
+    )
+
+    def work():
+        assert importlib.import_module(name).whole
+        time.sleep(9)
+
+    signaled, seconds = ended(work)
+    assert signaled == number
+    assert seconds < 5
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("losing", ["except", "destructor", "thread"])
+def test_a_signal_that_a_library_loses_comes_again(losing):
+    class Destructor:
+        def __del__(self):
+            stop()
+
+    def work():
+        if losing == "except":
+            with suppress(BaseException):
+                stop()
+        elif losing == "destructor":
+            Destructor()
+        else:
+            with ThreadPoolExecutor() as pool:
+                pool.submit(stop).result()
+        time.sleep(9)
+
+    assert ended(work)[1] < 5
+
+
+def test_a_signal_that_is_handled_does_not_come_again():
+    cleaned = []
+
+    def work():
+        try:
+            stop()
+        finally:
+            for _ in range(15):
+                with suppress(ValueError):
+                    time.sleep(0.1)
+                    raise ValueError
+            cleaned.append(True)
+
+    assert ended(work)[0] == signal.SIGTERM
+    assert cleaned
+    time.sleep(1.2)  # nor later
+
+
+def test_a_signal_before_training_is_not_forgotten(tmp_path, monkeypatch):
+    def work():
+        with suppress(BaseException):
+            stop()
+        with processes.deferred_signals():
+            assert processes.received_signal() == signal.SIGTERM
+            time.sleep(1.2)
+        raise processes.Terminated(processes.received_signal())
+
+    assert ended(work)[0] == signal.SIGTERM
+
+
+def test_a_signal_that_comes_twice_at_once_is_one():
+    def work():
+        with processes.deferred_signals():
+            stop()
+            stop()  # which a launcher passes on
+            time.sleep(1.2)
+            stop()
+            raise AssertionError("the second signal ends the block")
+
+    assert ended(work)[0] == signal.SIGTERM
+
+
+def test_the_exception_that_a_library_makes_of_a_signal_is_no_bug(monkeypatch, capsys):
+    def work():
+        try:
+            stop()
+        except BaseException as error:
+            raise RuntimeError("the worker failed") from error
+
+    with pytest.raises(SystemExit) as done:
+        main.main(work)
+    assert done.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "error: ended by SIGTERM; run the same command again.\n"
 
 
 def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
@@ -237,6 +349,37 @@ def test_two_processes_resume_after_a_kill(place, two):
     assert json.loads(done.stdout)["resumed"] == 2
     whole = (place / "two" / "adapter" / "adapter_model.safetensors").read_bytes()
     assert (place / "killed" / "adapter" / "adapter_model.safetensors").read_bytes() == whole
+
+
+def workers(place, name):
+    """The process ids of the workers of the run *name* in *place*."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            if f"{name}/adapter".encode() in words and (path / "cwd").resolve() == place and b"-c" not in words:
+                found.append(int(path.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends them")
+def test_workers_end_with_their_launcher(place):
+    words = [sys.executable, "-m", "countdown_rl", *run_into("orphans"), "--max-steps", "9999", "--processes", "2"]
+    launcher = subprocess.Popen(words, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    log = place / "orphans" / "log.csv"
+    try:
+        while not log.is_file():
+            assert launcher.poll() is None
+            time.sleep(0.2)
+        assert len(workers(place, "orphans")) == 3
+    finally:
+        launcher.kill()
+        launcher.wait()
+    until = time.monotonic() + 5
+    while workers(place, "orphans") and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not workers(place, "orphans")
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ class Saver(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         step = state.global_step
         if step < self._journal.max_steps and step % self._round_steps == 0:
-            (stop,) = broadcast_object_list([processes.pending_signal() is not None])  # that of rank 0
+            (stop,) = broadcast_object_list([processes.received_signal() is not None])  # that of rank 0
             control.should_save = stop or bool(self._every and step % self._every == 0)
             control.should_training_stop |= stop
         return control
