@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ModelError, UsageError
-from countdown_rl.inference.generate import out_of_memory
+from countdown_rl.errors import ModelError, UsageError, out_of_memory
 from countdown_rl.models import chat_template, load, lora, reference, torch_internals
 from countdown_rl.runlog import log, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints, step_of
@@ -101,10 +100,12 @@ def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> lo
     """Load the model of the run *prepared*, and into *journal* the past of a run that is resumed."""
     run, resume = prepared.run, prepared.resume
     trackers.prepare(prepared.options.report_to, (run.log or run.checkpoints).parent)
-    loaded = load_model(prepared.ref, prepared.options)
-    on_note(_arithmetic(loaded))
     if resume:
         journal.load(resume)
+    journal.threads = journal.threads or prepared.options.threads or processes.cpu_threads()
+    loaded = load_model(prepared.ref, prepared.options, journal.threads)
+    on_note(_arithmetic(loaded))
+    if resume:
         on_note(f"Continuing after step {step_of(resume)}.")
     return loaded
 
@@ -115,8 +116,8 @@ def finished(prepared: Any, *, overwrite: bool) -> artifacts.Manifest | None:
     manifest = artifacts.finished(
         prepared.run.out, options.kind, options=_described(prepared), inputs=prepared.inputs, overwrite=overwrite
     )
-    if manifest and prepared.resume and processes.is_main():
-        prepared.store.clear()  # the run was killed between its last two steps
+    if manifest and processes.is_main():
+        prepared.store.clear_own()  # the run was killed between its last two steps
     return manifest
 
 
@@ -125,11 +126,11 @@ def _described(prepared: Any) -> dict[str, Any]:
     return asdict(prepared.options) | {"model": prepared.ref.portable_source, "revision": prepared.ref.revision}
 
 
-def load_model(ref: reference.ModelRef, options: Any) -> load.Loaded:
-    """Load the model *ref* for training; an adapter is trained further as it is."""
+def load_model(ref: reference.ModelRef, options: Any, threads: int | None = None) -> load.Loaded:
+    """Load the model *ref* for training in *threads*; an adapter is trained further as it is."""
     import torch
 
-    torch.set_num_threads(options.threads or processes.cpu_threads())
+    torch.set_num_threads(threads or options.threads or processes.cpu_threads())
     loaded = load.load_model(
         ref,
         precision=options.precision,
@@ -225,7 +226,7 @@ def run(trainer: Any, prepared: Any, journal: Journal, *, longest: str) -> None:
             raise (ModelError if processes.is_main() else MemoryError)(
                 f"the run does not fit in memory; lower --micro-batch or {longest}, or add --gradient-checkpointing."
             ) from error
-        if (number := processes.pending_signal()) and trainer.state.global_step < journal.max_steps:
+        if (number := processes.received_signal()) and trainer.state.global_step < journal.max_steps:
             raise processes.Terminated(number)
     if journal.rows[-1].step < journal.max_steps:  # stopped on a collapse
         journal.write()
@@ -278,6 +279,7 @@ def finish(
         prompt: messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`.
     """
     options, store, ref = prepared.options, prepared.store, prepared.ref
+    facts = facts | _rounding(loaded, journal)
     best = journal.best() if options.keep == "best" else None
     state = None if best else gathered(trainer)
     if processes.is_main():
@@ -302,6 +304,16 @@ def finish(
         atexit.register(id, trainer.model_wrapped)
     resumed = step_of(prepared.resume) if prepared.resume else None
     return Result(prepared.run.out, journal.rows, facts, journal.warnings, resumed)
+
+
+def _rounding(loaded: load.Loaded, journal: Journal) -> dict[str, Any]:
+    """Facts of this machine on which the rounding, and so the bytes of the weights, depend."""
+    import torch
+
+    shared: dict[str, Any] = {"processes": processes.world_size()}
+    if loaded.device != "cpu":
+        return shared
+    return shared | {"threads": journal.threads, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
 
 
 def facts(trainer: Any, loaded: load.Loaded, options: Any, journal: Journal) -> tuple[dict[str, Any], Any]:

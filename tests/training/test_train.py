@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,6 +250,36 @@ def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypa
         run(place, tmp_path)
     assert "continues after step 3" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
     assert not (tmp_path / "adapter").exists()
+
+
+def test_the_threads_that_decide_the_bytes_are_in_the_manifest(place, unbroken):
+    import torch
+
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert manifest.facts["threads"] == SMALL.threads == 1
+    assert manifest.facts["processes"] == 1
+    assert manifest.facts["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+
+
+def test_a_resumed_run_computes_in_the_threads_of_its_start(place, unbroken, tmp_path, monkeypatch):
+    import torch
+
+    options, threads = replace(SMALL, threads=0), []
+    for count in (2, 3):  # continued with more processors
+        monkeypatch.setattr(processes, "cpu_threads", lambda count=count: count)
+        with suppress(Killed):
+            run(place, tmp_path, options, on_step=killing(4 if count == 2 else 0))
+        threads.append(torch.get_num_threads())
+    torch.set_num_threads(SMALL.threads)
+    assert threads == [2, 2]
+    assert artifacts.read(tmp_path / "adapter", "adapter").facts["threads"] == 2
+
+
+def test_a_log_of_other_origin_is_refused_before_the_work(place, tmp_path):
+    (tmp_path / "log.csv").write_text("mine")
+    with pytest.raises(ArtifactError, match="--log"):
+        run(place, tmp_path)
+    assert (tmp_path / "log.csv").read_text() == "mine"
 
 
 def test_restart_ignores_checkpoints(place, unbroken, tmp_path):
