@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from countdown_rl import artifacts
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import with_options
 from countdown_rl.errors import InputError
@@ -20,22 +21,28 @@ _CLONE = Path(__file__).parents[2]
 def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path()) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 
-    The stages then run with `dvc repro` there (pip install 'countdown-rl[dvc]'). Files that exist are not replaced.
+    The stages then run with `dvc repro` there (pip install 'countdown-rl[dvc]'). Other files of these names are not
+    replaced.
 
     Examples:
         countdown-rl init my-run
     """
     source = _source()
     texts = {path.relative_to(source): path.read_text("utf-8") for name in _FILES for path in source.glob(name)}
-    if present := [str(name) for name in texts if (directory / name).exists()]:
-        raise InputError(f"{directory} has {', '.join(present)} already; choose another directory.")
     texts[Path("dvc.yaml")] = _without_code(texts[Path("dvc.yaml")])
     if not any((parent / ".git").exists() for parent in (directory.absolute(), *directory.absolute().parents)):
         texts[Path(".dvc/config")] = texts[Path(".dvc/config")].replace("[core]\n", "[core]\n    no_scm = true\n")
+    if present := [str(name) for name, text in texts.items() if _differs(directory / name, text)]:
+        raise InputError(f"{directory} has {', '.join(present)} already; choose another directory.")
     for name, text in texts.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text, "utf-8")
+        with artifacts.replacing(directory / name) as partial:
+            partial.write_text(text, "utf-8")
     console.note(f"Wrote the pipeline into {directory}. Its options are in stages/; run `dvc repro` there.")
+
+
+def _differs(file: Path, text: str) -> bool:
+    """Return True if *file* is there and has not *text*, as an interrupted ``init`` left it."""
+    return file.exists() and not (file.is_file() and file.read_bytes() == text.encode())
 
 
 def _source() -> Path:

@@ -1,6 +1,7 @@
 """``init``: the pipeline runs in a directory of its own, from an installed package as well."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,42 @@ def test_files_that_exist_are_not_replaced(tmp_path, monkeypatch, capsys):
     assert status(monkeypatch, "init", str(tmp_path)) == 1
     assert "dvc.yaml" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_an_interrupted_init_continues(tmp_path, monkeypatch, count):
+    """Killed after *count* files, in the middle of the next."""
+    write, written = Path.write_text, []
+
+    def killed(path, text, encoding):
+        written.append(path)
+        write(path, text[: 9 if len(written) > count else None], encoding)
+        if len(written) > count:
+            os._exit(9)
+
+    if not (child := os.fork()):
+        monkeypatch.setattr(Path, "write_text", killed)
+        status(monkeypatch, "init", str(tmp_path / "run"))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (9, 0)
+    assert status(monkeypatch, "init", str(tmp_path / "run")) == 0
+    assert status(monkeypatch, "init", str(tmp_path / "whole")) == 0
+    files = [
+        {
+            path.relative_to(tmp_path / name): path.read_bytes()
+            for path in (tmp_path / name).rglob("*")
+            if path.is_file()
+        }
+        for name in ("run", "whole")
+    ]
+    assert files[0] == files[1]
+
+
+def test_a_path_that_is_a_file_is_one_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("mine")
+    for directory in ("file", "file/deep"):
+        assert status(monkeypatch, "init", str(tmp_path / directory)) == 1
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_an_installed_package_has_the_same_files(tmp_path, monkeypatch):
