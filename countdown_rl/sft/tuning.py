@@ -103,6 +103,8 @@ def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> lo
     trackers.prepare(prepared.options.report_to, (run.log or run.checkpoints).parent)
     loaded = load_model(prepared.ref, prepared.options)
     on_note(_arithmetic(loaded))
+    if note := chat_template.note(loaded.tokenizer):
+        on_note(note)
     if resume:
         journal.load(resume)
         on_note(f"Continuing after step {step_of(resume)}.")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from countdown_rl.errors import InputError
 from countdown_rl.models import load
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, apply, complete_user_turn, render
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.tasks.limited import LimitError
 from tests.support import tiny_llama
 
 SYSTEM, USER, BEGUN = "Reason first.", "Numbers: 3 7 50", "Let me see. \n<think>\n"
@@ -64,14 +64,14 @@ def test_the_text_of_a_real_template_is_that_of_transformers(file):
     tokenizer.bos_token = "<|pad|>"
     for turns in (CHAT[1:], [*CHAT[1:], {"role": "assistant", "content": "<think>\nA.\n</think>\n\nB."}]):
         for options in (CHAT_ARGUMENTS, CHAT_ARGUMENTS | {"add_generation_prompt": True}):
-            expected = tokenizer.apply_chat_template(turns, tokenize=False, **options)
-            assert apply(tokenizer, turns, **options) == expected
+            text = apply(tokenizer, turns, **options)  # first, as it settles the day for both
+            assert text == tokenizer.apply_chat_template(turns, tokenize=False, **options)
 
 
 def test_a_template_that_adds_a_megabyte_is_refused_by_its_file(tmp_path):
     tiny_llama.tokenizer(CHATML + "{{ '7 x ' * 200000 }}").save_pretrained(tmp_path)
     tokenizer = load.load_tokenizer(ModelRef("m", "directory", tmp_path))
-    with pytest.raises(LimitError, match=rf"{tmp_path}/chat_template\.jinja fails: it adds more than"):
+    with pytest.raises(InputError, match=rf"{tmp_path}/chat_template\.jinja fails: it adds more than"):
         render(tokenizer, CHAT)
 
 
