@@ -6,8 +6,9 @@ from typing import Any
 
 from countdown_rl.errors import ModelError
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.inference.generate import Completion, Decoding, Generator
+from countdown_rl.inference.generate import STOP, Completion, Decoding, Generator
 from countdown_rl.inference.openai import OpenAI
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.puzzle import rules, solver
@@ -64,7 +65,7 @@ def ask(
             f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
         )
     generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
-    stream = _TextStream(generator.stop, on_text, prompt.completion(row.style, ""))
+    stream = _TextStream(Stop(loaded.tokenizer, loaded.model, STOP), on_text, prompt.completion(row.style, ""))
     generator.on_step = lambda tokens: stream.add(tokens[-1])
     (completion,) = generator.complete([ids])
     stream.write(completion.text)

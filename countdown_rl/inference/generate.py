@@ -141,7 +141,6 @@ class Generator:
     Attributes:
         on_step: called after each step of a batch with the token ids so far of one completion, the only one or one of
             the longest.
-        stop: the end of a completion.
     """
 
     name = "transformers"
@@ -154,7 +153,7 @@ class Generator:
         self._loaded, self._decoding = loaded, decoding
         self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
         self.device = loaded.device
-        self.stop = Stop(loaded.tokenizer, loaded.model, STOP)
+        self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = _decoder(loaded.model)
         if self._decoder is None:
             from transformers import GenerationConfig
@@ -179,7 +178,7 @@ class Generator:
             completions = self._decoder.decode(
                 prompts,
                 max_new_tokens=decoding.max_new_tokens,
-                stop=self.stop,
+                stop=self._stop,
                 temperature=decoding.temperature,
                 top_p=decoding.top_p,
                 top_k=decoding.top_k,
@@ -197,9 +196,9 @@ class Generator:
                 settings |= {name: getattr(decoding, name) for name in SAMPLERS} | {"min_p": decoding.min_p or None}
             with torch.inference_mode():
                 completions = generate(
-                    self._loaded.model, self.stop, prompts, self.device, on_step=self.on_step, **settings
+                    self._loaded.model, self._stop, prompts, self.device, on_step=self.on_step, **settings
                 )
-        return [to_completion(self.stop, ids) for ids in completions]
+        return [to_completion(self._stop, ids) for ids in completions]
 
 
 def _decoder(model: Any) -> Any:
