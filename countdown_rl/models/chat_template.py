@@ -39,6 +39,8 @@ _FILES = ("chat_template.jinja", "tokenizer_config.json")
 _OPENS = re.compile(rf"<({'|'.join({style.tag for style in STYLES.values()})})>")
 #: The thinking that a generation prompt opens, or leaves empty.
 _OPENED = re.compile(rf"{_OPENS.pattern}\s*(?:</\1>\s*)?\Z")
+#: A list of parts as Python or JSON writes it.
+_LIST = re.compile(r"\btype\W{3,15}text\b")
 
 
 class Rendered(NamedTuple):
@@ -180,7 +182,7 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
     for conversation in conversations + in_parts:
         try:
             text = apply(tokenizer, conversation, add_generation_prompt=True, **arguments)
-            if _shows(text, asked):
+            if _shows(text, asked) and not _LIST.search(text):
                 return text
         except InputError as error:  # such as one of templates without a system role
             failure = failure if conversation in in_parts else error

@@ -75,7 +75,7 @@ def load_tokenizer(ref: ModelRef) -> Any:
     for key in ("is_local", "local_files_only", "trust_remote_code"):  # not to be saved with the tokenizer
         tokenizer.init_kwargs.pop(key, None)
     if isinstance(templates := tokenizer.chat_template, dict):  # several, by name
-        names = list(templates)
+        names = sorted(templates)
         name = names[0] if len(names) == 1 else "default"
         if name not in templates:
             raise ModelError(f"{ref.source} has the chat templates {', '.join(names)}; rename one of them to default.")
