@@ -12,7 +12,6 @@ from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.models import chat_template
 from countdown_rl.options import option
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.solver import Solved
@@ -42,7 +41,7 @@ def ask(
     """
     from countdown_rl.inference import ask as asking
     from countdown_rl.inference.openai import OpenAI
-    from countdown_rl.models import load, reference
+    from countdown_rl.models import chat_template, load, reference
 
     ref: reference.ModelRef | None = None
     if options.engine != "openai":
@@ -62,13 +61,14 @@ def ask(
             row = loaded.row(row)
         else:
             source, kind = ref.source, ref.kind
-            chat_template.preload()
             load.silence_libraries()
             loaded = load.load_model(ref, precision=options.precision, device=options.device)
+            if note := chat_template.note(loaded.tokenizer):
+                console.note(note)
     if not as_json:
         heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)
-    opening = "" if row.style.own else chat_template.OPEN_THINK
+    opening = "" if row.style.own else row.style.opened(row.prompt().prefill)
 
     def write(text: str) -> None:
         nonlocal opening

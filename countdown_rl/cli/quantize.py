@@ -59,4 +59,6 @@ def _view(out: Path, facts: dict) -> str:
         view += f"\n  read back by llama.cpp, which tokenizes {check['prompts']} prompts the same way"
         if check["chat"] is False:
             view += "; its chat template differs from the tokenizer's, so give prompts as text"
+    if facts["format"] == "gguf" and not (out / "Modelfile").is_file():
+        view += "\n  no Modelfile: Ollama cannot render such a chat template"
     return view

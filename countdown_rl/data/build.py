@@ -17,8 +17,8 @@ from countdown_rl.data.source import RowSource
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.formatting import flag
 from countdown_rl.options import field_hints
-from countdown_rl.tasks import prompt, registry
-from countdown_rl.tasks.task import Row, Task, resolve
+from countdown_rl.tasks import registry
+from countdown_rl.tasks.task import Task, resolve
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
 UNRECORDED = ("workers", "from_", "test_from", "exclude")
@@ -147,7 +147,7 @@ def _write(
     """Write the *rows* of a split with the fields of *layout*, and count them, also by group.
 
     Raises:
-        UsageError: the prompt of the user's own does not show all of a row.
+        UsageError: the prompt of the user's own cannot be made, or does not show all of a row.
     """
     groups: dict[str, Counter[str]] = {}
     total = 0
@@ -159,21 +159,13 @@ def _write(
             on_row()
             row |= layout
             parsed = registry.parse_row(row)
-            if parsed.template is not None:
-                _check_prompt(parsed)
+            try:
+                parsed.prompt()
+            except InputError as error:
+                raise UsageError(f"--prompt: {error}.") from error
             for group, value in parsed.groups.items():
                 groups.setdefault(group, Counter())[value] += 1
             yield row
 
     jsonl.write_rows(path, counted())
     return {"rows": total, "groups": {group: dict(sorted(groups[group].items())) for group in sorted(groups)}}
-
-
-def _check_prompt(row: Row) -> None:
-    """Raise UsageError if the prompt of *row*, from a template, cannot be made or leaves out a part of the question."""
-    try:
-        (user,) = [turn["content"] for turn in row.messages() if turn["role"] == "user"]
-    except InputError as error:
-        raise UsageError(f"--prompt: {error}.") from error
-    if absent := prompt.missing(user, row.asked):
-        raise UsageError(f"--prompt: the user turn for {row.headline} does not show {' and '.join(absent)}.")

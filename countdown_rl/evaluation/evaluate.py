@@ -68,7 +68,7 @@ def evaluate(
         on_batch: called once with the batches of an interrupted run, then after every batch, of this process, and
             within slow ones.
         on_finished: called where this evaluation is at *out* already.
-        on_warning: called with a warning about this machine.
+        on_warning: called with a warning about this machine or the model.
     """
     artifacts.check_writable(out, "eval")
     file = jsonl.test_file(Path(data))
@@ -109,6 +109,8 @@ def evaluate(
         prompts: Sequence[Any] = [engine.prompt(row) for row in rows]
     else:
         engine = _engine(source, options, world, on_warning)
+        if note := chat_template.note(engine.tokenizer):
+            on_warning(note)
         prompts = _prompts(engine, rows, options.max_new_tokens)
     progress = Progress(unfinished, _identity(engine, prompts, options, inputs))
     samples = complete_and_grade(engine, rows, prompts, options, on_batch, progress=progress, process=process)
@@ -263,7 +265,10 @@ def complete_and_grade(
 
     def add(batch: Sequence[int], completions: Sequence[Completion]) -> None:
         for index, completion in zip(batch, completions, strict=True):
-            samples[index] = graded(rows[index // per_row], index % per_row, per_row, completion)
+            row, prompt = rows[index // per_row], prompts[index // per_row]
+            if engine.tokenizer is not None:
+                completion = completion.after(row, engine.tokenizer.decode(prompt, skip_special_tokens=False))
+            samples[index] = graded(row, index % per_row, per_row, completion)
 
     rank, world = process
     share = [batch for batch in enumerate(generate.batches(lengths, batch_size)) if batch[0] % world == rank]

@@ -6,6 +6,8 @@ same fallback types for rows that a type cannot hold.
 """
 
 import ctypes
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,25 +111,34 @@ def write(
     return dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
 
 
-def modelfile(file: str, tokenizer: Any, context: int) -> str:
-    """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's template language."""
-    system, user = "%SYSTEM%", "%USER%"
+def modelfile(file: str, tokenizer: Any, context: int) -> str | None:
+    """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's template language.
+
+    None where the chat template changes the turns, which Ollama's language cannot.
+    """
+    system, user = "%OLLAMASYSTEM%", "%OLLAMAUSER%"
     turn = {"role": "user", "content": user}
     bos = tokenizer.bos_token or ""  # Ollama adds it by itself
     without_system, with_system = (
         chat_template.render(tokenizer, turns, chat_template.CHAT_ARGUMENTS).removeprefix(bos)
         for turns in ([turn], [{"role": "system", "content": system}, turn])
     )
-    before_user, after_user = without_system.split(user)
-    before_system, after_system = with_system.split(system)
-    between = after_system.split(user)[0]
+    if system not in with_system or user not in with_system or user not in without_system:
+        return None
+
+    def literal(text: str) -> str:  # in Ollama's template language, within three quotes
+        text = re.sub(r'"{3}|{+', lambda match: f"{{{{ {json.dumps(match[0])} }}}}", text)
+        return text.replace(system, "{{ .System }}").replace(user, "{{ .Prompt }}")
+
+    # The chat template may show a turn more than once; the answer follows the last user turn.
+    before, _, after = map(literal, without_system.rpartition(user))
     template = (
-        f"{{{{ if .System }}}}{before_system}{{{{ .System }}}}{between}{{{{ else }}}}{before_user}{{{{ end }}}}"
-        f"{{{{ .Prompt }}}}{after_user}{{{{ .Response }}}}"
+        f"{{{{ if .System }}}}{literal(with_system.rpartition(user)[0])}{{{{ else }}}}{before}{{{{ end }}}}"
+        f"{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"
     )
     lines = [f"FROM ./{file}", f'TEMPLATE """{template}"""', "PARAMETER temperature 0", f"PARAMETER num_ctx {context}"]
-    if tokenizer.eos_token:
-        lines.append(f'PARAMETER stop "{tokenizer.eos_token}"')
+    if (end := tokenizer.eos_token) and end.isprintable() and '"' not in end:
+        lines.append(f'PARAMETER stop "{end}"')
     return "\n".join(lines) + "\n"
 
 

@@ -98,8 +98,8 @@ def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, k
     types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations)
     model_files.copy(directory, out)
     context = shape.ModelShape.of(shape.read_config(directory)).context_length or 8192
-    if tokenizer.chat_template:
-        (out / "Modelfile").write_text(gguf.modelfile(file.name, tokenizer, min(context, 8192)), "utf-8")
+    if tokenizer.chat_template and (text := gguf.modelfile(file.name, tokenizer, min(context, 8192))):
+        (out / "Modelfile").write_text(text, "utf-8")
     facts = {
         "gguf_type": kind,
         "file": file.name,

@@ -6,8 +6,9 @@ from typing import Any
 
 from countdown_rl.errors import ModelError
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.inference.generate import Completion, Decoding, Generator
+from countdown_rl.inference.generate import STOP, Completion, Decoding, Generator
 from countdown_rl.inference.openai import OpenAI
+from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.puzzle import rules, solver
@@ -34,7 +35,7 @@ def puzzle_row(
     settings = {"rule": options.rule, "operators": operators, **layout}
     changed = {key: value for key, value in settings.items() if value != defaults.get(key)}
     row = CountdownRow({"nums": numbers, "target": target} | changed)
-    row.messages()
+    row.prompt()
     return row
 
 
@@ -49,41 +50,44 @@ def ask(
     Raises:
         ModelError: the prompt fills the model's context, or the server failed.
     """
-    stream = _TextStream(loaded.tokenizer, on_text or (lambda piece: None))
     if isinstance(loaded, OpenAI):
+        stream = _TextStream(None, on_text)
         completion = loaded.stream(loaded.prompt(row), stream.write)
-    else:
-        (ids,) = chat_template.encode(loaded.tokenizer, [row.messages()])
-        limit = options.max_new_tokens
-        if (context := ModelShape.of(loaded.model.config).context_length) is not None:
-            limit = min(limit, context - len(ids))
-        if limit <= 0:
-            raise ModelError(
-                f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
-            )
-        generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
-        generator.on_step = lambda tokens: stream.add(tokens[-1])
-        (completion,) = generator.complete([ids])
+        stream.write(completion.text)
+        return completion
+    prompt = chat_template.Rendered(chat_template.render(loaded.tokenizer, row.messages()), row.prompt().prefill)
+    ids = loaded.tokenizer(prompt.text, add_special_tokens=False)["input_ids"]
+    limit = options.max_new_tokens
+    if (context := ModelShape.of(loaded.model.config).context_length) is not None:
+        limit = min(limit, context - len(ids))
+    if limit <= 0:
+        raise ModelError(
+            f"the model reads {context} tokens, and the prompt alone takes {len(ids)}; give it a shorter one."
+        )
+    generator = Generator(loaded, replace(Decoding.of(options), max_new_tokens=limit))
+    stream = _TextStream(Stop(loaded.tokenizer, loaded.model, STOP), on_text, prompt.completion(row.style, ""))
+    generator.on_step = lambda tokens: stream.add(tokens[-1])
+    (completion,) = generator.complete([ids])
     stream.write(completion.text)
-    return completion
+    return completion.after(row, prompt.text)
 
 
 class _TextStream:
     """Decodes tokens into text as they come. A character of several tokens is written when it is complete."""
 
-    def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
-        self._tokenizer, self._on_text = tokenizer, on_text
+    def __init__(self, stop: Any, on_text: Callable[[str], None] | None, begun: str = "") -> None:
+        self._stop, self._on_text, self._begun = stop, on_text or (lambda piece: None), begun
         self._ids: list[int] = []
         self._written = ""
 
     def add(self, token: int) -> None:
         self._ids.append(token)
-        text = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        text = self._stop.decode(self._ids)
         if not text.endswith("\ufffd"):
             self.write(text)
 
     def write(self, text: str) -> None:
         """Write what *text*, the completion so far, has beyond what was written."""
         if len(text) > len(self._written):
-            self._on_text(text[len(self._written) :])
-            self._written = text
+            self._on_text(self._begun + text[len(self._written) :])
+            self._written, self._begun = text, ""

@@ -4,14 +4,15 @@ transformers' ``generate``."""
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
-from countdown_rl.tasks.task import Grade
+from countdown_rl.tasks.task import Grade, Row
 
 if TYPE_CHECKING:
     from countdown_rl.inference.stop import Stop
@@ -52,6 +53,10 @@ class Completion:
     tokens: int
     ended: bool
     details: dict[str, Any] = field(default_factory=dict)
+
+    def after(self, row: Row, prompt: str) -> "Completion":
+        """This completion of *row* with the thinking that its rendered *prompt* opened in place of the model."""
+        return replace(self, text=chat_template.completion(row, prompt, self.text))
 
     def sample(self, grade: Grade) -> dict[str, Any]:
         """The fields of an evaluation's sample that follow those of its row."""
@@ -116,10 +121,11 @@ def row_seed(seed: int, number: int, index: int) -> int:
     return seed * 1_000_003 + (number % 2**32) * 4096 + (number >> 32) + index
 
 
-def to_completion(stop: "Stop", ids: list[int], *, ended: bool = False) -> Completion:
+def to_completion(stop: "Stop", ids: Sequence[int], *, ended: bool = False) -> Completion:
     """The completion of the token *ids*; *ended* where its engine knows that it was not cut off."""
-    text = stop.tokenizer.decode(ids, skip_special_tokens=True)
-    return Completion(text, len(ids), ended or (bool(ids) and stop(ids)))
+    known = bool(ids) and stop(ids)
+    # An engine may know an end token, the last one, that the tokenizer does not.
+    return Completion(stop.decode(ids[:-1] if ended and not known else ids), len(ids), ended or known)
 
 
 def free_memory() -> None:

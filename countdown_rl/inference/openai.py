@@ -35,8 +35,6 @@ _TICK = 1.0
 CONTINUES: dict[str, dict[str, Any]] = {
     "llamacpp": {"reasoning_format": "none", "samplers": list(generate.SAMPLERS)},
     "vllm": {
-        "continue_final_message": True,
-        "add_generation_prompt": False,
         "stop": [generate.STOP],
         "include_stop_str_in_output": True,
         "repetition_penalty": 1.0,
@@ -94,11 +92,12 @@ class OpenAI:
 
     def row(self, row: AnyRow) -> AnyRow:
         """*row*, without its begun assistant turn where the server does not continue it."""
-        return row if self.continues else row.without_begun_turn()
+        return row if self.continues else row.without_prefill()
 
     def prompt(self, row: Row) -> dict[str, Any]:
         """The prompt for *row*."""
-        return {"messages": row.messages(), "style": row.get("style") or row.styles[0]}
+        prompt = row.prompt()
+        return {"messages": prompt.messages() if self.continues else prompt.turns(), "style": row.style_name}
 
     def max_rows(self, prompt: int, completion: int) -> int:
         return 1
@@ -247,6 +246,10 @@ class OpenAI:
             arguments = {"chat_template_kwargs": chat_template.TEMPLATE_ARGUMENTS}
             samplers = {"top_k": decoding.top_k, "min_p": decoding.min_p}
             options["extra_body"] = CONTINUES[self.server] | samplers | arguments
+            if self.server == "vllm":  # which takes tags that are special tokens out of the text, unless it is told
+                begun = prompt["messages"][-1]["role"] == "assistant"
+                turn = {"continue_final_message": begun, "add_generation_prompt": not begun}
+                options["extra_body"] |= turn | {"skip_special_tokens": STYLES[prompt["style"]].direct}
         return options
 
     def _error(self, said: str, status: int = 0) -> ModelError:

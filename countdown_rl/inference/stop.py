@@ -22,6 +22,8 @@ class Stop:
         size = len(tokenizer) if model is None else model.get_input_embeddings().num_embeddings
         #: Single tokens that end a completion.
         self.ids = {index for index in ids if index is not None and index < size}
+        #: Those that are no part of the text.
+        self.ends = self.ids.difference(text_ids)
         #: (V,) whether a token can be the last one; a completion is decoded and searched only then.
         self.may_end = torch.zeros(size, dtype=torch.bool)
         last = [index for token, index in tokenizer.get_vocab().items() if text[-1] in token]
@@ -31,6 +33,11 @@ class Stop:
         """Return True if a completion ends with its last token."""
         # The text cannot be longer in tokens than in characters, and one more may hold its end.
         return ids[-1] in self.ids or self.text in self.tokenizer.decode(ids[-len(self.text) - 1 :])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a completion without its end and padding, and with all else that the tokenizer calls special."""
+        text: str = self.tokenizer.decode([index for index in ids if index not in self.ends], skip_special_tokens=False)
+        return text
 
     def cut(self, ids: list[int]) -> list[int]:
         """*ids* up to and including the token that ends the completion."""

@@ -28,21 +28,21 @@ def exact(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task
     Args:
         data: data directory of ``countdown-rl gen-data`` (its test split), or a JSONL file.
         n: only the first *n* rows.
-        prefill: send the begun assistant turn of the prompt, for endpoints that continue it (vLLM, SGLang).
+        prefill: send the prefill of the prompt as an assistant turn, for endpoints that continue it (vLLM, SGLang).
     """
 
     def sample(record: dict[str, Any]) -> Sample:
         row = parse_row(record)
-        return _sample(row if prefill else row.without_begun_turn())
+        return _sample(row, row.messages()) if prefill else _sample(row.without_prefill(), row.prompt().turns())
 
     path = Path(data, "test.jsonl") if Path(data).is_dir() else Path(data)
     return Task(dataset=json_dataset(str(path), sample)[:n], scorer=grade())
 
 
-def _sample(row: Row) -> Sample:
+def _sample(row: Row, turns: list[dict[str, str]]) -> Sample:
     return Sample(
         id=row.get("id", row.id),
-        input=[_MESSAGES[turn["role"]](content=turn["content"]) for turn in row.messages()],
+        input=[_MESSAGES[turn["role"]](content=turn["content"]) for turn in turns],
         target=row.reference,
         metadata=dict(row),
     )

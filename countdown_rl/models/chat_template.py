@@ -1,22 +1,21 @@
 """Chat templates: rendering a conversation as the prompt that a model continues."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
-from countdown_rl.errors import InputError
-from countdown_rl.tasks import limited
-from countdown_rl.tasks.limited import LimitError
+from countdown_rl.errors import InputError, first_line
+from countdown_rl.tasks.response_format import STYLES, Style
+from countdown_rl.tasks.task import Row
 
 #: Arguments of every template. Llama 3 templates print today's date by default, and a prompt must not depend on it.
 CHAT_ARGUMENTS = {"date_string": "26 Jul 2024"}
 #: Those of a prompt in full; ``bare`` leaves out what :func:`complete_user_turn` adds.
 TEMPLATE_ARGUMENTS = CHAT_ARGUMENTS | {"bare": True}
-
-OPEN_THINK = "<think>"
 
 #: The template of a model that has none: texts with an empty line between them.
 PLAIN = "{{ bos_token }}{% for message in messages %}{{ message['content'] + '\\n\\n' }}{% endfor %}"
@@ -34,9 +33,41 @@ _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{
 
 #: Characters that a template may add to the turns: prompts of megabytes take minutes to encode, and all memory.
 MAX_ADDED = 1 << 17
-#: The function that renders for ``apply_chat_template``, and the files that hold a chat template.
-_RENDER = "transformers.utils.chat_template_utils:render_jinja_template"
+#: The files that hold a chat template.
 _FILES = ("chat_template.jinja", "tokenizer_config.json")
+
+_OPENS = re.compile(rf"<({'|'.join({style.tag for style in STYLES.values()})})>")
+#: The thinking that a generation prompt opens, or leaves empty.
+_OPENED = re.compile(rf"{_OPENS.pattern}\s*(?:</\1>\s*)?\Z")
+#: A list of parts as Python or JSON writes it.
+_LIST = re.compile(r"\btype\W{3,15}text\b")
+
+
+class Rendered(NamedTuple):
+    """A prompt as the text that a model continues; it ends in *prefill*."""
+
+    text: str
+    prefill: str = ""
+
+    @property
+    def begun(self) -> str:
+        """The beginning of the answer: the thinking that the chat template opens, and the prefill."""
+        opened = _OPENED.search(self.text.removesuffix(self.prefill))
+        return (opened[0] if opened else "") + self.prefill
+
+    def completion(self, style: Style, text: str) -> str:
+        """The completion that a model continues with *text*, with all that *style* asks the model to write."""
+        return style.joined(self.begun, text)
+
+    def continuation(self, completion: str) -> str:
+        """What a model writes of *completion* after this prompt, which may have begun it already."""
+        for style in STYLES.values():
+            if opened := style.opened(self.begun):
+                for begun in (self.begun, opened, f"<{style.tag}>"):
+                    text = completion.lstrip()
+                    if text.startswith(begun.strip()):
+                        return text.removeprefix(begun.strip()).removeprefix(begun[len(begun.rstrip()) :])
+        return completion
 
 
 def render(
@@ -49,14 +80,30 @@ def render(
     (Llama 3), put an empty thinking block before it (Qwen3) or close it. Where a template supports no system turn,
     that text opens the user turn. Encode the result with ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is
     the prompt that a program makes which knows nothing of the task.
+
+    Raises:
+        InputError: the template fails, or does not show the turns.
     """
     turns = [dict(message) for message in messages]
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
     text = _apply(tokenizer, turns, arguments)
-    # The generation prompt of a reasoning model may open <think> itself; the prefill must not open it again.
-    if OPEN_THINK in prefill and text.rstrip().endswith(OPEN_THINK):
-        text = text.rstrip().removesuffix(OPEN_THINK)
+    # The generation prompt of a reasoning model may open its thinking, or leave it empty: the prefill does so instead.
+    if _OPENS.search(prefill):
+        text = _OPENED.sub("", text)
+    try:
+        (text + prefill).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{_place(tokenizer)} or a turn has half of a surrogate pair, which is no character; remove it."
+        ) from error
     return text + prefill
+
+
+def note(tokenizer: Any) -> str:
+    """A sentence about what is used in place of a chat template, where *tokenizer* has none; else ""."""
+    if tokenizer.chat_template:
+        return ""
+    return f"{_model(tokenizer)} has no chat template: its prompts are plain text, with an empty line after each turn."
 
 
 def encode(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, str]]]) -> list[list[int]]:
@@ -66,9 +113,9 @@ def encode(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, str]]])
     return ids
 
 
-def preload() -> None:
-    """Start the child process that renders, so that it imports what it needs beside what this process does."""
-    Thread(target=limited.call, args=(_RENDER, []), kwargs={"chat_template": ""}, daemon=True).start()
+def completion(row: Row, prompt: str, text: str) -> str:
+    """The completion of *row* that a model continues with *text* after its rendered *prompt*."""
+    return Rendered(prompt, row.prompt().prefill).completion(row.style, text)
 
 
 def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> None:
@@ -78,11 +125,13 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     generation prompt. A program that only knows chat turns (``ollama run``, an OpenAI-compatible server) then asks as
     the model was trained. A template that cannot be changed in this way is left as it is.
     """
-    original = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
-    if MARK in original:
-        _, original, _ = original.split(MARK)
-    tokenizer.chat_template = original
     expected = render(tokenizer, messages)
+    original = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
+    if original.count(MARK) == 2:  # one that was made here, unless that changes the prompt
+        tokenizer.chat_template = original.split(MARK)[1]
+        with suppress(InputError):
+            original = tokenizer.chat_template if render(tokenizer, messages) == expected else original
+    original = original.replace(MARK, "{#- -#}")
     texts = {message["role"]: json.dumps(message["content"], ensure_ascii=False) for message in messages}
     user = [message for message in messages if message["role"] == "user"]
     tail = _PREFILL.replace("PREFILL", texts["assistant"]) if "assistant" in texts else ""
@@ -95,33 +144,62 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
     tokenizer.chat_template = original
 
 
-def apply(tokenizer: Any, turns: Sequence[Mapping[str, str]], **arguments: Any) -> str:
-    """The text that ``tokenizer.apply_chat_template`` makes of *turns*, rendered in a child process with limits.
+def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
+    """The text that ``tokenizer.apply_chat_template`` makes of *turns*, in transformers' own sandbox.
 
     Raises:
         InputError: the template fails.
-        LimitError: it takes too much time or memory.
     """
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    from countdown_rl.models.transformers_internals import compile_without_chance
+
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
-    arguments = {**tokenizer.special_tokens_map, **arguments}
     try:
+        compile_without_chance(template)
+        arguments = {**tokenizer.special_tokens_map, **arguments}
         text: str
-        (text,), _ = limited.call(_RENDER, [turns], chat_template=template, **arguments)
-        if len(text) > MAX_ADDED + 2 * sum(len(turn["content"]) for turn in turns):
-            raise LimitError(f"it adds more than {MAX_ADDED:,} characters; replace it")
-    except (InputError, LimitError) as error:
-        place = Path(tokenizer.name_or_path or "the model")
-        file = next((place / name for name in _FILES if (place / name).is_file()), place)
-        raise type(error)(f"the chat template of {file} fails: {str(error).rstrip('.')}.") from error
+        (text,), _ = render_jinja_template([turns], chat_template=template, **arguments)
+    except Exception as error:  # a template is a program
+        raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}") from error
+    if len(text) > MAX_ADDED + 2 * len(json.dumps(turns)):
+        raise InputError(f"{_place(tokenizer)} fails: it adds more than {MAX_ADDED:,} characters; replace it.")
     return text
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
-    head = turns[0]
-    if head["role"] == "system":
-        with suppress(InputError):  # of templates without a system role
-            if head["content"].strip() in (text := apply(tokenizer, turns, add_generation_prompt=True, **arguments)):
+    """The prompt for *turns*: a system turn as such or in the user turn, text as such or in a list of parts."""
+    conversations: list[list[dict[str, Any]]] = [turns]
+    if turns[0]["role"] == "system" and len(turns) > 1:
+        head, first, *rest = turns
+        conversations.append([{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest])
+    in_parts = [
+        [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in conversation]
+        for conversation in conversations
+    ]
+    asked = [turn["content"] for turn in turns if turn["role"] != "assistant"]
+    failure = None
+    for conversation in conversations + in_parts:
+        try:
+            text = apply(tokenizer, conversation, add_generation_prompt=True, **arguments)
+            if _shows(text, asked) and not _LIST.search(text):
                 return text
-        _, first, *rest = turns
-        turns = [{**first, "content": f"{head['content']}\n\n{first['content']}"}, *rest]
-    return apply(tokenizer, turns, add_generation_prompt=True, **arguments)
+        except InputError as error:  # such as one of templates without a system role
+            failure = failure if conversation in in_parts else error
+    raise failure or InputError(f"{_place(tokenizer)} does not show the whole prompt; replace it.")
+
+
+def _shows(text: str, contents: Iterable[str]) -> bool:
+    """Return True if *text* has all words of *contents*; a template may trim, escape or capitalize them."""
+    words = Counter(re.findall(r"\w+", " ".join(contents).casefold()))
+    return words <= Counter(re.findall(r"\w+", text.casefold()))
+
+
+def _place(tokenizer: Any) -> str:
+    """The chat template of *tokenizer* and its file, for error messages."""
+    place = _model(tokenizer)
+    return f"the chat template of {next((place / name for name in _FILES if (place / name).is_file()), place)}"
+
+
+def _model(tokenizer: Any) -> Path:
+    return Path(tokenizer.name_or_path or "the model")

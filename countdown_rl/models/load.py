@@ -74,6 +74,12 @@ def load_tokenizer(ref: ModelRef) -> Any:
         raise ModelError(f"the tokenizer of {ref.source} cannot be read: {first_line(error)}") from error
     for key in ("is_local", "local_files_only", "trust_remote_code"):  # not to be saved with the tokenizer
         tokenizer.init_kwargs.pop(key, None)
+    if isinstance(templates := tokenizer.chat_template, dict):  # several, by name
+        names = sorted(templates)
+        name = names[0] if len(names) == 1 else "default"
+        if name not in templates:
+            raise ModelError(f"{ref.source} has the chat templates {', '.join(names)}; rename one of them to default.")
+        tokenizer.chat_template = templates[name]
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:

@@ -1,10 +1,18 @@
 """Private parts of transformers that loading and quantizing rely on."""
 
+from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-PRIVATE = ("transformers.PreTrainedModel._keep_in_fp32_modules", "transformers.PreTrainedConfig._attn_implementation")
+PRIVATE = (
+    "transformers.PreTrainedModel._keep_in_fp32_modules",
+    "transformers.PreTrainedConfig._attn_implementation",
+    "transformers.utils.chat_template_utils._compile_jinja_template",
+)
+
+#: The day on which every chat template is rendered: the one that Llama 3 templates print where they know no date.
+DAY = datetime(2024, 7, 26)
 
 
 def modules_left_in_16_bits(model: Any) -> list[str]:
@@ -16,6 +24,20 @@ def modules_left_in_16_bits(model: Any) -> list[str]:
     from transformers.quantizers.base import HfQuantizer
 
     return list(HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules))
+
+
+def compile_without_chance(template: str) -> None:
+    """Compile the chat *template*, once, for all who render it, without what differs between two calls.
+
+    ``strftime_now`` tells a fixed day, and random choices fail. transformers gives templates no such functions as
+    arguments, and there is no public way to its environment, which is the one of the template alone.
+    """
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    environment = _compile_jinja_template(template).environment
+    environment.globals["strftime_now"] = DAY.strftime
+    environment.globals.pop("lipsum", None)
+    environment.filters.pop("random", None)
 
 
 def attention_of(model: Any) -> str:

@@ -15,8 +15,7 @@ from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks.countdown import TASK, CountdownRow
-from countdown_rl.tasks.probe import layout
-from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.probe import data, layout, trained_on
 from countdown_rl.tasks.task import REASONS
 
 #: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
@@ -71,10 +70,8 @@ def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
 
 def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     """The prompt around numbers and target, and the counts of numbers that the model was trained on."""
-    data = [link for link in chain if link.kind == "data"]
-    options = data[-1].options if data else {}
-    if task_of(options) is not TASK:
-        raise UsageError(f"{file} was trained on {options['task']}, and the demo is about Countdown puzzles.")
+    if (task := trained_on(chain)) is not TASK:
+        raise UsageError(f"{file} was trained on {task.name}, and the demo is about Countdown puzzles.")
     row = CountdownRow({"numbers": _NUMBERS, "target": _TARGET, **layout(chain)})
     prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(file))), row.messages())
     try:
@@ -82,6 +79,6 @@ def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
         between, tail = rest.split(str(_TARGET))
     except ValueError:
         raise ModelError(f"the chat template of {file} does not show numbers and target once each.") from None
-    groups = data[-1].facts.get("splits", {}).get("train", {}).get("groups", {}) if data else {}
+    groups = data(chain).get("facts", {}).get("splits", {}).get("train", {}).get("groups", {})
     sizes = sorted(map(int, groups.get("numbers", {}))) or [3, 4]
     return {"prompt": [head, between, tail], "sizes": sizes, "direct": row.style.direct}

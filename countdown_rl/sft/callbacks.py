@@ -134,9 +134,9 @@ class Validation(TrainerCallback):
     def _evaluate(self, step: int) -> float:
         """The share solved by the weights after *step*, which are saved if they are to be kept and are the best."""
         texts = self._complete(self._prompts)
-        correct = rounded(
-            sum(row.grade(text).correct for row, text in zip(self._rows, texts, strict=True)) / len(texts)
-        )
+        completions = map(chat_template.completion, self._rows, self._prompts, texts)
+        grades = [row.grade(completion) for row, completion in zip(self._rows, completions, strict=True)]
+        correct = rounded(sum(grade.correct for grade in grades) / len(grades))
         best = self._journal.best()  # the row of this step follows
         if self._options.keep == "best" and (best is None or correct > best[1]):
             state = tuning.gathered(self._trainer)

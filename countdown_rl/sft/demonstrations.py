@@ -17,6 +17,7 @@ from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.tasks import probe
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 
@@ -50,9 +51,9 @@ class Demonstrations:
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def task(self) -> str | None:
-        """The task of the first demonstration that names one."""
-        return next((each.row.task for each in self.kept if each.row is not None), None)
+    def row(self) -> Row | None:
+        """The row of the first demonstration that names one."""
+        return next((each.row for each in self.kept if each.row is not None), None)
 
     def facts(self) -> dict[str, Any]:
         """The counts, for the manifest."""
@@ -67,14 +68,19 @@ def read(
     Wrong ones are left out unless they are to be kept, those of puzzles in the test split of *data* always.
     """
     inputs: dict[str, Any] = {}
+    layout: Mapping[str, str] = {}
     if data is not None:
         inputs["data"] = artifacts.read(data, "data").as_input()
+        links = artifacts.chain(inputs["data"])
+        layout = {"task": probe.trained_on(links).name, **probe.layout(links)}
     test = {row.identity for row in jsonl.read_rows(data / "test.jsonl")} if data is not None else set()
     result = Demonstrations()
-    for demonstration in _sources(options, files, data, inputs):
+    for demonstration in _sources(options, files, data, inputs, layout):
         result.read += 1
         on_row(result.read)
         row = demonstration.row
+        if row is not None and options.eval_every:
+            _check_prompt(demonstration, row, layout)
         if row is not None and row.identity in test:
             result.left_out["of test puzzles"] += 1
             continue
@@ -94,19 +100,19 @@ def read(
 
 
 def _sources(
-    options: SftOptions, files: Sequence[Path], data: Path | None, inputs: dict[str, Any]
+    options: SftOptions, files: Sequence[Path], data: Path | None, inputs: dict[str, Any], layout: Mapping[str, str]
 ) -> Iterator[Demonstration]:
     """The demonstrations of all sources in turn; their entries are added to *inputs*."""
     if not (files or options.from_hub or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
     for index, file in enumerate(files):
-        yield from _parsed(str(file), external.from_file(file))
+        yield from _parsed(str(file), external.from_file(file), layout)
         inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
     for index, name in enumerate(options.from_hub):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)
         inputs[f"from-hub-{index}" if index else "from-hub"] = {"source": source, "revision": commit, "digest": commit}
-        yield from _parsed(source, rows)
+        yield from _parsed(source, rows, layout)
     if options.demonstrator:
         if data is None:
             raise UsageError(
@@ -125,16 +131,22 @@ def _by_baseline(options: SftOptions, data: Path) -> Iterator[Demonstration]:
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row, generated=True)
 
 
-def _parsed(source: str, rows: Iterable[external.Published]) -> Iterator[Demonstration]:
+def _parsed(source: str, rows: Iterable[external.Published], layout: Mapping[str, str]) -> Iterator[Demonstration]:
     for index, (_, fields) in enumerate(rows, 1):
-        yield parse(fields, f"{source}, row {index}")
+        yield parse(fields, f"{source}, row {index}", layout)
 
 
-def parse(fields: Mapping[str, Any], place: str) -> Demonstration:
-    """The demonstration in *fields*."""
+def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {}) -> Demonstration:
+    """The demonstration in *fields*.
+
+    Args:
+        layout: the ``task``, ``style`` and ``template`` of the rows of that task which have neither of the latter two.
+    """
     row = None
     with suppress(InputError):
         row = parse_row({key: value for key, value in fields.items() if value is not None})
+        if row.task == layout.get("task") and not row.keys() & {"style", "template"}:
+            row = parse_row({**row, **layout})
     prompt, completion = fields.get("prompt"), fields.get("completion")
     if prompt is None and fields.get("messages"):
         *prompt, completion = _messages(fields["messages"], place)
@@ -154,6 +166,18 @@ def parse(fields: Mapping[str, Any], place: str) -> Demonstration:
             "`completion`."
         )
     return Demonstration(place, prompt, completion, row)
+
+
+def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:
+    """Raise InputError if the *demonstration* of *row* has another prompt than a validation row of *layout*."""
+    fields = {key: value for key, value in row.items() if key not in ("style", "template")}
+    if row.task == layout["task"] and not isinstance(demonstration.prompt, str):
+        expected = parse_row({**fields, **layout}).messages()
+        if list(demonstration.prompt) != expected:
+            raise InputError(
+                f"{demonstration.place} has another prompt or style than the validation puzzles of --data, which would "
+                "measure what is not learned; leave its `prompt`, `style` and `template` out, or --eval-every."
+            )
 
 
 def _messages(turns: Any, place: str) -> list[dict[str, str]]:
@@ -180,6 +204,13 @@ def start_of_text(tokenizer: Any) -> str:
     return str(tokenizer.decode(tokenizer("")["input_ids"]))
 
 
+def _without_end(text: str, *ends: str | None) -> str:
+    """*text* without any of *ends* at its end, and without white space after them."""
+    while end := next((end for end in ends if end and text.rstrip().endswith(end)), None):
+        text = text.rstrip().removesuffix(end)
+    return text
+
+
 def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:
     """Token ids of each demonstration as ``input_ids``, and as ``labels`` with -100 for those of the prompt.
 
@@ -191,13 +222,16 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
     """
     end = end_of_turn(tokenizer)
     start = start_of_text(tokenizer)
-    prompts = []
+    prompts, completions = [], []
     for demonstration in known.kept:
         if isinstance(demonstration.prompt, str):
-            prompts.append(start + demonstration.prompt.removeprefix(start))
+            prompt = chat_template.Rendered(start + demonstration.prompt.removeprefix(start))
         else:
-            prompts.append(chat_template.render(tokenizer, demonstration.prompt))
-    completions = [each.completion.removesuffix(end) + end for each in known.kept]
+            *_, last = demonstration.prompt
+            prefill = last["content"] if last["role"] == "assistant" else ""
+            prompt = chat_template.Rendered(chat_template.render(tokenizer, demonstration.prompt), prefill)
+        prompts.append(prompt.text)
+        completions.append(_without_end(prompt.continuation(demonstration.completion), end, tokenizer.eos_token) + end)
     encoded = (tokenizer(texts, add_special_tokens=False)["input_ids"] for texts in (prompts, completions))
     examples, kept = [], []
     for demonstration, prompt, completion in zip(known.kept, *encoded, strict=True):

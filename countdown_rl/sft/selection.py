@@ -109,11 +109,13 @@ def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str
     texts: list[dict[str, Any]] = []
     exact = True
     for pair in pairs:
-        turns = parse_row(pair[0]).messages()
-        prompt = chat_template.render(tokenizer, turns)
-        begun = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
-        answers = [[{"role": "assistant", "content": begun + sample["completion"]}] for sample in pair]
-        written = [sample["completion"].removesuffix(end) + end for sample in pair]
+        asked = parse_row(pair[0]).prompt()
+        turns = asked.turns()
+        prompt = chat_template.render(tokenizer, asked.messages())
+        rendered = chat_template.Rendered(prompt, asked.prefill)
+        continuations = [rendered.continuation(sample["completion"]) for sample in pair]
+        answers = [[{"role": "assistant", "content": asked.prefill + text}] for text in continuations]
+        written = [text.removesuffix(end) + end for text in continuations]
         for answer, text in zip(answers, written, strict=True):
             exact = exact and _rendered(tokenizer, turns + answer) == prompt + text
         conversations.append({"prompt": turns, "chosen": answers[0], "rejected": answers[1]})

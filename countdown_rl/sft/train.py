@@ -39,10 +39,9 @@ def train(
     on_note(f"Training on {len(prepared.examples):,} examples, {prepared.max_steps:,} steps.")
     tuning.run(trainer, prepared, journal, longest="--max-length")
     facts = _facts(prepared, trainer, loaded, journal)
-    rows = (each for each in prepared.demonstrations.kept if each.row is not None and not isinstance(each.prompt, str))
-    first = next(rows, None)
-    prompt = first.row.messages() if first and first.row else None
-    return tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prompt)
+    known = prepared.demonstrations.kept
+    prompts = (each.prompt for each in known if each.row is not None and not isinstance(each.prompt, str))
+    return tuning.finish(trainer, loaded, prepared, journal, facts, prompt=next(prompts, None))
 
 
 def _let_turns_end(loaded: Loaded) -> None:
@@ -131,10 +130,10 @@ def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[s
 
 def _facts(prepared: PreparedSft, trainer: Any, loaded: Loaded, journal: Journal) -> dict[str, Any]:
     facts, last = tuning.facts(trainer, loaded, prepared.options, journal)
-    task = prepared.demonstrations.task()
+    row = prepared.demonstrations.row()
     return facts | {
         "command": "countdown-rl sft",
-        **({"task": task} if task else {}),
+        **({"task": row.task, "layout": row.layout} if row else {}),
         "demonstrations": prepared.demonstrations.facts(),
         "learning_rate": prepared.learning_rate,
         "tokens": int(journal.rows[-1].tokens),

@@ -105,6 +105,8 @@ def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> lo
     journal.threads = journal.threads or prepared.options.threads or processes.cpu_threads()
     loaded = load_model(prepared.ref, prepared.options, journal.threads)
     on_note(_arithmetic(loaded))
+    if note := chat_template.note(loaded.tokenizer):
+        on_note(note)
     if resume:
         on_note(f"Continuing after step {step_of(resume)}.")
     return loaded

@@ -12,6 +12,7 @@ from countdown_rl.puzzle import canonical, expression, rules, solver
 from countdown_rl.puzzle.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.puzzle.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
 from countdown_rl.puzzle.solver import Solved
+from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Baseline, Group, Row, Task
 
 SYSTEM = (
@@ -20,7 +21,7 @@ SYSTEM = (
 )
 #: The system turn of the style ``direct``.
 DIRECT = "You are a careful solver of number puzzles. Give the final answer alone."
-#: The assistant turn that a prompt of the style ``begun`` ends in.
+#: The prefill of the style ``begun``.
 BEGUN = "Let me work through this step by step.\n<think>"
 
 _USE = {
@@ -53,6 +54,7 @@ class CountdownRow(Row):
     task = "countdown"
     styles = ("begun", "own", "direct")
     kept_fields = ("nums", "target", "needs", "operators", "rule")
+    prompt_fields = ("nums", "target")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         for key in ("nums", "target"):
@@ -73,16 +75,14 @@ class CountdownRow(Row):
         self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
         self._sorted = sorted(nums)
 
-    def turns(self) -> list[dict[str, str]]:
+    def default_prompt(self) -> Prompt:
         puzzle = self.puzzle
         user = (
             f"Numbers: {' '.join(map(str, puzzle.numbers))}\nTarget: {puzzle.target}\n"
             f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
             f"{_USE[puzzle.rule.name]}. If there is no way, answer impossible."
         )
-        system = DIRECT if self.style.direct else SYSTEM
-        turns = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-        return turns if self.style.own else [*turns, {"role": "assistant", "content": BEGUN}]
+        return Prompt(user, DIRECT if self.style.direct else SYSTEM, BEGUN)
 
     def judge(self, answer: str) -> tuple[str | None, str]:
         puzzle = self.puzzle

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from countdown_rl.errors import InputError
+from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Row, Task
 
 _SYSTEM = (
@@ -31,6 +32,7 @@ class Gsm8kRow(Row):
     task = "gsm8k"
     styles = ("lines", "begun", "own")
     kept_fields = ("question", "gold")
+    prompt_fields = ("question",)
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
@@ -60,13 +62,10 @@ class Gsm8kRow(Row):
     def asked(self) -> list[str]:
         return [self["question"].strip()]
 
-    def turns(self) -> list[dict[str, str]]:
+    def default_prompt(self) -> Prompt:
         tag = self.style.tag
-        turns = [
-            {"role": "system", "content": _SYSTEM.format(tag=tag) + (_LINES if self.style.lines else "")},
-            {"role": "user", "content": self["question"]},
-        ]
-        return turns if self.style.own else [*turns, {"role": "assistant", "content": _BEGUN.format(tag=tag)}]
+        system = _SYSTEM.format(tag=tag) + (_LINES if self.style.lines else "")
+        return Prompt(self["question"], system, _BEGUN.format(tag=tag))
 
     def judge(self, answer: str) -> tuple[str | None, str]:
         value = _number(answer)

@@ -29,7 +29,19 @@ def trained_on(links: Sequence[ProvenanceEntry]) -> Task:
     return task_of({"task": next(filter(None, reversed(recorded)), None)})
 
 
+def data(links: Sequence[ProvenanceEntry]) -> Mapping[str, Any]:
+    """The manifest of the data that the model of *links* was trained on last; an empty one where none is recorded."""
+    return next(filter(None, map(_data, reversed(links))), {})
+
+
 def layout(links: Sequence[ProvenanceEntry]) -> dict[str, str]:
-    """The ``style`` and ``template`` of the rows that the model of *links* was trained on, where they are recorded."""
-    options = next((link.options for link in reversed(links) if link.kind == "data"), {})
-    return {key: options[key] for key in ("style", "template") if options.get(key)}
+    """The ``style`` and ``template`` of the rows that the model of *links* was trained on last, where recorded."""
+    for link in reversed(links):
+        if options := link.facts.get("layout") or _data(link).get("options"):
+            return {key: options[key] for key in ("style", "template") if options.get(key)}
+    return {}
+
+
+def _data(link: ProvenanceEntry) -> Mapping[str, Any]:
+    """The manifest of the data artifact *link*, or of the one that it was made from."""
+    return vars(link) if link.kind == "data" else link.inputs.get("data", {}).get("manifest") or {}

@@ -1,50 +1,55 @@
-"""Prompts of the user's own: Jinja templates with the fields of a row.
+"""Prompts: their turns and the beginning of the answer, also from Jinja templates of the user's own.
 
-The block ``user`` of a template is the user turn, ``system`` the system turn, and ``assistant`` the turn that the model
-continues. A template without blocks is a user turn.
+The block ``user`` of a template is the user turn, ``system`` the system turn, and ``assistant`` the prefill, from which
+the model continues. A template without blocks is a user turn.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template
+from jinja2 import StrictUndefined, Template, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from countdown_rl.errors import InputError
-from countdown_rl.tasks import limited
-from countdown_rl.tasks.limited import LimitError
+from countdown_rl.errors import InputError, first_line
 
 _TURNS = ("system", "user", "assistant")
 
 
-def messages(template: str, fields: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The turns of *template* for a row of *fields*, in the order of a conversation.
+@dataclass(frozen=True)
+class Prompt:
+    """What a model is asked: a user turn, a system turn ("" for none), and the beginning of the model's answer."""
+
+    user: str
+    system: str = ""
+    prefill: str = ""
+
+    def turns(self) -> list[dict[str, str]]:
+        """The system and the user turn, for endpoints that continue no assistant turn."""
+        turns = [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
+        return turns if self.system else turns[1:]
+
+    def messages(self) -> list[dict[str, str]]:
+        """The turns, and the prefill as an assistant turn where there is one."""
+        return self.turns() + ([{"role": "assistant", "content": self.prefill}] if self.prefill else [])
+
+
+def from_template(template: str, fields: Mapping[str, Any]) -> Prompt:
+    """The prompt of *template* for a row of *fields*.
 
     Only the user turn may use fields: the chat template of an exported model contains the others.
 
     Raises:
         InputError: the template cannot be compiled or rendered, or it has no user turn.
     """
-    try:
-        turns: list[dict[str, str]] = limited.call(f"{__name__}:render", template, dict(fields))
-    except (InputError, LimitError) as error:
-        raise InputError(f"the template cannot be rendered: {str(error).rstrip('.')}") from error
-    return turns
+    return Prompt(_render(template, "user", fields), _render(template, "system", {}), prefill(template))
 
 
-def render(template: str, fields: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The turns of *template* as :func:`messages` returns them, rendered in this process."""
-    compiled = _compiled(template)
-    blocks = compiled.blocks or {"user": compiled.root_render_func}
-    if "user" not in blocks or blocks.keys() - {*_TURNS}:
-        raise ValueError(f"it has the blocks {', '.join(blocks)}; take {', '.join(_TURNS)}")
-    turns = []
-    for role in (role for role in _TURNS if role in blocks):
-        context = compiled.new_context(dict(fields) if role == "user" else {})
-        turns.append({"role": role, "content": "".join(blocks[role](context)).strip()})
-    return turns
+def prefill(template: str) -> str:
+    """The beginning of the answer in *template*; "" where it has none."""
+    return _render(template, "assistant", {})
 
 
 def missing(text: str, parts: Iterable[str]) -> list[str]:
@@ -57,8 +62,24 @@ def missing(text: str, parts: Iterable[str]) -> list[str]:
     return absent
 
 
+def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:
+    """The text of the turn *role* of *template*; "" where it has no such turn."""
+    try:
+        compiled = _compiled(template)
+        blocks = compiled.blocks or {"user": compiled.root_render_func}
+        if "user" not in blocks or blocks.keys() - {*_TURNS}:
+            raise InputError(f"it has the blocks {', '.join(blocks)}; take {', '.join(_TURNS)}")
+        if role not in blocks:
+            return ""
+        return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()
+    except Exception as error:  # a template is a program
+        known = f"; it has {', '.join(fields) or 'no fields'}" if isinstance(error, UndefinedError) else ""
+        raise InputError(f"the template cannot be rendered: {first_line(error).rstrip('.')}{known}") from error
+
+
 @lru_cache(maxsize=16)
 def _compiled(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.clear()
+    del environment.filters["random"]  # the same row has the same prompt
     return environment.from_string(template)

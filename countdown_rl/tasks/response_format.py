@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from countdown_rl.errors import InputError
+
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 
 
@@ -50,6 +52,30 @@ class Style:
     def opening(self) -> str:
         """What a completion begins with: the opening tag, or nothing where the prompt ends in it."""
         return f"<{self.tag}>" if self.own and not self.direct else ""
+
+    def opened(self, answer: str) -> str:
+        """The thinking that the beginning of an *answer* opens and does not close, from its tag on; else ""."""
+        begin = answer.rfind(f"<{self.tag}>")
+        return answer[begin:] if begin > answer.rfind(f"</{self.tag}>") else ""
+
+    def check_prefill(self, prefill: str) -> None:
+        """Raise InputError if no completion in this style can follow *prefill*, which the user wrote."""
+        opens = bool(self.opened(prefill))
+        if self.direct and opens:
+            raise InputError(f"the assistant block opens <{self.tag}>, and in the style direct nothing is thought")
+        if not self.own and not opens:
+            raise InputError(
+                f"the assistant block does not open <{self.tag}>, as it should in the style begun; end it in "
+                f"<{self.tag}>, or give the style own"
+            )
+
+    def joined(self, begun: str, text: str) -> str:
+        """The completion in this style that a model continues with *text* where its prompt has *begun* the answer.
+
+        Where the model should open the thinking, and the prompt did, the completion has it all the same.
+        """
+        opened = self.opened(begun) if self.opening else ""
+        return text if text.lstrip().startswith(self.opening) else opened + text
 
     def answer(self, answer: str) -> str:
         """The completion that gives *answer* without any thinking."""

@@ -9,12 +9,14 @@ import importlib
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle.rules import PARTS, SPLITS
 from countdown_rl.tasks import prompt
+from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.response_format import STYLES, Style
 
 
@@ -68,7 +70,8 @@ class Row(Mapping[str, Any]):
         task: the name of its task.
         styles: the response formats that the task knows, the default first.
         kept_fields: fields that are kept beside a completion: enough to read it, and to grade it again.
-        style: the response format of this row.
+        prompt_fields: fields that a prompt of the user's own may use, those that every command knows: `kept_fields`
+            where it is empty.
         template: the prompt of the user's own, see :mod:`countdown_rl.tasks.prompt`; None where the task's is used.
 
     Raises:
@@ -78,13 +81,12 @@ class Row(Mapping[str, Any]):
     task: ClassVar[str]
     styles: ClassVar[tuple[str, ...]] = ("begun", "own")
     kept_fields: ClassVar[tuple[str, ...]] = ()
+    prompt_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        style = fields.get("style") or self.styles[0]
-        if style not in self.styles:
+        if fields.get("style") not in (None, "", *self.styles):
             raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self._fields = dict(fields)
-        self.style: Style = STYLES[style]
         self.template: str | None = fields.get("template")
         if not isinstance(self.template, str | None):
             raise InputError("`template` should be text")
@@ -101,22 +103,53 @@ class Row(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._fields})"
 
-    def without_begun_turn(self) -> Self:
-        """This row, in a style whose prompt ends in the user turn: most endpoints do not continue an assistant turn."""
+    @cached_property
+    def style(self) -> Style:
+        """The response format."""
+        return STYLES[self.style_name]
+
+    @cached_property
+    def style_name(self) -> str:
+        """The name of the response format; where the row has none, the first that fits the prefill of its template."""
+        if self.get("style") or self.template is None:
+            return self.get("style") or self.styles[0]
+        prefill = prompt.prefill(self.template)
+        begun = [name for name in self.styles if not STYLES[name].own and STYLES[name].opened(prefill)]
+        return [*begun, *(name for name in self.styles if STYLES[name].own), *self.styles][0]
+
+    @property
+    def layout(self) -> dict[str, str]:
+        """The fields that decide on the prompt and the response format, for other rows of the task."""
+        return {"style": self.style_name} | ({} if self.template is None else {"template": self.template})
+
+    def without_prefill(self) -> Self:
+        """This row, in a style in which the model opens its thinking: most endpoints continue no assistant turn."""
         return self if self.style.own else type(self)({**self, "style": "own"})
 
-    def messages(self) -> list[dict[str, str]]:
-        """The prompt as a conversation. Where the style has it so, it ends in an assistant turn already begun."""
+    def prompt(self) -> Prompt:
+        """The prompt: the template of the user's own and nothing else, or the task's.
+
+        Raises:
+            InputError: the template cannot be rendered, leaves out a part of the question or does not fit the style.
+        """
         if self.template is None:
-            return self.turns()
-        turns = [
-            turn for turn in prompt.messages(self.template, self) if turn["role"] != "assistant" or not self.style.own
-        ]
-        return turns if self.style.own or turns[-1]["role"] == "assistant" else [*turns, self.turns()[-1]]
+            own = self.default_prompt()
+            return replace(own, prefill="") if self.style.own else own
+        names = self.prompt_fields or self.kept_fields
+        fields = {name: self[name] for name in names if name in self}
+        own = prompt.from_template(self.template, fields)
+        if absent := prompt.missing(own.user, self.asked):
+            raise InputError(f"the user turn for {self.headline} does not show {' and '.join(absent)}")
+        self.style.check_prefill(own.prefill)
+        return own
+
+    def messages(self) -> list[dict[str, str]]:
+        """The prompt as a conversation; a prefill is its last turn, of the assistant."""
+        return self.prompt().messages()
 
     @abstractmethod
-    def turns(self) -> list[dict[str, str]]:
-        """The task's own prompt: system and user turn, and in the style ``begun`` the beginning of the assistant's."""
+    def default_prompt(self) -> Prompt:
+        """The task's own prompt; its prefill is used in styles in which the prompt opens the thinking."""
 
     @abstractmethod
     def judge(self, answer: str) -> tuple[str | None, str]:

@@ -10,6 +10,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from countdown_rl.inference.stop import Stop
+from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
 from countdown_rl.training.rollouts import Drawn, Example, Rollouts, example
 
@@ -62,12 +63,12 @@ class MixedRollouts(Rollouts):
     def _groups(self, batch: list[Example], trainer: Any) -> list[Group]:
         """The groups of *batch*, completed."""
         drawn = super().sample([each["prompt"] for each in batch], trainer)
-        texts = self.stop.tokenizer.batch_decode(drawn["completion_ids"], skip_special_tokens=True)
+        texts = list(map(self.stop.decode, drawn["completion_ids"]))
         groups = []
         for start in range(0, len(batch), trainer.num_generations):
             part = slice(start, start + trainer.num_generations)
-            row = self._rows[batch[start]["row"]]
-            right = {bool(row.grade(text).correct) for text in texts[part]}
+            row, prompt = self._rows[batch[start]["row"]], batch[start]["prompt"]
+            right = {bool(row.grade(chat_template.completion(row, prompt, text)).correct) for text in texts[part]}
             own = {name: values[part] for name, values in drawn.items() if values is not None}
             groups.append(Group(batch[part], own, len(right) > 1))
         return groups

@@ -87,7 +87,6 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
 
     Of a model on the Hub all files but the weights are downloaded.
     """
-    chat_template.preload()
     processes.run_alone()
     options.micro_batches(run.processes)
     weights = rewards.parse(options.reward)

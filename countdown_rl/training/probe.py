@@ -84,7 +84,9 @@ def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int],
     for number, batch in enumerate(generate.batches(lengths, lambda prompt: generator.max_rows(prompt, length))):
         completions = engines.complete(generator, [prompts[index // size] for index in batch], number)
         for index, completion in zip(batch, completions, strict=True):
-            samples[index] = completion.sample(rows[index // size].grade(completion.text))
+            row = rows[index // size]
+            completion = completion.after(row, loaded.tokenizer.decode(prompts[index // size]))
+            samples[index] = completion.sample(row.grade(completion.text))
         on_batch(len(samples), len(lengths))
     groups = [[samples[index] for index in range(start, start + size)] for start in range(0, len(lengths), size)]
     task = task_of(rows[0])

@@ -16,12 +16,16 @@ from fractions import Fraction
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from countdown_rl.errors import UsageError, first_line
+from countdown_rl.inference.generate import to_completion
 from countdown_rl.options import MAX_FLOAT
 from countdown_rl.runlog.log import group_columns
 from countdown_rl.tasks.task import Grade, Row
+
+if TYPE_CHECKING:
+    from countdown_rl.inference.stop import Stop
 
 Reward = Callable[[Grade, Row, int], float]
 
@@ -180,7 +184,7 @@ class Grading:
 
     Args:
         rows: the training data; the ``row`` column of the trainer's data set holds indices into it.
-        stop: True for the token ids of a completion that ended, see :class:`countdown_rl.inference.stop.Stop`.
+        stop: the end of a completion.
         on_graded: called once per round, with the step it is for and every completion of this process, those of
             one prompt side by side.
     """
@@ -188,11 +192,10 @@ class Grading:
     def __init__(
         self,
         rows: Sequence[Row],
-        tokenizer: Any,
-        stop: Callable[[list[int]], bool],
+        stop: "Stop",
         on_graded: Callable[[int, Sequence[GradedCompletion]], None],
     ) -> None:
-        self._rows, self._tokenizer, self._stop, self._on_graded = rows, tokenizer, stop, on_graded
+        self._rows, self._stop, self._on_graded = rows, stop, on_graded
         self._batch: Any = None
         self._completions: list[GradedCompletion] = []
 
@@ -205,20 +208,21 @@ class Grading:
         ) -> list[float | None]:
             if self._batch is not completion_ids:  # the first reward function that sees this batch
                 self._batch = completion_ids
-                texts = [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in completion_ids]
-                self._completions = [
-                    GradedCompletion(
-                        self._rows[index], text, self._rows[index].grade(text), len(ids), not self._stop(ids)
-                    )
-                    for ids, index, text in zip(completion_ids, row, texts, strict=True)
-                ]
+                batch = zip(completion_ids, row, columns["prompts"], strict=True)
+                self._completions = [self._graded(ids, self._rows[index], prompt) for ids, index, prompt in batch]
                 for each in self._completions:  # TRL takes the mean over all of them, in every process
                     for column in ("correct", *group_columns(each.row)):
                         log_metric(column, float(each.grade.correct))
                     log_metric("format", float(each.grade.format))
                 self._on_graded(trainer_state.global_step + 1, self._completions)
+            # TRL's own texts of the completions have no special tokens, and a tag may be one.
+            columns["completions"] = [each.text for each in self._completions]
             columns |= {"completion_ids": completion_ids, "log_metric": log_metric, "trainer_state": trainer_state}
             return _values(name, value, self._completions, columns)
 
         rewards.__name__ = name
         return rewards
+
+    def _graded(self, ids: list[int], row: Row, prompt: str) -> GradedCompletion:
+        completion = to_completion(self._stop, ids).after(row, prompt)
+        return GradedCompletion(row, completion.text, row.grade(completion.text), len(ids), not completion.ended)

@@ -92,7 +92,7 @@ def _trainer(
         options, journal, prepared.store, curriculum, task_of(rows[0]), on_step=on_step, on_warning=on_warning
     )
     stop = Stop(loaded.tokenizer, loaded.model, STOP)
-    grading = rewards.Grading(rows, loaded.tokenizer, stop, recorder.on_graded)
+    grading = rewards.Grading(rows, stop, recorder.on_graded)
     weights = prepared.weights
     sampler = MixedRollouts(stop, rows, options.seed) if options.dynamic_sampling else rollouts.Rollouts(stop)
     trainer = tuning.make_trainer(
@@ -115,7 +115,7 @@ def _validation(prepared: PreparedTraining, trainer: "Trainer", loaded: load.Loa
     from countdown_rl.sft.callbacks import Validation
 
     def complete(prompts: list[str]) -> list[str]:
-        return loaded.tokenizer.batch_decode(trainer.complete_greedily(prompts), skip_special_tokens=True)
+        return list(map(trainer.rollouts.stop.decode, trainer.complete_greedily(prompts)))
 
     return Validation(prepared, trainer, loaded, journal, complete=complete, figures=trainer.figures)
 
@@ -138,6 +138,7 @@ def _facts(trainer: "Trainer", prepared: PreparedTraining, loaded: load.Loaded, 
     return facts | {
         "command": "countdown-rl train",
         "task": prepared.rows[0].task,
+        **({"layout": prepared.rows[0].layout} if prepared.run.data.is_file() else {}),  # else the data records it
         "reward_first": journal.rows[0].reward,
         "reward_last_tenth": last.reward,
         "correct_last_tenth": last.correct,

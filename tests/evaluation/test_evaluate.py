@@ -23,7 +23,7 @@ from countdown_rl.evaluation.resume import Progress
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
-from tests.support import tiny_llama
+from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
@@ -611,3 +611,19 @@ def test_a_sample_without_a_value_shows_its_answer(here, place, monkeypatch, cap
     assert "✓ impossible\n" in text
     assert "✗ impossible: a refusal, but there is a solution" in text
     assert "None" not in text
+
+
+OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("template", [tiny_llama.TEMPLATE, OPENS])
+@pytest.mark.parametrize("style", ["begun", "own"])
+def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(tmp_path, style, template, special):
+    constant_model.checkpoint(tmp_path / "model", template=template, special=special)
+    data = write(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 99, "style": style}])
+    options = EvalOptions(max_new_tokens=8, threads=1)
+    result = evaluate.evaluate(options, model=str(tmp_path / "model"), data=data, out=tmp_path / "out")
+    assert (result.metrics["accuracy"], result.metrics["format"]) == (1.0, 1.0)
+    opening = "<think>" if style == "own" else ""
+    assert [sample["completion"] for sample in result.samples] == [f"{opening}</think><answer>impossible</answer>"]

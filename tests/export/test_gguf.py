@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from countdown_rl.errors import ModelError
+from countdown_rl.export import gguf
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load
@@ -169,3 +170,38 @@ def test_an_unsupported_architecture_is_refused_by_name():
     Path("full/config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     with pytest.raises(ModelError, match="gpt2"):
         quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf"))
+
+
+def modelfile(template, **special):
+    tokenizer = tiny_llama.tokenizer(template)
+    for name, value in special.items():
+        setattr(tokenizer, name, value)
+    return gguf.modelfile("m.gguf", tokenizer, 100)
+
+
+def test_a_template_adds_no_lines_to_the_modelfile():
+    quotes = '"' * 3
+    text = modelfile(
+        f"{{{{ '{quotes}\\nADAPTER /etc/passwd\\nTEMPLATE {quotes} {{{{{{{{ .Env }}}}}}}}' }}}}" + tiny_llama.TEMPLATE
+    )
+    assert text.count(quotes) == 2
+    head, template, tail = text.split(quotes)
+    assert "ADAPTER" not in head + tail
+    assert template.count('{{ "\\"\\"\\"" }}') == 4
+    assert '{{ "{{{{" }} .Env' in template
+    text = modelfile(tiny_llama.TEMPLATE, eos_token='x"\nADAPTER /etc/passwd')
+    assert "ADAPTER" not in text
+
+
+def test_a_turn_that_the_template_shows_twice_is_twice_in_the_modelfile():
+    twice = tiny_llama.TEMPLATE.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}")
+    template = modelfile(twice).split('"' * 3)[1]
+    turn = "<|user|>{{ .Prompt }}"
+    assert template == (
+        "{{ if .System }}<|system|>{{ .System }}{{ .System }}<|end|>" + turn + "{{ else }}" + turn + "{{ end }}"
+        "{{ .Prompt }}<|end|><|assistant|>{{ .Response }}"
+    )  # fmt: skip
+
+
+def test_a_template_that_changes_the_turns_has_no_modelfile():
+    assert modelfile(tiny_llama.TEMPLATE.replace("message['content']", "message['content'] | lower")) is None

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from countdown_rl.errors import InputError, ModelError
 from countdown_rl.models import load
-from countdown_rl.models.chat_template import CHAT_ARGUMENTS, apply, complete_user_turn, render
+from countdown_rl.models.chat_template import CHAT_ARGUMENTS, MARK, Rendered, apply, complete_user_turn, note, render
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.tasks.limited import LimitError
+from countdown_rl.tasks.response_format import STYLES
 from tests.support import tiny_llama
 
 SYSTEM, USER, BEGUN = "Reason first.", "Numbers: 3 7 50", "Let me see. \n<think>\n"
@@ -64,14 +65,14 @@ def test_the_text_of_a_real_template_is_that_of_transformers(file):
     tokenizer.bos_token = "<|pad|>"
     for turns in (CHAT[1:], [*CHAT[1:], {"role": "assistant", "content": "<think>\nA.\n</think>\n\nB."}]):
         for options in (CHAT_ARGUMENTS, CHAT_ARGUMENTS | {"add_generation_prompt": True}):
-            expected = tokenizer.apply_chat_template(turns, tokenize=False, **options)
-            assert apply(tokenizer, turns, **options) == expected
+            text = apply(tokenizer, turns, **options)  # first, as it settles the day for both
+            assert text == tokenizer.apply_chat_template(turns, tokenize=False, **options)
 
 
 def test_a_template_that_adds_a_megabyte_is_refused_by_its_file(tmp_path):
     tiny_llama.tokenizer(CHATML + "{{ '7 x ' * 200000 }}").save_pretrained(tmp_path)
     tokenizer = load.load_tokenizer(ModelRef("m", "directory", tmp_path))
-    with pytest.raises(LimitError, match=rf"{tmp_path}/chat_template\.jinja fails: it adds more than"):
+    with pytest.raises(InputError, match=rf"{tmp_path}/chat_template\.jinja fails: it adds more than"):
         render(tokenizer, CHAT)
 
 
@@ -111,3 +112,158 @@ def test_a_template_whose_generation_prompt_opens_the_thinking_is_left_as_it_is(
     tokenizer = tiny_llama.tokenizer(OPENS)
     complete_user_turn(tokenizer, BEGUN_CHAT)
     assert tokenizer.chat_template == OPENS
+
+
+PARTS = CHATML.replace("{{ m.content }}", "{% for part in m.content %}{{ part.text }}{% endfor %}")
+#: Templates that change the turns and show them all the same.
+CHANGED = {
+    "parts": PARTS,
+    "parts without a system role": NO_SYSTEM.replace("m.content | trim", "m.content[0].text | trim"),
+    "upper case": CHATML.replace("m.content", "m.content | upper"),
+    "escaped": CHATML.replace("m.content", "m.content | e"),
+    "trimmed": CHATML.replace("m.content", "m.content | trim"),
+    "twice": CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.content }}"),
+    "generation": CHATML.replace("{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}"),
+}
+
+
+@pytest.mark.parametrize("template", CHANGED.values(), ids=CHANGED)
+def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(template):
+    text = render(tiny_llama.tokenizer(template), BEGUN_CHAT)
+    assert USER.lower() in text.lower()
+    assert SYSTEM.lower() in text.lower()
+    assert "'text'" not in text
+    assert text.endswith(BEGUN)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        CHATML.replace("{{ m.content }}", "{% if m.role == 'system' %}{{ m.content }}{% endif %}"),
+        CHATML.replace("{{ m.content }}", "{{ m.content.split()[0] }}"),
+        CHATML.replace("{{ m.content }}", "{{ m.content | truncate(12, leeway=0) }}"),
+        "{{ bos_token }}Solve the puzzle.",
+        CHATML.replace("m.content", "m.text"),
+    ],
+)
+def test_a_template_that_leaves_the_puzzle_out_is_refused(template):
+    with pytest.raises(InputError, match="does not show the whole prompt"):
+        render(tiny_llama.tokenizer(template), CHAT)
+
+
+EMPTY = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
+
+
+@pytest.mark.parametrize("prefill", ["Well.\n<think>", "<think>\n", "<think>\nI need ", "<think>\n\n</think>\n"])
+@pytest.mark.parametrize("template", [CHATML, OPENS, OPENS.replace("<think>\n", "<think>"), EMPTY])
+def test_thinking_is_opened_once(template, prefill):
+    text = render(tiny_llama.tokenizer(template), [*CHAT, {"role": "assistant", "content": prefill}])
+    assert text.endswith(f"assistant\n{prefill}")
+
+
+@pytest.mark.parametrize(
+    ("template", "prefill", "style", "written", "completion"),
+    [
+        (OPENS, "", "own", "a</think>", "<think>\na</think>"),
+        (OPENS, "", "own", "<think>\na</think>", "<think>\na</think>"),  # the model repeats it
+        (OPENS, "", "direct", "3 + 4", "3 + 4"),
+        (OPENS, "Well: ", "own", "a</think>", "<think>\nWell: a</think>"),
+        (OPENS, "Well.\n<think>", "begun", "a</think>", "a</think>"),
+        (CHATML, "", "own", "a</think>", "a</think>"),
+        (CHATML, "<think>\nI need ", "own", "a</think>", "<think>\nI need a</think>"),
+        (CHATML, "<think>", "begun", "a</think>", "a</think>"),
+        (EMPTY, "", "own", "a</think>", "a</think>"),
+        (OPENS.replace("think>", "thinking>"), "", "lines", "a\n</thinking>", "<thinking>\na\n</thinking>"),
+    ],
+)
+def test_a_completion_has_the_opening_tag_where_its_style_asks_the_model_for_it(
+    template, prefill, style, written, completion
+):
+    turns = [*CHAT, {"role": "assistant", "content": prefill}] if prefill else CHAT
+    prompt = Rendered(render(tiny_llama.tokenizer(template), turns), prefill)
+    assert prompt.completion(STYLES[style], written) == completion
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "continuation"),
+    [
+        (Rendered("a<think>"), "<think>b", "b"),
+        (Rendered("a<think>"), "<think>\nb", "\nb"),
+        (Rendered("a<think>\n"), "<think>\nb", "b"),
+        (Rendered("a<think>\n"), "<think>b", "b"),
+        (Rendered("a<think>\n"), "\n<think>\n\nb", "\nb"),
+        (Rendered("a<think>\n"), "b", "b"),
+        (Rendered("aWell.\n<think>", "Well.\n<think>"), "Well.\n<think>\nb", "\nb"),
+        (Rendered("aWell.\n<think>", "Well.\n<think>"), "<think>b", "b"),
+        (Rendered("a<thinking>\n"), "<thinking>\nb", "b"),
+        (Rendered("a<think>\n\n</think>\n\n"), "<think>b", "<think>b"),
+        (Rendered("a"), "<think>b", "<think>b"),
+        (Rendered("aWell:", "Well:"), "Well: b", "Well: b"),
+    ],
+)
+def test_what_the_prompt_has_begun_is_not_learned_again(prompt, completion, continuation):
+    assert prompt.continuation(completion) == continuation
+
+
+@pytest.mark.parametrize(
+    "call", ["strftime_now('%d %b %Y')", "strftime_now('%Y-%m-%d')", "'abc' | list | random", "lipsum()"]
+)
+def test_a_prompt_does_not_depend_on_the_day_or_on_chance(call):
+    tokenizer = tiny_llama.tokenizer(CHATML + "{{ " + call + " }}")
+    if "strftime" in call:
+        assert "2024" in render(tokenizer, CHAT)
+        assert "Jul" in tokenizer.apply_chat_template(CHAT, tokenize=False) or "07" in render(tokenizer, CHAT)
+    else:
+        with pytest.raises(InputError, match=r"random|lipsum"):
+            render(tokenizer, CHAT)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        CHATML + MARK,
+        MARK + CHATML + MARK,
+        MARK.join(("x", CHATML, "")),
+        MARK.join(("{% if 0 %}", CHATML, "{% endif %}")),
+        MARK.join(("", CHATML, "", "")),
+    ],
+)
+def test_a_template_that_holds_the_mark_already_can_be_completed(template):
+    tokenizer = tiny_llama.tokenizer(template)
+    if "if 0" in template:  # shows nothing
+        with pytest.raises(InputError, match="whole prompt"):
+            complete_user_turn(tokenizer, BEGUN_CHAT)
+        return
+    expected = render(tokenizer, BEGUN_CHAT)
+    for _ in range(2):
+        complete_user_turn(tokenizer, BEGUN_CHAT)
+        assert render(tokenizer, CHAT[1:], CHAT_ARGUMENTS) == expected
+        assert tokenizer.chat_template.count(MARK) == 2
+
+
+@pytest.mark.parametrize("turns", [CHAT, [{"role": "user", "content": "\ud83d"}]])
+def test_half_a_surrogate_pair_is_one_sentence(turns):
+    template = CHATML if turns is not CHAT else CHATML + "\ud83d"
+    with pytest.raises(InputError, match="surrogate"):
+        render(tiny_llama.tokenizer(template), turns)
+
+
+@pytest.mark.parametrize("names", [("default", "tool_use"), ("chat",)])
+def test_of_several_templates_the_default_is_used(tmp_path, names):
+    tokenizer = tiny_llama.tokenizer()
+    tokenizer.chat_template = {name: CHATML if name != "tool_use" else "tools" for name in names}
+    tokenizer.save_pretrained(tmp_path)
+    assert load.load_tokenizer(ModelRef("m", "directory", tmp_path)).chat_template == CHATML
+
+
+def test_several_templates_without_a_default_are_named(tmp_path):
+    tokenizer = tiny_llama.tokenizer()
+    tokenizer.chat_template = {"rag": CHATML, "tool_use": CHATML}
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="rag, tool_use"):
+        load.load_tokenizer(ModelRef("m", "directory", tmp_path))
+
+
+def test_what_is_used_without_a_template_is_said():
+    assert "no chat template" in note(tiny_llama.tokenizer(None))
+    assert note(tiny_llama.tokenizer(CHATML)) == ""

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from countdown_rl.data import build
+from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import chat_template
 from countdown_rl.sft import demonstrations
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
+from countdown_rl.tasks.countdown import BEGUN
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
 
@@ -17,6 +20,7 @@ RIGHT = {"nums": [3, 7, 50], "target": 46, "completion": "\n</think>\n<answer>50
 WRONG = RIGHT | {"completion": "\n</think>\n<answer>50 - 7</answer>"}
 TURNS = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
 ANSWER = {"role": "assistant", "content": "a"}
+ENDS = "{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +118,73 @@ def test_a_turn_ends_as_the_chat_template_says(tokenizer):
     assert demonstrations.end_of_turn(without) == without.eos_token
     other = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}")
     assert demonstrations.end_of_turn(other) == "</turn>"
+
+
+OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")
+END = "<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("fields", "template", "learned"),
+    [
+        ({"prompt": TURNS, "completion": "<think>\na"}, OPENS, f"a{END}"),
+        ({"messages": [*TURNS, {"role": "assistant", "content": "<think>\na"}]}, OPENS, f"a{END}"),
+        ({"prompt": "u<think>", "completion": "<think>a"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": "<think>\na"}, tiny_llama.TEMPLATE, f"<think>\na{END}"),
+        (RIGHT | {"completion": "<think>\n</think>\n<answer>50 - 7 + 3</answer>"}, tiny_llama.TEMPLATE,
+         f"{RIGHT['completion']}{END}"),
+        (RIGHT | {"completion": f"{BEGUN}{RIGHT['completion']}"}, OPENS, f"{RIGHT['completion']}{END}"),
+        ({"prompt": TURNS, "completion": f"a{END}"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": f"a{END}\n"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": f"a{END} {END}\n\n"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": "a\n"}, OPENS, f"a\n{END}"),
+        ({"prompt": TURNS, "completion": f"a\n{END}"}, OPENS, f"a\n{END}"),
+        ({"prompt": TURNS, "completion": f"a</turn>\n{END}\n"}, ENDS, "a</turn>"),
+    ],
+)  # fmt: skip
+def test_the_opening_tag_and_the_end_are_learned_once(fields, template, learned):
+    tokenizer = tiny_llama.tokenizer(template)
+    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(fields, "row 1")]), tokenizer, 1_000)
+    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == learned
+    assert text(tokenizer, example["input_ids"]).count("<think>") <= 1 + ("nums" in fields)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data artifact with a prompt of the user's own and answers without tags."""
+    options = DataOptions(n=12, size=("3",), style="direct", template="{{ nums }} -> {{ target }}", workers=1)
+    build.make(options, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def read_with(data, tmp_path, rows, **options):
+    file = tmp_path / "demos.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return demonstrations.read(SftOptions(**options), [file], data)[0]
+
+
+def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, data):
+    row = {"nums": [3, 7, 50], "target": 46, "completion": "50 - 7 + 3"}
+    (kept,) = read_with(data, tmp_path, [row], eval_every=1).kept
+    assert kept.prompt == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
+    with pytest.raises(InputError, match="wrong"):
+        read_with(None, tmp_path, [row])
+    word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
+    (kept,) = read_with(data, tmp_path, [word_problem], keep_wrong=True).kept
+    assert kept.row.style_name == "lines"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"style": "own", "completion": "<think></think><answer>50 - 7 + 3</answer>"},
+        {"style": "direct", "completion": "50 - 7 + 3"},
+        {"template": "{{ target }} of {{ nums }}", "style": "direct", "completion": "50 - 7 + 3"},
+        {"prompt": TURNS, "completion": "50 - 7 + 3"},
+    ],
+)
+def test_another_prompt_than_that_of_validation_is_refused(tmp_path, data, fields):
+    row = {"nums": [3, 7, 50], "target": 46, **fields}
+    assert len(read_with(data, tmp_path, [row]).kept) == 1
+    with pytest.raises(InputError, match=r"demos.jsonl, row 1 .*eval-every"):
+        read_with(data, tmp_path, [row], eval_every=1)

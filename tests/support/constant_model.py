@@ -27,19 +27,26 @@ DATA = DataOptions(n=300, valid=4, test=120, impossible=0.5, workers=1)
 EVALUATION = EvalOptions(max_new_tokens=8, threads=1)
 
 
-def checkpoint(path: Path, *, answers: bool = True, messages: Any = None) -> Path:
+def checkpoint(
+    path: Path,
+    *,
+    answers: bool = True,
+    messages: Any = None,
+    template: str = tiny_llama.TEMPLATE,
+    special: bool = False,
+) -> Path:
     """The model at *path*; with a chat template that completes *messages*, if given. Without *answers*, one that never
-    answers."""
+    answers. It opens the thinking after ``<|assistant|>``. Its tags may be *special* tokens."""
     import torch
 
-    tokenizer = tiny_llama.tokenizer()
-    tokenizer.add_tokens(TOKENS[:-1])
+    tokenizer = tiny_llama.tokenizer(template)
+    tokenizer.add_tokens(TOKENS[:-1], special_tokens=special)
     if messages:
         chat_template.complete_user_turn(tokenizer, messages)
     model = tiny_llama.model(
         vocab_size=328, intermediate_size=64, num_hidden_layers=1, tie_word_embeddings=False, initializer_range=0.02
     )
-    ids = tokenizer.convert_tokens_to_ids(TOKENS)
+    ids = tokenizer.convert_tokens_to_ids(["<|assistant|>", *TOKENS])
     with torch.no_grad():
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         for layer in model.model.layers:

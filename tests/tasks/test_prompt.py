@@ -13,6 +13,7 @@ from countdown_rl.inference import ask
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models import chat_template
 from countdown_rl.tasks import probe, prompt
+from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
 from tests.support.command import status
@@ -33,18 +34,56 @@ def test_a_template_is_the_prompt_where_the_model_begins_its_turn(style):
     assert parse_row({**ROW, "style": style, "template": TEMPLATE}).messages() == [SYSTEM, USER]
 
 
-def test_the_begun_turn_is_the_templates_or_else_the_tasks():
-    begun = parse_row(ROW).messages()[-1]
-    row = parse_row({**ROW, "template": TEMPLATE})
-    assert row.messages() == [SYSTEM, USER, begun]
-    assert row.without_begun_turn().messages() == [SYSTEM, USER]
-    row = parse_row({**ROW, "template": TEMPLATE + "{% block assistant %}Well, <think>{% endblock %}"})
-    assert row.messages() == [SYSTEM, USER, {"role": "assistant", "content": "Well, <think>"}]
-    assert row.without_begun_turn().messages() == [SYSTEM, USER]
+def with_prefill(text):
+    return TEMPLATE + f"{{% block assistant %}}{text}{{% endblock %}}"
+
+
+@pytest.mark.parametrize(
+    ("template", "style", "prefill"),
+    [
+        (TEMPLATE, "own", ""),
+        (with_prefill("Well, <think>"), "begun", "Well, <think>"),
+        (with_prefill("<think>\nI need"), "begun", "<think>\nI need"),
+        (with_prefill("Sure."), "own", "Sure."),
+        (with_prefill("<think>\n\n</think>"), "own", "<think>\n\n</think>"),
+    ],
+)
+def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(template, style, prefill):
+    row = parse_row({**ROW, "template": template})
+    assert (row.style_name, row.prompt()) == (style, Prompt(USER["content"], "Solve.", prefill))
+    assert row.layout == {"style": style, "template": template}
+    assert row.without_prefill().style.own
+    assert row.without_prefill().prompt().turns() == [SYSTEM, USER]
+
+
+@pytest.mark.parametrize("style", ["own", "direct"])
+def test_a_prefill_of_the_users_own_is_used_in_every_style(style):
+    row = parse_row({**ROW, "style": style, "template": with_prefill("Answer:")})
+    assert row.messages() == [SYSTEM, USER, {"role": "assistant", "content": "Answer:"}]
+
+
+@pytest.mark.parametrize(("style", "prefill"), [("begun", ""), ("begun", "Sure."), ("direct", "Well, <think>")])
+def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
+    with pytest.raises(InputError, match=style):
+        parse_row({**ROW, "style": style, "template": with_prefill(prefill)}).prompt()
+    with pytest.raises(UsageError, match="--prompt"):
+        build.make(DataOptions(n=12, style=style, template=with_prefill(prefill)), Path("unused"))
+
+
+def test_a_row_that_a_template_does_not_show_is_refused_wherever_it_comes_from():
+    with pytest.raises(InputError, match="does not show 46"):
+        parse_row({**ROW, "template": "{{ nums }}"}).prompt()
+
+
+def test_word_problems_have_a_style_for_either_kind_of_template():
+    row = {"task": "gsm8k", "question": "2 and 3?", "gold": "5"}
+    assert parse_row({**row, "template": "{{ question }}"}).style_name == "lines"
+    begun = "{% block user %}{{ question }}{% endblock %}{% block assistant %}<think>{% endblock %}"
+    assert parse_row({**row, "template": begun}).style_name == "begun"
 
 
 def test_a_template_without_blocks_is_the_user_turn():
-    assert prompt.messages("{{ nums }} -> {{ target }}", ROW) == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
+    assert prompt.from_template("{{ nums }} -> {{ target }}", ROW) == Prompt("[3, 7, 50] -> 46")
 
 
 @pytest.mark.parametrize(
@@ -57,11 +96,15 @@ def test_a_template_without_blocks_is_the_user_turn():
         ("{% block user %}{% endblock %}{% block systm %}{% endblock %}", "systm"),
         ("{% block system %}{% endblock %}", "blocks system"),
         ("{% block system %}{{ target }}{% endblock %}{% block user %}{% endblock %}", "'target' is undefined"),
+        ("{{ nums | random }}", "random"),
+        ("{{ lipsum() }}", "'lipsum' is undefined"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{% for n in nums %}", "cannot be rendered"),
     ],
 )
 def test_a_wrong_template_is_one_sentence(template, fault):
     with pytest.raises(InputError, match=fault):
-        prompt.messages(template, ROW)
+        prompt.from_template(template, ROW)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +169,29 @@ def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     other = AskOptions(style="own", template="{{ nums }} {{ target }}")
     row = ask.puzzle_row(other, [3, 7, 50], 46, probe.layout(links))
     assert (row.style.direct, len(row.messages())) == (False, 1)
+    shipped = {"digest": "b", "manifest": {"kind": "model", "inputs": {"data": {"digest": "old", "manifest": {
+        "kind": "data", "options": {"style": "own"}}}}}}  # fmt: skip
+    inputs["model"] = shipped
+    assert probe.layout(artifacts.chain(adapter)) == {"style": "direct", "template": TEMPLATE}  # the newest data
+    later = {"digest": "c", "manifest": {"kind": "adapter", "inputs": {"model": adapter},
+                                         "facts": {"layout": {"style": "begun"}}}}  # fmt: skip
+    assert probe.layout(artifacts.chain(later)) == {"style": "begun"}
     tokenizer = tiny_llama.tokenizer()
     chat_template.complete_user_turn(tokenizer, row.messages())
     shown = chat_template.render(tokenizer, [USER], chat_template.CHAT_ARGUMENTS)
     assert shown == chat_template.render(tokenizer, [USER])
 
 
-@pytest.mark.parametrize("template", ["Make {{ target }} of {{ nums[0] }}", "{{ nums }} {{ goal }}"])
+FIELDS = ("size", "solution", "solutions", "needs", "id", "rule")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *("Make {{ target }} of {{ nums[0] }}", "{{ nums }} {{ goal }}", "{{ nums }} {{ target }} {{ nums | random }}"),
+        *(f"{{{{ nums }}}} {{{{ target }}}} {{{{ {field} }}}}" for field in FIELDS),  # which ask and merge do not know
+    ],
+)
 def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(template):
     with pytest.raises(UsageError, match="--prompt"):
         build.make(DataOptions(n=12, template=template), Path("unused"))

@@ -177,16 +177,17 @@ def test_keywords_are_those_of_a_batch_only_beside_columns(name):
 
 
 def test_a_reward_written_for_trl_runs_unchanged():
-    class Tokenizer:
-        def decode(self, ids, skip_special_tokens):
+    class Stop:
+        def __call__(self, ids):
+            return bool(ids)
+
+        def decode(self, ids):
             return "</think><answer>65</answer>" if ids else ""
 
     name = f"{__name__}:written_for_trl"
     rewards.check_rewards([name], ROWS)
     seen = []
-    function = rewards.Grading(ROWS, Tokenizer(), bool, lambda step, completions: seen.extend(completions)).function(
-        name
-    )
+    function = rewards.Grading(ROWS, Stop(), lambda step, completions: seen.extend(completions)).function(name)
     arguments = {"completions": ["</think><answer>65</answer>", ""], "prompts": ["", ""], "log_extra": None}
     values = function(
         completion_ids=[[1], []], row=[0, 1], log_metric=lambda *_: None, trainer_state=SimpleNamespace(global_step=3),

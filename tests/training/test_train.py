@@ -25,7 +25,7 @@ from countdown_rl.sft import tuning
 from countdown_rl.tasks.countdown import TASK, CountdownRow
 from countdown_rl.training import callbacks, curriculum, dynamic_sampling, prepare, train
 from countdown_rl.training.config import TrainOptions
-from tests.support import four_bit, tiny_llama
+from tests.support import constant_model, four_bit, tiny_llama
 
 ROOT = Path(__file__).parents[2]
 
@@ -792,3 +792,20 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
     assert again.returncode == 0, err
     assert json.loads(out)["resumed"] >= 2
     assert files(tmp_path / "stopped" / "adapter") == files(tmp_path / "whole" / "adapter")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_them(tmp_path, dynamic):
+    template = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
+    constant_model.checkpoint(tmp_path / "model", template=template, special=True)
+    rows = [{"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "own"} for n in range(4)]
+    with artifacts.writing(tmp_path / "data", "data", options={"style": "own"}) as draft:
+        for split in ("train", "valid", "test"):
+            (draft.path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = replace(
+        SMALL, max_steps=1, temperature=0.01, reward=("correct=1", "format=1"), eval_every=1, dynamic_sampling=dynamic
+    )
+    run = prepare.TrainRun(model=str(tmp_path / "model"), data=tmp_path / "data", out=tmp_path / "out",
+                           checkpoints=tmp_path / "run", log=tmp_path / "log.csv")  # fmt: skip
+    (row,) = train.train(prepare.prepare(run, options)).rows
+    assert (row.correct, row.format, row.eval_correct) == (1.0, 1.0, 1.0)

@@ -1,6 +1,7 @@
 """Prompt and grading of countdown-rl for lm-evaluation-harness 0.4."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,4 @@ def process_results(document: dict[str, Any], results: list[str]) -> dict[str, f
 
 def _document(line: str) -> dict[str, str]:
     row = parse_row(json.loads(line))
-    turns = {turn["role"]: turn["content"] for turn in row.messages()}
-    return {
-        "row": line,
-        "system": turns.get("system", ""),
-        "user": turns["user"],
-        "prefill": turns.get("assistant", ""),
-        "reference": row.reference,
-    }
+    return {"row": line, "reference": row.reference, **asdict(row.prompt())}

@@ -44,7 +44,7 @@ class ExactTaskset(vf.Taskset[ExactTask, vf.TasksetConfig]):
 
     def load(self) -> Iterator[ExactTask]:
         for line in filter(bytes.strip, Path(__file__).with_name("test.jsonl").read_bytes().splitlines()):
-            row = parse_row(json.loads(line)).without_begun_turn()
-            turns = {turn["role"]: turn["content"] for turn in row.messages()}
-            data = ExactData(system_prompt=turns.get("system"), prompt=turns["user"], row=dict(row))
+            row = parse_row(json.loads(line)).without_prefill()
+            prompt = row.prompt()
+            data = ExactData(system_prompt=prompt.system or None, prompt=prompt.user, row=dict(row))
             yield ExactTask(data, self.config.task)
