@@ -63,11 +63,15 @@ def sft(
             prepared = prepare.prepare(run, options, lambda count: update(count, count))
         known = prepared.demonstrations
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
+        for note in known.notes:
+            console.note(f"Of the demonstrations: {note}.")
         console.note(
             f"{known.read:,} demonstrations, {known.graded:,} of them graded; "
             f"{f'left out: {left_out}' if left_out else 'none left out'}. {prepared.max_steps:,} steps at a peak rate "
             f"of {prepared.learning_rate:g}."
         )
+        if known.wrong:
+            console.note(f"Wrong: {known.why_wrong()}.")
         if processing.check:
             fewer = "--micro-batch or --max-length"
             parameters.show_check(prepared.as_dict(), prepared.memory, run.checkpoints, fewer, as_json=as_json)

@@ -83,7 +83,7 @@ def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
     ],
 )
 def test_what_is_no_demonstration_is_named_by_its_place(tmp_path, fields):
-    with pytest.raises(InputError, match=r"demos.jsonl, row 2"):
+    with pytest.raises(InputError, match=r"demos.jsonl, line 2"):
         read(tmp_path, [RIGHT, fields])
 
 
