@@ -32,10 +32,10 @@ def sft(
 ) -> None:
     """Fine-tune a model on demonstrations.
 
-    A demonstration has TRL's fields: prompt and completion, as text or messages, or messages; or those of a puzzle
-    (nums and target, or question and gold) and completion. Only completions are learned, with the end of their turn.
-    Answers that are wrong by the grader are left out, and always those of the test puzzles of --data. An interrupted
-    run continues when the same command is run again.
+    A demonstration has TRL's fields: prompt and completion, as text or messages, or messages; those of Alpaca or
+    ShareGPT; or those of a puzzle (nums and target, or question and gold) and completion. Only completions are
+    learned, with the end of their turn. Answers that are wrong by the grader are left out, and always those of the
+    test puzzles of --data. An interrupted run continues when the same command is run again.
 
     Examples:
         countdown-rl sft --model Qwen/Qwen3-0.6B --from demos.jsonl --tune all
@@ -88,7 +88,7 @@ def sft(
                 parameters.note_validation(row)
 
             try:
-                result = training.train(prepared, on_step=on_step, on_note=console.note)
+                result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
             except (KeyboardInterrupt, processes.Terminated):
                 console.note(prepared.store.how_to_continue())
                 raise

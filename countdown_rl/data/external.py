@@ -140,6 +140,6 @@ def import_rows(
         if limit is not None and len(result.splits[split]) < limit:
             raise InputError(
                 f"Only {len(result.splits[split]):,} of these rows belong to {split}, not {limit:,}; "
-                f"lower --{split} or read more rows with --n."
+                f"lower --{split}{' or read more rows with --n' if len(result) == n else ''}."
             )
     return result

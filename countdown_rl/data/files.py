@@ -94,7 +94,9 @@ def read(stream: BinaryIO, source: str, on_error: OnError = _stop) -> Iterator[R
             raise InputError(f"{source} is a zip archive or a spreadsheet; give the file in it, or save it as CSV.")
         else:
             yield from _text(data, source, on_error)
-    except (OSError, EOFError, UnicodeError, zlib.error, lzma.LZMAError) as error:
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, NotImplementedError, zlib.error, lzma.LZMAError) as error:  # pyarrow's too
         raise InputError(f"{source} cannot be read: {first_line(error)}") from error
 
 
@@ -132,7 +134,7 @@ def _limit(stream: BinaryIO) -> int:
 
 def _decompressed(stream: BinaryIO, source: str) -> io.BufferedReader:
     """*stream*, without its compression."""
-    data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)  # type: ignore[arg-type,type-var]
+    data: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
     head = data.peek(6)[:6]
     if head[:2] == b"\x1f\x8b":
         opened: Any = gzip.GzipFile(fileobj=data)
@@ -145,7 +147,7 @@ def _decompressed(stream: BinaryIO, source: str) -> io.BufferedReader:
 
         opened = pyarrow.CompressedInputStream(data, "zstd")
     else:
-        return data  # type: ignore[no-any-return]
+        return data
     return io.BufferedReader(_Bounded(opened, _limit(stream), source))
 
 
@@ -197,13 +199,13 @@ def _json(number: int, first: bytes, lines: Lines, source: str, on_error: OnErro
             pass
     for later, line in chain([(number, first)], lines):
         if line.strip():
-            yield from _record(lambda line=line: _loads(line), f"{source}, line {later}", on_error)
+            yield from _record(line, f"{source}, line {later}", on_error)
 
 
-def _record(load: Callable[[], Any], place: str, on_error: OnError) -> Iterator[Record]:
-    """The record at *place*, unless it is faulty."""
+def _record(value: Any, place: str, on_error: OnError) -> Iterator[Record]:
+    """The record at *place*, a JSON *value* or its text, unless it is faulty."""
     try:
-        value = load()
+        value = _loads(value) if isinstance(value, bytes) else value
         if isinstance(value, dict):
             yield Record(place, value)
             return
@@ -221,7 +223,7 @@ def _unwrapped(value: Any, source: str, place: str, on_error: OnError) -> Iterat
         value = next((value[key] for key in LISTS if _is_list_of_objects(value.get(key))), value)
     items = value if _is_list_of_objects(value) else None
     for row, item in enumerate(items or [value], 1):
-        yield from _record(lambda item=item: item, f"{source}, row {row}" if items else place, on_error)
+        yield from _record(item, f"{source}, row {row}" if items else place, on_error)
 
 
 def _is_list_of_objects(value: Any) -> bool:

@@ -92,6 +92,7 @@ def search(record: Mapping[str, Any]) -> Found | None:
     own = None
     with suppress(InputError):
         own = registry.parse_row(fields)
+    read = set(fields.read)  # before other tasks try
     places = [*_mappings(fields), *(("custom_id", named) for task in tasks if (named := _named(task, fields)))]
     nested = [(path, inner, row) for path, inner in places for task in tasks if (row := _row(task, inner, fields))]
     converted = [row for task in tasks if (row := _row(task, fields, {}))] if own is None else []
@@ -109,7 +110,8 @@ def search(record: Mapping[str, Any]) -> Found | None:
     if own is None and not path:
         note = f"read as rows of the task {task.name}"
     around = {name: value for name, value in record.items() if name != top}
-    return Found(row, {**around, **inner}, note, fields.keys() - task.fields.keys() - fields.read - {top})
+    used = {top} if path else read if own else fields.read
+    return Found(row, {**around, **inner}, note, fields.keys() - task.fields.keys() - used)
 
 
 def lifted(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -138,14 +140,17 @@ def _tasks(fields: Mapping[str, Any]) -> list[Task]:
 
 
 def _row(task: Task, fields: Mapping[str, Any], record: Mapping[str, Any]) -> Row | None:
-    """The row of *task* in *fields*, with what the *record* around it says of a row of the task; None without one."""
-    around = {key: value for key, value in record.items() if key in task.fields and key != "task"}
-    name = {} if task.name == registry.DEFAULT else {"task": task.name}
+    """The row of *task* in *fields*, with what the *record* around it says of it; None where there is none."""
+    row: Mapping[str, Any] | None = None
     with suppress(InputError):
-        return task.row({**around, **fields, **name})
-    with suppress(InputError):
-        return task.row({**around, **task.import_row(fields)}) if task.import_row else None
-    return None
+        row = task.row(fields)
+    if row is None and task.import_row:
+        with suppress(InputError):
+            row = task.import_row(fields)
+    if row is None:
+        return None
+    around = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
+    return task.row({**around, **row, **({} if task.name == registry.DEFAULT else {"task": task.name})})
 
 
 def _mappings(
@@ -201,15 +206,22 @@ def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = _completion_name(record)
     if name is None:
         return [dict(record)]
-    value = record[name]
-    items = decoded(value)
-    if isinstance(items, Mapping) and "role" not in items and "from" not in items:
+    items = value = record[name]
+    if isinstance(value, str):
+        items = decoded(value)
+        if not _is_conversation(items) and (name == "completion" or not _is_list_of_texts(items)):
+            return [dict(record)]
+    if isinstance(items, Mapping) and not _is_turn(items):
         items = _choices(items, name)
-    if not isinstance(items, list | tuple) or (items and all(map(_is_turn, items)) and name != "choices"):
-        items = [value]  # one text, or a conversation
-    elif isinstance(value, str) and not all(isinstance(item, str) or _is_turn(item) for item in items):
-        items = [value]  # text such as "[3, 7]"
+    if not isinstance(items, list | tuple) or (_is_conversation(items) and name != "choices"):
+        return [dict(record)]
+    if not items:
+        raise InputError(f"`{name}` is an empty list")
     return [{**record, name: item} for item in items]
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def _completion_name(record: Mapping[str, Any]) -> str | None:
@@ -265,40 +277,45 @@ class Exchange:
 
 def exchange(record: Mapping[str, Any]) -> Exchange | None:
     """The prompt, if there is one, and the only completion in *record*; None without a completion."""
-    for name in ("tools", "history"):
-        if decoded(record.get(name)) not in _EMPTY:
-            raise InputError(f"`{name}` would change the prompt and is not used")
-    answer, name = completion(record), _completion_name(record)
+    for key in ("tools", "history"):
+        if decoded(record.get(key)) not in _EMPTY:
+            raise InputError(f"`{key}` would change the prompt and is not used")
+    answer = completion(record)
     if answer is None:
         return None
-    fields = given(record)
+    fields, answered = given(record), _completion_name(record)
+    prompt, names = _prompt(record, answered)
     system = next((key for key in SYSTEM if key in fields), None)
-    source = next((key for key in PROMPTS if key in fields), None) if name else None
-    prompt: Any = None
-    names: tuple[str | None, ...] = (source, name)
-    if source == "instruction":
-        texts = [record[key] for key in ("instruction", "input") if key in fields]
-        prompt = [Turn("user", "\n\n".join(texts))] if all(isinstance(text, str) for text in texts) else None
-        names = ("instruction", "input", name)
-    elif source:
-        prompt = record[source]
-        prompt = turns(prompt) if not isinstance(prompt, str) or _is_conversation(decoded(prompt)) else prompt
-    elif conversation := _conversation(record):
-        if name and conversation[-1].role == "assistant":
-            raise InputError(f"the completion may be `{name}` or the last turn of the conversation; leave one out")
-        prompt = conversation if name else conversation[:-1]
-        names = (*(key for key in (*CONVERSATIONS, "body") if key in fields), name)
     if system and prompt is not None:
         if isinstance(prompt, str) or prompt[0].role == "system":
             raise InputError(f"there are a prompt with its own system turn and `{system}`; leave one out")
         prompt = [Turn("system", str(record[system])), *prompt]
         names = (*names, system)
-    if isinstance(prompt, list):
-        prompt = _checked(prompt)
-    beside = REASONING if name and isinstance(record[name], str) else ()
-    used = tuple(key for key in (*names, *beside) if key in fields)
+    beside = REASONING if answered and isinstance(record[answered], str) else ()
+    used = tuple(key for key in (*names, answered, *beside) if key in fields)
     note = "" if set(used) <= {"prompt", "completion", "messages"} else f"demonstrations from {', '.join(used)}"
-    return Exchange(prompt, answer, used, note)
+    return Exchange(_checked(prompt) if isinstance(prompt, list) else prompt, answer, used, note)
+
+
+def _prompt(record: Mapping[str, Any], answered: str | None) -> tuple[str | list[Turn] | None, tuple[str, ...]]:
+    """The prompt in *record*, whose completion is in the field *answered* or ends a conversation, and its fields."""
+    fields = given(record)
+    source = next((key for key in PROMPTS if key in fields), None) if answered else None
+    if source == "instruction":
+        texts = [str(record[key]) for key in ("instruction", "input") if key in fields]
+        return [Turn("user", "\n\n".join(texts))], ("instruction", "input")
+    if source:
+        value = record[source]
+        return value if isinstance(value, str) and not _is_conversation(decoded(value)) else turns(value), (source,)
+    conversation = _conversation(record)
+    if not conversation:
+        return None, ()
+    if answered and conversation[-1].role == "assistant":
+        raise InputError(f"the completion may be `{answered}` or the last turn of the conversation; leave one out")
+    prompt = conversation if answered else conversation[:-1]
+    if prompt and prompt[-1].role == "assistant":
+        raise InputError("the conversation ends in two turns of the assistant")
+    return prompt, tuple(key for key in (*CONVERSATIONS, "body") if key in fields)
 
 
 def _checked(prompt: list[Turn]) -> list[dict[str, str]]:
