@@ -66,7 +66,7 @@ def records(path: Path) -> Iterator[Record]:
     """The records of the file at *path*, at least one."""
     if path.is_dir():
         example = next((f", such as {file.name}" for file in sorted(path.iterdir()) if file.is_file()), "")
-        raise InputError(f"{path} is a directory without a manifest; give one of its files{example}.")
+        raise InputError(f"{path} has no manifest.json, so it is no data directory; give one of its files{example}.")
     if not path.is_file():
         raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
     with path.open("rb") as stream:
@@ -231,7 +231,7 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 def _loads(text: bytes) -> Any:
-    return json.loads(text, object_pairs_hook=_without_duplicates)
+    return _DECODER.decode(text.decode())
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -240,6 +240,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise InputError(f"`{next(name for name in names if names.count(name) > 1)}` is there twice")
     return fields
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates)  # `json.loads` would make one for every line
 
 
 def _csv(number: int, first: bytes, lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:

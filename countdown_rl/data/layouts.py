@@ -38,6 +38,8 @@ _PROJECTS = {
     "info": "verifiers",
     "custom_id": "OpenAI batch",
 }
+#: Fields that Alpaca's and Dolly's prompts consist of.
+_INSTRUCTIONS = ("instruction", "input", "context")
 #: Levels of mappings at which a row is looked for.
 _DEPTH = 4
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
@@ -88,11 +90,11 @@ def find_row(record: Mapping[str, Any]) -> Found:
 def search(record: Mapping[str, Any]) -> Found | None:
     """The row in *record*; None without one. Raises InputError where there are two that differ."""
     fields = Tracked(_without_empty(record))
-    tasks = _tasks(fields)
     own = None
     with suppress(InputError):
         own = registry.parse_row(fields)
     read = set(fields.read)  # before other tasks try
+    tasks = _tasks(fields)
     places = [*_mappings(fields), *(("custom_id", named) for task in tasks if (named := _named(task, fields)))]
     nested = [(path, inner, row) for path, inner in places for task in tasks if (row := _row(task, inner, fields))]
     converted = [row for task in tasks if (row := _row(task, fields, {}))] if own is None else []
@@ -302,8 +304,8 @@ def _prompt(record: Mapping[str, Any], answered: str | None) -> tuple[str | list
     fields = given(record)
     source = next((key for key in PROMPTS if key in fields), None) if answered else None
     if source == "instruction":
-        texts = [str(record[key]) for key in ("instruction", "input") if key in fields]
-        return [Turn("user", "\n\n".join(texts))], ("instruction", "input")
+        texts = [str(record[key]) for key in _INSTRUCTIONS if key in fields]
+        return [Turn("user", "\n\n".join(texts))], _INSTRUCTIONS
     if source:
         value = record[source]
         return value if isinstance(value, str) and not _is_conversation(decoded(value)) else turns(value), (source,)

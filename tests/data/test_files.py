@@ -131,7 +131,7 @@ def test_archives_and_directories_are_refused_with_what_to_give(tmp_path):
         archive.writestr("rows.jsonl", LINES)
     with pytest.raises(InputError, match="zip archive"):
         jsonl.read_rows(tmp_path / "rows.zip")
-    with pytest.raises(InputError, match=r"directory .* such as rows.zip"):
+    with pytest.raises(InputError, match=r"no manifest.json, .* such as rows.zip"):
         jsonl.read_rows(jsonl.test_file(tmp_path))
 
 
