@@ -248,7 +248,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates)  # `json.load
 def _csv(number: int, first: bytes, lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     """The records of a table with a header, with commas, semicolons, tabs or bars between its cells, which are text."""
     csv.field_size_limit(MAX_BYTES)
-    if "\ufffd" in (header := first.decode(errors="replace")):
+    header = first.decode(errors="replace")
+    if "\ufffd" in header or "\0" in header:
         raise InputError(f"{source} cannot be read: it is none of {KINDS}.")
     texts = (line.decode() for _, line in chain([(number, first)], lines))
     delimiter = max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark))))

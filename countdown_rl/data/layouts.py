@@ -213,7 +213,7 @@ def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         items = decoded(value)
         if not _is_conversation(items) and (name == "completion" or not _is_list_of_texts(items)):
             return [dict(record)]
-    if isinstance(items, Mapping) and not _is_turn(items):
+    if isinstance(items, Mapping) and not items.keys() & {"role", "from", "message", "text"}:
         items = _choices(items, name)
     if not isinstance(items, list | tuple) or (_is_conversation(items) and name != "choices"):
         return [dict(record)]
@@ -364,17 +364,20 @@ def _turn(turn: Any) -> Turn:
     if not _is_turn(turn):
         raise InputError("a turn should have `role` and `content`, both text")
     fields = {name: value for name, value in turn.items() if value not in _EMPTY}
-    role, content = fields.pop("role", fields.pop("from", None)), fields.pop("content", fields.pop("value", ""))
+    role = _ROLES.get(str(fields.pop("role", fields.pop("from", None))))
+    content = fields.pop("content", fields.pop("value", ""))
     reasoning = _reasoning(fields)
     if isinstance(content, list):
         parts = [_part(part) for part in content]
         content = "".join(text for thought, text in parts if not thought)
         reasoning = reasoning or "".join(text for thought, text in parts if thought)
-    if role not in _ROLES or not isinstance(content, str) or not (content or reasoning):
+    # A model may write nothing, and a system turn may be there for nothing.
+    empty = not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"})
+    if role is None or not isinstance(content, str) or empty:
         raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
     if unused := sorted(fields.keys() - set(REASONING)):
         raise InputError(f"a turn has `{unused[0]}`, which is not used; leave such rows or fields out")
-    return Turn(_ROLES[role], content, reasoning)
+    return Turn(role, content, reasoning)
 
 
 def _part(part: Any) -> tuple[bool, str]:

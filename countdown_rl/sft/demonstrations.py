@@ -236,7 +236,7 @@ def parse(fields: Mapping[str, Any], place: str) -> Demonstration:
         if exchange.completion.reasoning and style.direct:
             raise InputError("there is reasoning beside the answer, which the style direct has no place for")
         completion = exchange.completion.text(style)
-        if not completion:
+        if not exchange.completion.content:
             raise InputError("the completion is empty")
         texts = [prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt]
         check_text("".join((*texts, completion)), "the text")

@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -214,7 +215,7 @@ def integer(value: object) -> int | None:
     if isinstance(value, str):
         match = _INTEGER(value)
         return int(match[1]) if match else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**MAX_DIGITS:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not abs(value) < 10**MAX_DIGITS:
         return None
     if value != int(value):
         return None

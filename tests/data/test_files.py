@@ -103,6 +103,7 @@ def test_zstd_is_read(tmp_path):
         (CSV + '"[1,\n2]",x\n', "line 4: `target`"),
         (CSV.replace("target", "nums"), "line 1: the column `nums` is there twice"),
         (CSV.encode() + b'"[1, 2]",\xe9\n', "line 4: not UTF-8"),
+        (b"rows.jsonl" + bytes(500) + LINES.encode(), "cannot be read"),
         ("", "is empty"),
         ("\n \n", "is empty"),
         ("nums,target\n", "is empty"),

@@ -116,7 +116,7 @@ ANSWER = {"role": "assistant", "content": "a"}
     "record",
     [
         {"completion": "a"},
-        {"completion": ""} | {"completion": "a"},
+        {"completion": {"text": "a"}},
         {"completion": [ANSWER]},
         {"completion": ANSWER},
         {"completion": json.dumps([ANSWER])},
@@ -153,6 +153,12 @@ def test_several_completions_are_found(record):
 @pytest.mark.parametrize("text", ["[3, 7, 50]", "{'a': 1}", '{"a": 1}', "[]", "[50] - 7"])
 def test_text_in_brackets_stays_text(text):
     assert completions({"completion": text}) == [text]
+
+
+def test_a_completion_may_be_empty():
+    assert completions({"completion": ""}) == [""]
+    assert completions({"completion": [ANSWER | {"content": None}]}) == [""]
+    assert completions({"completion": [ANSWER | {"content": None, "reasoning": "b"}]}) == ["<think>b"]
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
