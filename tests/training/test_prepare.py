@@ -195,3 +195,28 @@ def test_a_disk_without_a_place_for_two_checkpoints_is_a_warning(
     assert "a checkpoint on disk (two at a save)" in out
     assert ("warning: two checkpoints take" in err) == warned
     assert places[-1] == tmp_path  # where the directory will be made
+
+
+def test_the_check_tells_an_engine_that_sleeps(check, llama, rows, monkeypatch):
+    def plan(options, loaded, make_config, planned, **_):
+        return "vllm", replace(
+            planned, estimates=[replace(each, engine=2**30, sleeps=True) for each in planned.estimates]
+        )
+
+    monkeypatch.setattr(rollouts, "plan", plan)
+    assert "vLLM, asleep during the loss" in check("--model", llama, "--data", rows)[1]
+
+
+def test_a_table_of_verl_rows_is_read_and_what_is_not_used_is_said(check, llama, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    row = {
+        "reward_model": {"ground_truth": {"numbers": [1, 2], "target": 3}},
+        "prompt": [{"role": "user", "content": "?"}],
+    }
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row] * 4), tmp_path / "verl.parquet")
+    status, out, err = check("--model", llama, "--data", tmp_path / "verl.parquet", "--json")
+    assert (status, json.loads(out)["rows"]) == (0, 4), err
+    assert "read as verl rows: the puzzle from reward_model.ground_truth" in err
+    assert "not used: prompt" in err
