@@ -141,7 +141,7 @@ def read(
         notes |= dict.fromkeys(demonstration.notes)
         unused |= demonstration.unused
         if demonstration.split not in ("", "train"):
-            result.left_out[f"of their own split {demonstration.split}"] += 1
+            result.left_out[f"of the split {demonstration.split}"] += 1
             continue
         if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), None):
             result.left_out[f"of {split} puzzles"] += 1
