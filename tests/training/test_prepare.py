@@ -197,16 +197,6 @@ def test_a_disk_without_a_place_for_two_checkpoints_is_a_warning(
     assert places[-1] == tmp_path  # where the directory will be made
 
 
-def test_the_check_tells_an_engine_that_sleeps(check, llama, rows, monkeypatch):
-    def plan(options, loaded, make_config, planned, **_):
-        return "vllm", replace(
-            planned, estimates=[replace(each, engine=2**30, sleeps=True) for each in planned.estimates]
-        )
-
-    monkeypatch.setattr(rollouts, "plan", plan)
-    assert "vLLM, asleep during the loss" in check("--model", llama, "--data", rows)[1]
-
-
 def test_a_table_of_verl_rows_is_read_and_what_is_not_used_is_said(check, llama, tmp_path):
     import pyarrow
     import pyarrow.parquet
