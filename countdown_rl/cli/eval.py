@@ -67,6 +67,7 @@ def eval(
             on_batch=update,
             on_finished=lambda: parameters.note_finished(out),
             on_warning=console.warn,
+            on_note=console.note,
         )
     form, correct, truncated = (result.metrics[name] for name in ("format", "accuracy", "truncated"))
     if hint := explain.no_format(form, correct, truncated, "--max-new-tokens"):

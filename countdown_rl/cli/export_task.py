@@ -41,8 +41,6 @@ def export_task(
         vf-eval countdown_exact --model NAME --env.agent.harness.id null \\
           --env.agent.runtime.type subprocess
     """
-    import shutil
-
     from countdown_rl import artifacts
     from countdown_rl.data import jsonl
 
@@ -55,7 +53,7 @@ def export_task(
             file = draft.path / target.format(name=name)
             file.parent.mkdir(exist_ok=True)
             file.write_text((TEMPLATES / template).read_text("utf-8").replace("NAME", name), "utf-8")
-        shutil.copyfile(data, file.with_name("test.jsonl"))
+        jsonl.write_rows(file.with_name("test.jsonl"), map(dict, rows))
     console.result({"out": str(out), "task": name, "rows": len(rows)}, as_json=as_json)
     if not as_json:
         console.note(f"{out}: {name} for {to}, {len(rows):,} rows.")

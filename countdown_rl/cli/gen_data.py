@@ -45,6 +45,8 @@ def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json
                 update(count, total)
 
         facts = build.make(options, out, on_row)
+    for note in facts.get("notes", ()):
+        console.note(note)
     for reason, text in facts.get("reasons", {}).items():
         console.note(f"dropped {console.plural(facts['dropped'][reason], 'row')}: {text}")
     if unused := facts.get("unused"):

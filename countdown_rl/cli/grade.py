@@ -16,7 +16,7 @@ from countdown_rl.options import option
 
 def grade(
     source: Annotated[
-        str, typer.Argument(metavar="FILE", help="JSONL with nums, target and completion; - is stdin.")
+        str, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet with completions; - is stdin.")
     ] = "-",
     out: Annotated[Path | None, option("File for the grades.", show_default="stdout")] = None,
     on_error: Annotated[
@@ -27,22 +27,24 @@ def grade(
         bool, option("Print a summary as one JSON object; grades only with --out.", name="--json")
     ] = False,
 ) -> None:
-    """Grade completions exactly, one line of output per line of input.
+    """Grade completions exactly, one line of output per completion.
 
-    A line has `nums` and `target`, or the fields of another task, and `completion`; optionally `rule`, `operators`,
-    `style`, `task` and `id`. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
-    `reason` and `trailing`. Memory does not grow with the file.
+    A row has `nums` and `target`, or the fields of another task, and `completion`, as text or messages, or a list of
+    them; optionally `rule`, `operators`, `style`, `task` and `id`. The layouts of verl, reasoning-gym, verifiers and
+    OpenAI batches are known. A grade has `format`, `strict_format`, `correct`, `answer`, `value` (an exact fraction),
+    `reason` and `trailing`, and `sample` where a row has several completions. Memory does not grow with a JSONL file.
 
     Examples:
         countdown-rl grade samples.jsonl --out grades.jsonl
         echo '{"nums": [3,4], "target": 7, "completion": "<answer>3+4</answer>"}' \\
           | countdown-rl grade
     """
-    from countdown_rl.data import jsonl
+    from countdown_rl.data import files, jsonl, layouts
     from countdown_rl.errors import InputError, UsageError
 
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()
+    notes = {""}
     with ExitStack() as stack:
         if source == "-":
             if sys.stdin is None:
@@ -58,24 +60,37 @@ def grade(
         if out is not None:
             stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
         writer = None if stream is None else jsonl.writer(stream)
-        for place, line in jsonl.numbered(lines, "standard input" if source == "-" else source):
-            try:
-                row = jsonl.parse(line, place)
-                if not isinstance(row.get("completion"), str):
-                    raise InputError(f"{place}: there is no text in `completion`.")
-            except InputError as error:
-                if on_error == "stop":
-                    raise
-                counts["errors"] += 1
-                if writer is not None:
-                    writer.write({"error": str(error)})
-                continue
-            counts["n"] += 1
-            graded = row.grade(row["completion"])
-            counts.update({name: getattr(graded, name) for name in ("format", "strict_format", "correct")})
-            reasons[graded.reason] += 1
+
+        def refuse(error: InputError) -> None:
+            if on_error == "stop":
+                raise error
+            counts["errors"] += 1
             if writer is not None:
-                writer.write({**({"id": row["id"]} if "id" in row else {}), **asdict(graded)})
+                writer.write({"error": str(error)})
+
+        for place, fields in files.read(lines, "standard input" if source == "-" else source, refuse):
+            try:
+                with files.at(place):
+                    found = layouts.find_row(fields)
+                    row, turns = found.row, [layouts.completion(each) for each in layouts.split(fields)]
+                    texts = [turn.text(row.style) for turn in turns if turn]
+                    if not texts or len(texts) < len(turns):
+                        raise InputError("there is no text in `completion`")
+            except InputError as error:
+                refuse(error)
+                continue
+            if found.note not in notes:
+                notes.add(found.note)
+                console.note(found.note)
+            for index, text in enumerate(texts):
+                counts["n"] += 1
+                graded = row.grade(text)
+                counts.update({name: getattr(graded, name) for name in ("format", "strict_format", "correct")})
+                reasons[graded.reason] += 1
+                named = {"id": row["id"]} if "id" in row else {}
+                named |= {"sample": index} if len(texts) > 1 else {}
+                if writer is not None:
+                    writer.write(named | asdict(graded))
     del reasons[""]
     summary = {name: counts[name] for name in ("n", "correct", "format", "strict_format")}
     summary |= {"errors": counts["errors"]} if on_error == "mark" else {}

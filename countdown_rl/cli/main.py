@@ -40,7 +40,7 @@ COMMANDS = {
         "verify": "Measure whether a release does what its card claims.",
         "ask": "Ask a model one puzzle, and stream its reasoning.",
         "solve": "Count the solutions of a puzzle exactly, and print a short one.",
-        "grade": "Grade completions exactly, one line of output per line of input.",
+        "grade": "Grade completions exactly, one line of output per completion.",
         "init": "Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.",
         "export-task": "Write the task for another evaluator (lm-eval, verifiers).",
     },

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RUN = "Run"
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
-Data = Annotated[Path, option("Data directory of gen-data, or one JSONL file.")]
+Data = Annotated[Path, option("Data directory of gen-data, or one JSONL, JSON, CSV or Parquet file.")]
 Model = Annotated[str, option("Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
 Out = Annotated[Path, option("Directory to write.")]
 Overwrite = Annotated[bool, option("Replace a finished artifact at --out.", name="--overwrite")]

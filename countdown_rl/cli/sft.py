@@ -32,10 +32,10 @@ def sft(
 ) -> None:
     """Fine-tune a model on demonstrations.
 
-    A demonstration has TRL's fields: prompt and completion, as text or messages, or messages; or those of a puzzle
-    (nums and target, or question and gold) and completion. Only completions are learned, with the end of their turn.
-    Answers that are wrong by the grader are left out, and always those of the test puzzles of --data. An interrupted
-    run continues when the same command is run again.
+    A demonstration has TRL's fields: prompt and completion, as text or messages, or messages; those of Alpaca or
+    ShareGPT; or those of a puzzle (nums and target, or question and gold) and completion. Only completions are
+    learned, with the end of their turn. Answers that are wrong by the grader are left out, and always those of the
+    test puzzles of --data. An interrupted run continues when the same command is run again.
 
     Examples:
         countdown-rl sft --model Qwen/Qwen3-0.6B --from demos.jsonl --tune all
@@ -63,11 +63,15 @@ def sft(
             prepared = prepare.prepare(run, options, lambda count: update(count, count))
         known = prepared.demonstrations
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
+        for note in known.notes:
+            console.note(f"Of the demonstrations: {note}.")
         console.note(
             f"{known.read:,} demonstrations, {known.graded:,} of them graded; "
             f"{f'left out: {left_out}' if left_out else 'none left out'}. {prepared.max_steps:,} steps at a peak rate "
             f"of {prepared.learning_rate:g}."
         )
+        if known.wrong:
+            console.note(f"Wrong: {known.why_wrong()}.")
         if processing.check:
             fewer = "--micro-batch or --max-length"
             parameters.show_check(prepared.as_dict(), prepared.memory, run.checkpoints, fewer, as_json=as_json)
@@ -84,7 +88,7 @@ def sft(
                 parameters.note_validation(row)
 
             try:
-                result = training.train(prepared, on_step=on_step, on_note=console.note)
+                result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
             except (KeyboardInterrupt, processes.Terminated):
                 console.note(prepared.store.how_to_continue())
                 raise

@@ -75,10 +75,10 @@ def train(
         **processing.settings(directory / "log.csv"),
     )
     if processing.check:
-        _show_check(prepare.prepare(run, options), as_json=as_json)
+        _show_check(prepare.prepare(run, options, console.note), as_json=as_json)
         return
     if probe is not None:
-        _show_probe(prepare.prepare(run, options), probe, as_json=as_json)
+        _show_probe(prepare.prepare(run, options, console.note), probe, as_json=as_json)
         return
     written = [out, run.checkpoints, run.log] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("step") as update:
@@ -90,7 +90,7 @@ def train(
             parameters.note_validation(row)
 
         try:
-            prepared = prepare.prepare(run, options)
+            prepared = prepare.prepare(run, options, console.note)
             if finished := tuning.finished(prepared, overwrite=overwrite):
                 parameters.show_finished(run, finished.facts, as_json=as_json)
                 return

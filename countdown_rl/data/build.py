@@ -30,15 +30,16 @@ OnRow = Callable[[int, int], None]
 def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: None) -> dict[str, Any]:
     """Write the data artifact at *out*, generated or imported, and return its facts.
 
-    Those of an import have also ``reasons``: why rows were dropped, in words with an example; and ``unused``: columns
-    that are not in the data.
+    Those of an import have also ``reasons``: why rows were dropped, in words with an example; ``unused``: columns that
+    are not in the data; and ``notes``: where the rows were in their records.
     """
     task = _task(options)
     source: RowSource = resolve(task.source)(task, options)
     artifacts.check_writable(out, "data")
     inputs: dict[str, Any] = {}
+    notes: list[str] = []
     for path in map(Path, options.exclude):
-        for number, (_, row) in enumerate(external.from_file(path), 1):
+        for number, (_, row) in enumerate(external.from_file(path, notes.append), 1):
             try:
                 source.keep_out(row)
             except InputError as error:
@@ -50,7 +51,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
     if options.test_from:
         path = Path(options.test_from)
         own = partial(source.candidate, own_test=True)
-        imports.append(external.import_rows(external.from_file(path), sys.maxsize, own, {}))
+        imports.append(external.import_rows(external.from_file(path, notes.append), sys.maxsize, own, {}))
         inputs["test"] = artifacts.file_input(path)
         splits, sizes = {"test": imports[0].splits["test"]}, replace(options, test=0)
         for row in splits["test"]:
@@ -60,7 +61,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             commit, published = external.from_hub(options.from_hub, options.revision)
             inputs["from"] = {"hub": options.from_hub, "revision": commit}
         else:
-            published = external.from_file(Path(options.from_ or ""))
+            published = external.from_file(Path(options.from_ or ""), notes.append)
         limits = {"valid": sizes.valid, "test": sizes.test}
         imported = external.import_rows(
             published, options.n, source.candidate, limits, lambda done: on_row(done, options.n)
@@ -82,7 +83,7 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
         }
     reasons = {key: item.examples[key] for item in imports for key, _ in item.dropped.most_common()}
     unused = sorted({column for item in imports for column in item.unused})
-    return draft.facts | ({"reasons": reasons, "unused": unused} if imports else {})
+    return draft.facts | ({"reasons": reasons, "unused": unused, "notes": notes} if imports else {})
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:

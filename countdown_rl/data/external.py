@@ -1,4 +1,4 @@
-"""Import of published data sets: read through ``datasets``, checked row by row, split like generated rows.
+"""Import of published rows, of files or the Hub: checked one by one, split like generated rows.
 
 Rows that are dropped are counted by the reason.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.data import jsonl
+from countdown_rl.data import files, layouts
 from countdown_rl.data.source import Candidate, Dropped
 from countdown_rl.errors import InputError
 from countdown_rl.puzzle.rules import SPLITS
@@ -21,27 +21,6 @@ Published = tuple[str, Mapping[str, Any]]
 
 #: Characters shown of a row that was dropped.
 EXAMPLE = 100
-
-_FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-_COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-#: A compressed file may expand to so many bytes, or to so many times its size: one row of gigabytes takes all memory.
-MAX_BYTES, MAX_RATIO = 1 << 28, 100
-
-
-class _Reading(dict[str, Any]):
-    """Fields of a row, and the names of those that were read."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        super().__init__(fields)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        self.read.add(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.read.add(name)
-        return super().get(name, default)
 
 
 @dataclass
@@ -64,48 +43,16 @@ class Import:
         return sum(map(len, self.splits.values()))
 
 
-def from_file(path: Path) -> Iterator[Published]:
-    """The rows of a JSONL, JSON, CSV or Parquet file, compressed or not."""
-    path = Path(path)
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
-    if not path.is_file():
-        raise InputError(f"{path} does not exist or is no file.")
-    if not suffixes or suffixes[-1] not in _FORMATS or (compression and suffixes[-1] == ".parquet"):
-        raise InputError(
-            f"{path}: give a .jsonl, .json or .csv file, plain or compressed ({' '.join(_COMPRESSIONS)}), "
-            "or a .parquet file."
-        )
-    if not path.stat().st_size:
-        raise InputError(f"{path} is empty.")
-    if suffixes[-1] == ".jsonl" and not compression:  # read here, so that errors have a line
-        with path.open("rb") as stream:
-            for place, line in jsonl.numbered(stream, str(path)):
-                try:
-                    yield "", jsonl.decode(line)
-                except InputError as error:
-                    raise InputError(f"{place}: {error}.") from error
-        return
-    if compression:
-        _check_expansion(path)
-    from datasets import load_dataset, logging
-
-    logging.set_verbosity(logging.CRITICAL)  # errors are reported once, below
-    with _read_errors(str(path)):
-        for row in load_dataset(_FORMATS[suffixes[-1]], data_files=str(path), split="train", streaming=True):
-            yield "", row
-
-
-def _check_expansion(path: Path) -> None:
-    """Raise InputError if the compressed file at *path* expands too far."""
-    import fsspec
-
-    limit = max(MAX_BYTES, MAX_RATIO * path.stat().st_size)
-    with _read_errors(str(path)), fsspec.open(path, "rb", compression="infer") as stream:
-        while limit >= 0 and (part := stream.read(1 << 20)):
-            limit -= len(part)
-    if limit < 0:
-        raise InputError(f"{path} expands to more than {MAX_RATIO} times its size; give it without compression.")
+def from_file(path: Path, on_note: Callable[[str], None] = lambda _: None) -> Iterator[Published]:
+    """The rows of a file in any format and layout; *on_note* is called with where they lie in the records."""
+    notes = set[str]()
+    for place, record in files.records(Path(path)):
+        with files.at(place):
+            fields, note = layouts.lifted(record)
+        if note and note not in notes:
+            notes.add(note)
+            on_note(f"{path}: {note}.")
+        yield layouts.split_of(record), fields
 
 
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]:
@@ -169,7 +116,7 @@ def import_rows(
         result.read += 1
         on_row(len(result))
         try:
-            reading = _Reading(fields)
+            reading = layouts.Tracked(fields)
             row = candidate(published_split, reading)
             limit = limits.get(row.split)
             if row.id in seen:
@@ -193,6 +140,6 @@ def import_rows(
         if limit is not None and len(result.splits[split]) < limit:
             raise InputError(
                 f"Only {len(result.splits[split]):,} of these rows belong to {split}, not {limit:,}; "
-                f"lower --{split} or read more rows with --n."
+                f"lower --{split}{' or read more rows with --n' if len(result) == n else ''}."
             )
     return result

@@ -1,61 +1,44 @@
-"""JSON Lines files of rows: one JSON object a line."""
+"""Rows of files, and JSON Lines that this package writes: one JSON object a line."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import jsonlines
 
 from countdown_rl import artifacts, typed_json
-from countdown_rl.errors import InputError
-from countdown_rl.tasks.registry import parse_row
+from countdown_rl.data import files, layouts
 from countdown_rl.tasks.task import Row
 
 
 def test_file(data: Path) -> Path:
     """The file *data*, or that of the test split in the data artifact *data*."""
-    if not data.is_dir():
+    if not (data / artifacts.MANIFEST).is_file():
         return data
     artifacts.read(data, "data")
     return data / "test.jsonl"
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a JSONL file, validated by their task; an error names the file, the line and the fault."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path} does not exist or is no file; `countdown-rl gen-data` makes data.")
-    with path.open("rb") as stream:
-        rows = [parse(line, place) for place, line in numbered(stream, str(path))]
-    if not rows:
-        raise InputError(f"{path} is empty; make it again with `countdown-rl gen-data` and a larger --n.")
+def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:
+    """The rows of the file at *path*, in any format and layout; an error names the file, the line and the fault.
+
+    Args:
+        on_note: called with where rows lie in the records of another project, and with the fields that are not used.
+    """
+    rows, notes, unused = [], dict[str, None](), set[str]()
+    for place, fields in files.records(Path(path)):
+        with files.at(place):
+            found = layouts.find_row(fields)
+        rows.append(found.row)
+        notes[found.note] = None
+        unused |= found.unused
+    for note in filter(None, notes):
+        on_note(f"{path}: {note}.")
+    if unused:
+        on_note(f"{path}: not used: {', '.join(sorted(unused))}.")
     return rows
-
-
-def numbered(stream: Iterable[bytes], source: str) -> Iterator[tuple[str, bytes]]:
-    """Each line of *stream* that is not blank, after its place, such as ``rows.jsonl, line 3``."""
-    return ((f"{source}, line {number}", line) for number, line in enumerate(stream, 1) if line.strip())
-
-
-def parse(line: bytes, place: str) -> Row:
-    """The row in *line*; an error begins with *place*."""
-    try:
-        return parse_row(decode(line))
-    except InputError as error:
-        raise InputError(f"{place}: {str(error).rstrip('.')}.") from error
-
-
-def decode(line: bytes) -> dict[str, Any]:
-    """The JSON object in *line*."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON ({' '.join(str(error).split())[:80]})") from error
-    if not isinstance(fields, dict):
-        raise InputError("not a JSON object")
-    return fields
 
 
 def read_objects(path: Path) -> list[dict[str, Any]]:

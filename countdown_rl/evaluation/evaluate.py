@@ -55,12 +55,13 @@ def evaluate(
     on_batch: OnBatch | None = None,
     on_finished: Callable[[], None] = lambda: None,
     on_warning: Callable[[str], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Evaluate *model* on the puzzles at *data* and write an ``eval`` artifact at *out*.
 
     Args:
         model: a model reference, ``random`` or ``solver`` for a baseline, or a server's name for it.
-        data: a JSONL file, or a data artifact, of which the test split is used.
+        data: a file of rows, or a data artifact, of which the test split is used.
         overwrite: replace the finished evaluation at *out*; else it is returned where it is this one, and an error
             where it is not.
         process: this one's rank, and the number of those that a launcher started; each completes its share of the
@@ -69,10 +70,11 @@ def evaluate(
             within slow ones.
         on_finished: called where this evaluation is at *out* already.
         on_warning: called with a warning about this machine or the model.
+        on_note: called with remarks on *data*.
     """
     artifacts.check_writable(out, "eval")
     file = jsonl.test_file(Path(data))
-    rows = jsonl.read_rows(file)
+    rows = jsonl.read_rows(file, on_note)
     if options.limit is not None and options.limit > len(rows):
         raise InputError(f"{file} has {len(rows)} rows, fewer than --limit {options.limit}.")
     rows = rows[: options.limit]

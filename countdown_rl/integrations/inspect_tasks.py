@@ -5,14 +5,14 @@ The entry point ``inspect_ai`` in ``pyproject.toml`` names this module, so that 
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from inspect_ai import Task, task
-from inspect_ai.dataset import Sample, json_dataset
+from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser, ContentReasoning
 from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import TaskState
 
+from countdown_rl.data import jsonl
 from countdown_rl.tasks.explain import verdict
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
@@ -26,17 +26,16 @@ def exact(data: str = DATA, n: int | None = None, prefill: bool = False) -> Task
     """Rows of any task of countdown-rl, graded exactly.
 
     Args:
-        data: data directory of ``countdown-rl gen-data`` (its test split), or a JSONL file.
+        data: data directory of ``countdown-rl gen-data`` (its test split), or a file of rows.
         n: only the first *n* rows.
         prefill: send the prefill of the prompt as an assistant turn, for endpoints that continue it (vLLM, SGLang).
     """
-
-    def sample(record: dict[str, Any]) -> Sample:
-        row = parse_row(record)
-        return _sample(row, row.messages()) if prefill else _sample(row.without_prefill(), row.prompt().turns())
-
-    path = Path(data, "test.jsonl") if Path(data).is_dir() else Path(data)
-    return Task(dataset=json_dataset(str(path), sample)[:n], scorer=grade())
+    rows = jsonl.read_rows(jsonl.test_file(Path(data)))[:n]
+    samples = [
+        _sample(row, row.messages()) if prefill else _sample(row.without_prefill(), row.prompt().turns())
+        for row in rows
+    ]
+    return Task(dataset=MemoryDataset(samples, name=Path(data).stem), scorer=grade())
 
 
 def _sample(row: Row, turns: list[dict[str, str]]) -> Sample:

@@ -42,7 +42,7 @@ def check_context(context: int | None, prompt: int, completion: int, option: str
     if context and prompt + completion > context:
         raise ModelError(
             f"the model reads {context} tokens, but the longest prompt ({prompt}) and {option} ({completion}) need "
-            f"{prompt + completion}; lower {option}."
+            f"{prompt + completion}; {f'lower {option}' if prompt < context else 'shorten or remove that prompt'}."
         )
 
 

@@ -106,6 +106,7 @@ class Validation(TrainerCallback):
     Args:
         complete: the most likely completion of each prompt.
         figures: where ``eval_correct`` goes.
+        on_warning: called if the last step's weights solve none.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class Validation(TrainerCallback):
         *,
         complete: Callable[[list[str]], list[str]],
         figures: dict[str, float],
+        on_warning: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._on_warning = on_warning
         self._options, self._rows, self._store = prepared.options, prepared.validation, prepared.store
         self._trainer, self._base, self._journal = trainer, loaded.ref.base or loaded.ref, journal
         self._complete, self._figures = complete, figures
@@ -134,9 +137,15 @@ class Validation(TrainerCallback):
     def _evaluate(self, step: int) -> float:
         """The share solved by the weights after *step*, which are saved if they are to be kept and are the best."""
         texts = self._complete(self._prompts)
-        completions = map(chat_template.completion, self._rows, self._prompts, texts)
+        completions = list(map(chat_template.completion, self._rows, self._prompts, texts))
         grades = [row.grade(completion) for row, completion in zip(self._rows, completions, strict=True)]
         correct = rounded(sum(grade.correct for grade in grades) / len(grades))
+        if step == self._journal.max_steps and not correct and processes.is_main():
+            form = sum(grade.format for grade in grades) / len(grades)
+            self._on_warning(
+                f"none of the {len(grades):,} validation puzzles is solved, and {form:.0%} of the completions keep the "
+                f"format; for {self._rows[0].headline} the model writes: {' '.join(completions[0].split())[:300]}"
+            )
         best = self._journal.best()  # the row of this step follows
         if self._options.keep == "best" and (best is None or correct > best[1]):
             state = tuning.gathered(self._trainer)

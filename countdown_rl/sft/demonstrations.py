@@ -1,26 +1,30 @@
 """Demonstrations: read from files, the Hub or a baseline, graded, and tokenized as a model meets them when it is asked.
 
-A row has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of which the last is the
-completion), or those of a task and ``completion``; then the task writes the prompt.
+A record has TRL's fields (``prompt`` and ``completion``, as text or messages, or ``messages``, of which the last is the
+completion), those of another project (:mod:`countdown_rl.data.layouts`), or those of a task and ``completion``; then
+the task writes the prompt.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.data import external, jsonl
+from countdown_rl.data import external, files, jsonl, layouts
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks import probe
-from countdown_rl.tasks.registry import parse_row
-from countdown_rl.tasks.task import Row
+from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.response_format import STYLES
+from countdown_rl.tasks.task import Row, check_text
 
+#: Characters shown of a completion that is wrong.
+EXAMPLE = 200
 #: A conversation.
 Messages = Sequence[Mapping[str, str]]
 
@@ -32,6 +36,9 @@ class Demonstration:
     Attributes:
         place: for error messages, such as ``demos.jsonl, row 3``.
         row: the row of the task, where the demonstration names it.
+        split: the published one that it belongs to, or "".
+        notes: where its parts are in the record.
+        unused: names of the record's fields that are no part of it.
         generated: a baseline wrote it, so that nobody can shorten it.
     """
 
@@ -39,17 +46,68 @@ class Demonstration:
     prompt: str | Messages
     completion: str
     row: Row | None
+    split: str = ""
+    notes: tuple[str, ...] = ()
+    unused: frozenset[str] = frozenset()
     generated: bool = False
+
+    @property
+    def asked(self) -> str:
+        """The text of the prompt that asks: the turns of the user."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n".join(turn["content"] for turn in self.prompt if turn["role"] == "user")
+
+
+class _HeldOut:
+    """Rows whose demonstrations are left out, found by their fields and by their prompts."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._identities, self._rows = {row.identity for row in rows}, rows
+
+    def has(self, demonstration: Demonstration) -> bool:
+        """Return True if *demonstration* is of one of these rows: by its own row, or by what its prompt asks."""
+        row, text = demonstration.row, demonstration.asked
+        if not self._rows or (row is not None and row.identity in self._identities):
+            return bool(self._rows)
+        if type(self._rows[0]).identities_in(text) & self._identities:
+            return True
+        text = _in_one_line(text)
+        return text in self._prompts or (
+            isinstance(demonstration.prompt, str) and any(prompt in text for prompt in self._prompts)
+        )
+
+    @cached_property
+    def _prompts(self) -> set[str]:
+        turns = (turn for row in self._rows for turn in row.messages() if turn["role"] == "user")
+        return {_in_one_line(turn["content"]) for turn in turns}
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 @dataclass
 class Demonstrations:
-    """Demonstrations to train on, and counts of those read, graded, and left out by the reason."""
+    """Demonstrations to train on, and counts of those read, graded, and left out by the reason.
+
+    Attributes:
+        wrong: reasons why the grader finds some wrong, in words, and their numbers.
+        example: the first of these.
+        notes: remarks on what was read.
+    """
 
     kept: list[Demonstration] = field(default_factory=list)
     read: int = 0
     graded: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    example: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def why_wrong(self) -> str:
+        """The reasons why the grader finds some wrong, with an example."""
+        return f"{', '.join(f'{count:,} {reason}' for reason, count in self.wrong.most_common(3))}; {self.example}"
 
     def row(self) -> Row | None:
         """The row of the first demonstration that names one."""
@@ -61,11 +119,12 @@ class Demonstrations:
 
 
 def read(
-    options: SftOptions, files: Sequence[Path], data: Path | None, on_row: Callable[[int], None] = lambda _: None
+    options: SftOptions, paths: Sequence[Path], data: Path | None, on_row: Callable[[int], None] = lambda _: None
 ) -> tuple[Demonstrations, dict[str, Any]]:
     """The demonstrations of all sources, and the entries of these inputs in a manifest.
 
-    Wrong ones are left out unless they are to be kept, those of puzzles in the test split of *data* always.
+    Wrong ones are left out unless they are to be kept; always those of puzzles in the test split of *data*, and in its
+    validation split where that is evaluated, and those that belong to such a split of their own.
     """
     inputs: dict[str, Any] = {}
     layout: Mapping[str, str] = {}
@@ -73,46 +132,73 @@ def read(
         inputs["data"] = artifacts.read(data, "data").as_input()
         links = artifacts.chain(inputs["data"])
         layout = {"task": probe.trained_on(links).name, **probe.layout(links)}
-    test = {row.identity for row in jsonl.read_rows(data / "test.jsonl")} if data is not None else set()
+    held_out = {}
+    if data is not None:
+        splits = {"test": "test", **({"valid": "validation"} if options.eval_every else {})}
+        held_out = {name: _HeldOut(_rows(data / f"{split}.jsonl")) for split, name in splits.items()}
     result = Demonstrations()
-    for demonstration in _sources(options, files, data, inputs, layout):
+    notes, unused, earlier = dict[str, None](), set[str](), 0
+    for demonstration in _sources(options, paths, data, inputs, layout):
         result.read += 1
         on_row(result.read)
         row = demonstration.row
+        notes |= dict.fromkeys(demonstration.notes)
+        unused |= demonstration.unused
+        if demonstration.split not in ("", "train"):
+            result.left_out[f"of the split {demonstration.split}"] += 1
+            continue
         if row is not None and options.eval_every:
             _check_prompt(demonstration, row, layout)
-        if row is not None and row.identity in test:
-            result.left_out["of test puzzles"] += 1
+        if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), None):
+            result.left_out[f"of {split} puzzles"] += 1
             continue
         if row is not None:
             result.graded += 1
-            if not row.grade(demonstration.completion).correct:
-                result.left_out["wrong"] += not options.keep_wrong
-                if not options.keep_wrong:
-                    continue
+            grade = row.grade(demonstration.completion)
+            if not grade.correct and not options.keep_wrong:
+                result.left_out["wrong"] += 1
+                result.wrong[task_of(row).reason(grade.reason)] += 1
+                text = _in_one_line(demonstration.completion)
+                shown = text if len(text) <= EXAMPLE else f"{text[: EXAMPLE // 2]} … {text[-EXAMPLE // 2 :]}"
+                result.example = result.example or f"such as {demonstration.place}, for {row.headline}: {shown}"
+                continue
+        earlier += (
+            sum(turn["role"] == "assistant" for turn in demonstration.prompt[:-1] if isinstance(turn, Mapping)) > 0
+        )
         result.kept.append(demonstration)
     if not result.kept:
+        reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
+        wrong = f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
         raise InputError(
-            f"none of the {result.read:,} demonstrations can be used: {result.left_out['wrong']:,} are wrong by the "
-            f"grader (--keep-wrong keeps them), {result.left_out['of test puzzles']:,} are of test puzzles."
+            f"none of the {result.read:,} demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}."
         )
+    result.notes += notes
+    if unused:
+        result.notes.append(f"not used: {', '.join(sorted(unused))}")
+    if earlier:
+        result.notes.append(f"{earlier:,} have earlier turns of the assistant, which are read and not learned")
     return result, inputs
 
 
+def _rows(path: Path) -> list[Row]:
+    """The rows of a split, which may be empty."""
+    return jsonl.read_rows(path) if path.is_file() and path.stat().st_size else []
+
+
 def _sources(
-    options: SftOptions, files: Sequence[Path], data: Path | None, inputs: dict[str, Any], layout: Mapping[str, str]
+    options: SftOptions, paths: Sequence[Path], data: Path | None, inputs: dict[str, Any], layout: Mapping[str, str]
 ) -> Iterator[Demonstration]:
     """The demonstrations of all sources in turn; their entries are added to *inputs*."""
-    if not (files or options.from_hub or options.demonstrator):
+    if not (paths or options.from_hub or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
-    for index, file in enumerate(files):
-        yield from _parsed(str(file), external.from_file(file), layout)
+    for index, file in enumerate(paths):
+        yield from _parsed(files.records(file), layout)
         inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
     for index, name in enumerate(options.from_hub):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)
         inputs[f"from-hub-{index}" if index else "from-hub"] = {"source": source, "revision": commit, "digest": commit}
-        yield from _parsed(source, rows, layout)
+        yield from _parsed(((f"{source}, row {row}", fields) for row, (_, fields) in enumerate(rows, 1)), layout)
     if options.demonstrator:
         if data is None:
             raise UsageError(
@@ -131,41 +217,44 @@ def _by_baseline(options: SftOptions, data: Path) -> Iterator[Demonstration]:
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row, generated=True)
 
 
-def _parsed(source: str, rows: Iterable[external.Published], layout: Mapping[str, str]) -> Iterator[Demonstration]:
-    for index, (_, fields) in enumerate(rows, 1):
-        yield parse(fields, f"{source}, row {index}", layout)
+def _parsed(records: Iterable[tuple[str, Mapping[str, Any]]], layout: Mapping[str, str]) -> Iterator[Demonstration]:
+    for place, record in records:
+        with files.at(place):
+            singles = layouts.split(record)
+        for index, fields in enumerate(singles, 1):
+            yield parse(fields, f"{place}, completion {index}" if len(singles) > 1 else place, layout)
 
 
 def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {}) -> Demonstration:
-    """The demonstration in *fields*.
+    """The demonstration in a record with one completion.
 
     Args:
         layout: the ``task``, ``style`` and ``template`` of the rows of that task which have neither of the latter two.
     """
-    row = None
-    with suppress(InputError):
-        row = parse_row({key: value for key, value in fields.items() if value is not None})
-        if row.task == layout.get("task") and not row.keys() & {"style", "template"}:
+    with files.at(place):
+        found, exchange = layouts.search(fields), layouts.exchange(fields)
+        row = found.row if found else None
+        if row is not None and row.task == layout.get("task") and not row.keys() & {"style", "template"}:
             row = parse_row({**row, **layout})
-    prompt, completion = fields.get("prompt"), fields.get("completion")
-    if prompt is None and fields.get("messages"):
-        *prompt, completion = _messages(fields["messages"], place)
-        completion = [completion]
-    elif prompt is None and row is not None:
-        prompt = row.messages()
-    if isinstance(completion, list | tuple):
-        completion = _messages(completion, place)
-        if len(completion) != 1 or completion[0]["role"] != "assistant":
-            raise InputError(f"{place}: the completion should be one turn of the assistant.")
-        completion = completion[0]["content"]
-    if isinstance(prompt, list | tuple):
-        prompt = _messages(prompt, place)
-    if not isinstance(completion, str) or not completion or not prompt or not isinstance(prompt, str | list):
-        raise InputError(
-            f"{place}: a demonstration has `prompt` and `completion`, or `messages`, or the fields of a task's row and "
-            "`completion`."
-        )
-    return Demonstration(place, prompt, completion, row)
+        prompt = exchange.prompt if exchange else None
+        if exchange and row and not prompt:
+            prompt = row.messages()
+        if not exchange or not prompt:
+            raise InputError(
+                "a demonstration has `prompt` and `completion`, or `messages`, or the fields of a task's row and "
+                "`completion`, or those of Alpaca or ShareGPT"
+            )
+        style = row.style if row else STYLES["own"]
+        if exchange.completion.reasoning and style.direct:
+            raise InputError("there is reasoning beside the answer, which the style direct has no place for")
+        completion = exchange.completion.text(style)
+        if not exchange.completion.content:
+            raise InputError("the completion is empty")
+        texts = [prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt]
+        check_text("".join((*texts, completion)), "the text")
+    unused = (found.unused if found else layouts.given(fields)) - set(exchange.names)
+    notes = tuple(filter(None, (found.note if found else "", exchange.note)))
+    return Demonstration(place, prompt, completion, row, layouts.split_of(fields), notes, frozenset(unused))
 
 
 def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:
@@ -178,15 +267,6 @@ def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, s
                 f"{demonstration.place} has another prompt or style than the validation puzzles of --data, which would "
                 "measure what is not learned; leave its `prompt`, `style` and `template` out, or --eval-every."
             )
-
-
-def _messages(turns: Any, place: str) -> list[dict[str, str]]:
-    if not isinstance(turns, list | tuple) or not turns:
-        raise InputError(f"{place}: messages should be a list of turns.")
-    for turn in turns:
-        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
-            raise InputError(f"{place}: a turn should have `role` and `content`, both text.")
-    return [{"role": turn["role"], "content": turn["content"]} for turn in turns]
 
 
 def end_of_turn(tokenizer: Any) -> str:

@@ -24,6 +24,7 @@ def train(
     *,
     on_step: Callable[[SftRow], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
+    on_warning: Callable[[str], None] = lambda _: None,
 ) -> tuning.Result:
     """Fine-tune; write an ``adapter`` artifact, or a ``model`` artifact of all weights.
 
@@ -31,11 +32,12 @@ def train(
         prepared: from :func:`countdown_rl.sft.prepare.prepare`.
         on_step: called after every optimiser step.
         on_note: called with remarks.
+        on_warning: called if no validation puzzle is solved at the end.
     """
     journal = Journal(prepared.run.log if processes.is_main() else None, prepared.max_steps, SftRow)
     loaded = tuning.begin(prepared, journal, on_note)
     _let_turns_end(loaded)
-    trainer = _trainer(prepared, loaded, journal, on_step)
+    trainer = _trainer(prepared, loaded, journal, on_step, on_warning)
     on_note(f"Training on {len(prepared.examples):,} examples, {prepared.max_steps:,} steps.")
     tuning.run(trainer, prepared, journal, longest="--max-length")
     facts = _facts(prepared, trainer, loaded, journal)
@@ -56,7 +58,13 @@ def _let_turns_end(loaded: Loaded) -> None:
         model.generation_config.eos_token_id = sorted({*known, end} - {tokenizer.pad_token_id})
 
 
-def _trainer(prepared: PreparedSft, loaded: Loaded, journal: Journal, on_step: Callable[[SftRow], None]) -> Any:
+def _trainer(
+    prepared: PreparedSft,
+    loaded: Loaded,
+    journal: Journal,
+    on_step: Callable[[SftRow], None],
+    on_warning: Callable[[str], None],
+) -> Any:
     from trl import SFTTrainer
 
     from countdown_rl.sft.callbacks import SftRecorder, Validation
@@ -74,7 +82,9 @@ def _trainer(prepared: PreparedSft, loaded: Loaded, journal: Journal, on_step: C
     if prepared.validation:
         complete = partial(_complete, trainer, loaded, options.max_completion_length)
         trainer.add_callback(
-            Validation(prepared, trainer, loaded, journal, complete=complete, figures=recorder.figures)
+            Validation(
+                prepared, trainer, loaded, journal, complete=complete, figures=recorder.figures, on_warning=on_warning
+            )
         )
     return trainer
 

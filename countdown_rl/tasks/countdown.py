@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -30,7 +31,9 @@ _USE = {
     "television": "using each number at most once; every result on the way must be a positive whole number",
 }
 _INTEGER = re.compile(r"\s*([0-9]{1,15})(?:\.0+)?\s*").fullmatch
-_LIST = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,; ]\s*[0-9]+)*)\s*,?\s*[\])]?\s*").fullmatch
+_ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=([0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
+#: Numbers one after another, as a prompt lists them.
+_LISTS = re.compile(r"(?<![\w.])[0-9]{1,15}(?:(?:,? and |, ?|; ?| )[0-9]{1,15})+(?![\w.]*\w)").findall
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
 #: Reasons why an expression is not right; those of its syntax are the expression's own.
@@ -57,19 +60,22 @@ class CountdownRow(Row):
     prompt_fields = ("nums", "target")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        for key in ("nums", "target"):
-            if key not in fields and (key == "target" or "numbers" not in fields):
+        for key, names in (("nums", ("nums", "numbers", "num")), ("target", ("target",))):
+            if not any(name in fields for name in names):
                 raise InputError(f"there is no `{key}`")
         nums, target = numbers_of(fields), integer(fields["target"])
         if nums is None or min(nums) < 1:
-            raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits")
+            same = ", the same as `numbers`" if "nums" in fields and "numbers" in fields else ""
+            raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits{same}")
         if target is None or target < 1:
             raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
             raise InputError("`needs` should be add-sub or mul-div")
-        solutions = fields.get("solutions")
-        if solutions is not None and (type(solutions) is not int or solutions < 0):
-            raise InputError("`solutions` should be a whole number from 0 on")
+        if fields.get("solutions") is not None:
+            solutions = integer(fields["solutions"])
+            if solutions is None or solutions < 0:
+                raise InputError("`solutions` should be a whole number from 0 on")
+            fields = {**fields, "solutions": solutions}
         super().__init__({**fields, "nums": nums, "target": target})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
@@ -127,6 +133,18 @@ class CountdownRow(Row):
     def id(self) -> str:
         return self.puzzle.id
 
+    @classmethod
+    def of_id(cls, id: Any) -> dict[str, Any] | None:
+        match = _ID(id) if isinstance(id, str) else None
+        if not match:
+            return None
+        rest = {key: value for key, value in (("rule", match[3]), ("operators", match[4])) if value}
+        return {"nums": match[1].split("-"), "target": match[2], **rest}
+
+    @classmethod
+    def identities_in(cls, text: str) -> set[str]:
+        return {" ".join(map(str, sorted(map(int, re.findall("[0-9]+", numbers))))) for numbers in _LISTS(text)}
+
     @property
     def split(self) -> str:
         return rules.split_of(self._sorted)
@@ -176,11 +194,16 @@ class CountdownRow(Row):
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
-    """The numbers of a row in ``nums`` or ``numbers``, a list or text such as ``[3, 7, 50]`` or ``3 7 50``, or None."""
-    nums = fields.get("nums", fields.get("numbers"))
+    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None where it has none, or two lists
+    that differ."""
+    given = [nums for name in ("nums", "numbers") if (nums := fields.get(name)) is not None] or [fields.get("num")]
+    lists = [_numbers(nums) for nums in given]
+    return lists[0] if all(nums and sorted(nums) == sorted(lists[0] or ()) for nums in lists) else None
+
+
+def _numbers(nums: Any) -> list[int] | None:
     if isinstance(nums, str):
-        match = _LIST(nums)
-        nums = re.split(r"\s*[,; ]\s*", match[1]) if match else None
+        nums = re.split(r"\s*[,;\s]\s*", nums.strip().strip("[](){}").strip(" \t\n,;"))
     if not isinstance(nums, list | tuple) or not nums:
         return None
     integers = [number for number in map(integer, nums) if number is not None]
@@ -192,7 +215,7 @@ def integer(value: object) -> int | None:
     if isinstance(value, str):
         match = _INTEGER(value)
         return int(match[1]) if match else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**MAX_DIGITS:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not abs(value) < 10**MAX_DIGITS:
         return None
     if value != int(value):
         return None

@@ -7,11 +7,12 @@ import random
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.prompt import Prompt
-from countdown_rl.tasks.task import Row, Task
+from countdown_rl.tasks.task import Row, Task, check_text
 
 _SYSTEM = (
     "You solve word problems in arithmetic. First reason inside <{tag}> and </{tag}>, then give the final "
@@ -26,6 +27,16 @@ _NUMBER = re.compile(r"([-+−]?)\s*\$?\s*([0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)\s
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?").fullmatch
 
 
+_OPERATORS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
+#: Words and operators: a minus (no hyphen), a bracket or a sign of order before a number, ``!`` and ``)`` after one.
+_TOKENS = re.compile(
+    r"\w+|[+*/^=%√]|(?<![^\W\d])-(?=\s*[\d($])|\((?=\s*[-\d(])|[<>](?=[=\s]*[-\d(])|(?<=[\d)])[!)]"
+).findall
+_SENTENCE_END = re.compile(r"[.?!:]\s|\n").finditer
+#: Sentences of a prompt that are compared with problems, in all runs of them.
+_MAX_PARTS = 40
+
+
 class Gsm8kRow(Row):
     """A word problem: ``question``, and ``gold``, the right number as exact text."""
 
@@ -38,8 +49,7 @@ class Gsm8kRow(Row):
         super().__init__(fields)
         if not isinstance(fields.get("question"), str) or not isinstance(fields.get("gold"), str):
             raise InputError("a gsm8k row needs `question` and `gold`, both text")
-        if re.search("[\ud800-\udfff]", fields["question"]):  # JSON may hold it, a tokenizer takes no such text
-            raise InputError("`question` has half of a surrogate pair, which is no character")
+        check_text(fields["question"], "`question`")
         try:
             self.gold = Fraction(fields["gold"] if _GOLD(fields["gold"]) else "")
         except (ValueError, ZeroDivisionError):
@@ -55,8 +65,12 @@ class Gsm8kRow(Row):
 
     @property
     def identity(self) -> str:
-        # The same problem in other white space, case or punctuation is the same problem.
-        return " ".join(re.findall(r"\w+", self["question"].casefold()))
+        return _identity(self["question"])
+
+    @classmethod
+    def identities_in(cls, text: str) -> set[str]:
+        parts = [match.end() for match in _SENTENCE_END(text)][:_MAX_PARTS]
+        return {_identity(text[begin:end]) for begin, end in combinations((0, *parts, len(text)), 2)}
 
     @property
     def asked(self) -> list[str]:
@@ -72,6 +86,11 @@ class Gsm8kRow(Row):
         if value is None:
             return None, "not-a-number" if answer else "empty"
         return str(value), "" if value == self.gold else "wrong-value"
+
+
+def _identity(question: str) -> str:
+    """The words, numbers and operators of *question*: in other white space, case or punctuation it is the same."""
+    return " ".join(_TOKENS(question.casefold().translate(_OPERATORS)))
 
 
 def import_row(fields: Mapping[str, Any]) -> dict[str, Any]:

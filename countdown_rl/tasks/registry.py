@@ -38,6 +38,11 @@ def task(name: str) -> Task:
     return loaded
 
 
+def own_tasks() -> list[Task]:
+    """The tasks of this package, the one of rows that name none first."""
+    return list(map(task, _OWN))
+
+
 def names() -> list[str]:
     """The names of all tasks."""
     return [*_OWN, *sorted(_others().keys() - _OWN.keys())]

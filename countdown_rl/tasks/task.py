@@ -7,6 +7,7 @@ asked of these two.
 import hashlib
 import importlib
 import random
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,15 @@ REASONS = {
 }
 
 
+def check_text(text: str, name: str) -> None:
+    """Check that *text* has characters only: JSON may hold half of a surrogate pair, which no tokenizer takes."""
+    if _SURROGATE(text):
+        raise InputError(f"{name} has half of a surrogate pair, which is no character")
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]").search
+
+
 class Row(Mapping[str, Any]):
     """One row of a data set: a read-only mapping of its fields, validated when made.
 
@@ -90,6 +100,7 @@ class Row(Mapping[str, Any]):
         self.template: str | None = fields.get("template")
         if not isinstance(self.template, str | None):
             raise InputError("`template` should be text")
+        check_text(self.template or "", "`template`")
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
@@ -184,6 +195,16 @@ class Row(Mapping[str, Any]):
     def id(self) -> str:
         """The identifier of the row: equal for rows that ask the same."""
         return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
+
+    @classmethod
+    def of_id(cls, id: Any) -> dict[str, Any] | None:
+        """The fields of the row whose :attr:`id` is *id*; None where that does not tell them."""
+        return None
+
+    @classmethod
+    def identities_in(cls, text: str) -> set[str]:
+        """The identities of rows that *text*, a prompt in any words, certainly asks; others may be missing."""
+        return set()
 
     @property
     def split(self) -> str:

@@ -3,7 +3,7 @@
 ``train --check`` prints the result, and ``train`` starts from it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
@@ -82,10 +82,10 @@ class PreparedTraining:
             )
 
 
-def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
+def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None] = lambda _: None) -> PreparedTraining:
     """Check everything that *run* needs before its weights are loaded; nothing is written.
 
-    Of a model on the Hub all files but the weights are downloaded.
+    Of a model on the Hub all files but the weights are downloaded. *on_note* is called with remarks on the data.
     """
     processes.run_alone()
     options.micro_batches(run.processes)
@@ -93,7 +93,7 @@ def prepare(run: TrainRun, options: TrainOptions) -> PreparedTraining:
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
     one_file = run.data.is_file()
     data_input = artifacts.file_input(run.data) if one_file else artifacts.read(run.data, "data").as_input()
-    rows = jsonl.read_rows(run.data if one_file else run.data / "train.jsonl")
+    rows = jsonl.read_rows(run.data if one_file else run.data / "train.jsonl", on_note)
     rewards.check_rewards(weights, rows[:2])
     validation = tuning.read_validation(run.data, options)
     load.silence_libraries()

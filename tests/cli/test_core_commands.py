@@ -347,6 +347,80 @@ def test_a_bad_line_is_marked_on_request_and_counted_as_in_the_file(command):
     assert (status, "standard input, line 3: " in err) == (1, True)
 
 
+REPLY = {"role": "assistant", "content": "<answer>50 + 3 - 7</answer>"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nums": [3, 7, 50], "target": 46, "completion": [REPLY]},
+        {"nums": [3, 7, 50], "target": 46, "completion": [REPLY | {"reasoning_content": "<answer>1</answer>"}]},
+        {"num": [3, 7, 50], "target": 46, "response": [REPLY["content"]]},
+        {"reward_model": {"ground_truth": {"numbers": [3, 7, 50], "target": 46}}, "response": REPLY["content"]},
+        {"metadata": {"numbers": [3, 7, 50], "target": 46}, "messages": [{"role": "user", "content": "?"}, REPLY]},
+        {"custom_id": "3-7-50=46", "response": {"body": {"choices": [{"message": REPLY}]}}},
+    ],
+)
+@pytest.mark.parametrize("kind", ["lines", "array", "parquet", "csv"])
+def test_grade_reads_every_layout_in_every_format(command, tmp_path, fields, kind):
+    if kind == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([fields] * 2), tmp_path / "rows")
+    elif kind == "csv":
+        with (tmp_path / "rows").open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, fields)
+            writer.writeheader()
+            writer.writerows([fields] * 2)
+    else:
+        text = json.dumps([fields] * 2, indent=1) if kind == "array" else f"{json.dumps(fields)}\n" * 2
+        (tmp_path / "rows").write_text(text)
+    status, out, err = command("grade", tmp_path / "rows")
+    assert status == 0, err
+    assert [json.loads(line)["correct"] for line in out.splitlines()] == [True, True]
+    assert ("read as" in err) == ("target" not in fields)
+
+
+def test_several_completions_of_a_row_are_graded_one_by_one(command):
+    row = {"id": "a", "nums": [3, 7, 50], "target": 46, "response": ["", REPLY["content"]]}
+    status, out, _ = command("grade", stdin=json.dumps(row))
+    grades = [json.loads(line) for line in out.splitlines()]
+    assert (status, [(grade["id"], grade["sample"], grade["correct"]) for grade in grades]) == (
+        0,
+        [("a", 0, False), ("a", 1, True)],
+    )
+
+
+@pytest.mark.parametrize("write", [_as_csv, _as_parquet, _as_json_with_other_names, _as_gzipped_jsonl])
+def test_eval_reads_every_format_and_says_what_it_does_not_use(command, tmp_path, monkeypatch, write):
+    monkeypatch.setitem(globals(), "IMPORTED", [IMPORTED[0] | {"prompt": "?"}, IMPORTED[1]])
+    write(tmp_path / "rows")
+    arguments = ["--model", "solver", "--data", tmp_path / "rows", "--out", tmp_path / "out", "--json"]
+    status, out, err = command("eval", *arguments)
+    assert (status, json.loads(out)["accuracy"]) == (0, 1.0), err
+    assert ("not used: prompt" in err) == (write in (_as_parquet, _as_gzipped_jsonl))
+
+
+def test_verl_rows_are_imported_and_their_place_is_said(command, tmp_path):
+    rows = [{"data_source": "c", "reward_model": {"style": "rule", "ground_truth": row}} for row in IMPORTED]
+    jsonl.write_rows(tmp_path / "rows.jsonl", rows)
+    (tmp_path / "out.jsonl").write_text(json.dumps(rows[-1]))
+    arguments = ["--from", tmp_path / "rows.jsonl", "--exclude", tmp_path / "out.jsonl", "--out", tmp_path / "data"]
+    status, out, err = command("gen-data", *arguments, "--json")
+    assert status == 0, err
+    assert json.loads(out)["dropped"]["excluded"] == 1
+    assert "read as verl rows: the puzzle from reward_model.ground_truth" in err
+    assert "left out 1 column: data_source" in err
+
+
+def test_more_rows_are_not_asked_for_where_all_were_read(command, tmp_path):
+    _as_jsonl(tmp_path / "rows")
+    arguments = ["--from", tmp_path / "rows", "--valid", 1, "--out", tmp_path / "data"]
+    status, _, err = command("gen-data", *arguments)
+    assert (status, "lower --valid" in err, "--n" in err) == (1, True, False)
+
+
 def test_the_example_in_the_help_of_grade_is_graded_correct(command):
     example = re.search(r"echo '(.*)'", main.command("grade").epilog)[1]
     (grade,) = map(json.loads, command("grade", stdin=example)[1].splitlines())

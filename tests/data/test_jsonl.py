@@ -36,7 +36,7 @@ def test_rows_round_trip(tmp_path):
         ('{"nums": [1, true], "target": 3}', "`nums` should be"),
         ('{"nums": [1, 2], "target": 3, "needs": "<script>"}', "`needs` should be"),
         ('{"nums": [1, 2], "target": 3, "needs": ["add-sub"]}', "`needs` should be"),
-        ('{"nums": [1, 2], "target": 3, "solutions": "2"}', "`solutions` should be"),
+        ('{"nums": [1, 2], "target": 3, "solutions": "two"}', "`solutions` should be"),
         ('{"nums": [1, 2], "target": 3, "solutions": -1}', "`solutions` should be"),
         ('{"nums": [1, 2], "target": 3, "solutions": true}', "`solutions` should be"),
         ('{"task": "gsm8k", "question": "\\ud800", "gold": "3"}', "surrogate"),

@@ -8,7 +8,7 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models import load, nf4, reference
+from countdown_rl.models import load, nf4, reference, shape
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
 from countdown_rl.models.shape import ModelShape, read_config
@@ -343,3 +343,9 @@ def test_weights_that_fsdp_will_share_out_stay_in_main_memory(base, monkeypatch)
     monkeypatch.setattr("countdown_rl.models.load.device_name", lambda name: "cuda:0")
     loaded = load_model(resolve(str(base)), precision="bf16", sharded=True)
     assert (loaded.model.device.type, loaded.model.dtype, loaded.device) == ("cpu", torch.bfloat16, "cuda:0")
+
+
+@pytest.mark.parametrize(("prompt", "advice"), [(90, "lower --max-new-tokens"), (100, "shorten or remove that prompt")])
+def test_the_advice_for_a_short_context_can_help(prompt, advice):
+    with pytest.raises(ModelError, match=advice):
+        shape.check_context(100, prompt, 20, "--max-new-tokens")

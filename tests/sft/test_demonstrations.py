@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from countdown_rl.data import build
+from countdown_rl import artifacts
+from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import chat_template
@@ -87,8 +88,151 @@ def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
     ],
 )
 def test_what_is_no_demonstration_is_named_by_its_place(tmp_path, fields):
-    with pytest.raises(InputError, match=r"demos.jsonl, row 2"):
+    with pytest.raises(InputError, match=r"demos.jsonl, line 2"):
         read(tmp_path, [RIGHT, fields])
+
+
+ASK = {"role": "user", "content": "u"}
+GPT = {"from": "gpt", "value": "a"}
+PART = {"type": "text", "text": "u"}
+REPLY = "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}, GPT]},
+        {"conversations": [{"from": "human", "value": "u"}, GPT], "system": "s"},
+        {"messages": json.dumps([*TURNS, ANSWER])},
+        {"messages": str([*TURNS, ANSWER])},
+        {"messages": [*TURNS, ANSWER | {"tool_calls": None, "thinking": ""}], "prompt": "u"},
+        {"messages": TURNS, "completion": "a"},
+        {"messages": [{"role": "system", "content": "s"}, ASK], "completion": {"message": ANSWER}},
+        {"instruction": "u", "input": "", "output": "a", "system": "s"},
+        {"prompt": json.dumps(TURNS), "response": "a"},
+        {"prompt": [TURNS[0] | {"role": "developer"}, ASK | {"content": [PART]}], "response": ["a"]},
+        {"query": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a"},
+        {"custom_id": "1", "body": {"messages": TURNS}, "response": {"body": {"choices": [{"message": ANSWER}]}}},
+    ],
+)  # fmt: skip
+def test_the_layouts_of_others_are_the_same_example(tokenizer, tmp_path, fields):
+    known, _ = read(tmp_path, [fields])
+    (example,) = demonstrations.tokenize(known, tokenizer, 100)
+    assert text(tokenizer, example["input_ids"]) == REPLY
+    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == "a<|end|>"
+
+
+def test_an_instruction_and_its_input_are_one_turn_of_the_user(tmp_path):
+    known, _ = read(tmp_path, [{"instruction": "Add.", "input": "3 4", "output": "7", "text": "?"}])
+    assert known.kept[0].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
+    assert known.notes == ["demonstrations from instruction, input, output", "not used: text"]
+
+
+def test_each_completion_of_a_row_is_a_demonstration(tmp_path):
+    row = {"num": [3, 7, 50], "target": 46, "response": [RIGHT["completion"], WRONG["completion"]]}
+    known, _ = read(tmp_path, [row])
+    assert [each.place.partition(" ")[2] for each in known.kept] == ["line 1, completion 1"]
+    assert known.facts()["wrong"] == 1
+
+
+def test_reasoning_beside_the_content_is_learned(tmp_path):
+    reply = {"role": "assistant", "content": "<answer>50 - 7 + 3</answer>", "reasoning_content": "why"}
+    known, _ = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
+    assert [each.completion for each in known.kept] == ["<think>why</think>\n<answer>50 - 7 + 3</answer>"] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"messages": [ASK, ANSWER | {"tool_calls": [{"id": "1"}]}]}, "tool_calls"),
+        ({"messages": [ASK | {"name": "me"}, ANSWER]}, "name"),
+        ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
+        ({"messages": [ASK, TURNS[0], ANSWER]}, "system"),
+        ({"messages": [ASK]}, "a demonstration has"),
+        ({"messages": [ASK, ANSWER, ANSWER]}, "two turns"),
+        ({"messages": [ASK, ANSWER | {"content": None, "thinking": "t"}]}, "empty"),
+        ({"messages": [ASK | {"content": ""}, ANSWER]}, "`content`"),
+        ({"messages": [TURNS[0], ANSWER]}, "no turn of the user"),
+        ({"messages": [ASK, ANSWER], "completion": "b"}, "leave one out"),
+        ({"messages": [ASK, ANSWER], "tools": [{"type": "function"}]}, "tools"),
+        ({"prompt": "u", "completion": "a", "system": "s"}, "system"),
+        ({"prompt": "u", "response": []}, "empty"),
+        ({"prompt": "u", "completion": "a", "response": "b"}, "leave one of them out"),
+        ({"instruction": "u", "output": "a", "history": [["q", "a"]]}, "history"),
+        ({"prompt": "u", "completion": "\ud800"}, "surrogate"),
+        ({"messages": [{"role": "user", "content": "\udfff"}, ANSWER]}, "surrogate"),
+        (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
+        (RIGHT | {"metadata": {"numbers": [3, 7, 51], "target": 46}}, "two puzzles"),
+    ],
+)
+def test_what_would_be_dropped_is_refused(tmp_path, fields, word):
+    with pytest.raises(InputError, match=rf"demos.jsonl, line 2.*{word}"):
+        read(tmp_path, [RIGHT, fields])
+
+
+def test_earlier_turns_and_other_fields_are_said(tmp_path):
+    known, _ = read(tmp_path, [{"messages": [ASK, ANSWER, ASK, ANSWER], "source": "x"}])
+    assert known.notes == ["not used: source", "1 have earlier turns of the assistant, which are read and not learned"]
+
+
+def test_why_demonstrations_are_wrong_is_said_with_an_example(tmp_path):
+    with pytest.raises(
+        InputError, match=r"2 wrong .*1 a number not used.*demos.jsonl, line 1, for 3 7 50.*50 - 7</answer>"
+    ):
+        read(tmp_path, [WRONG, RIGHT | {"completion": "50 - 7 + 3"}])
+    known, _ = read(tmp_path, [WRONG, RIGHT])
+    assert "a number not used" in known.why_wrong()
+
+
+def test_rows_of_a_published_test_split_are_left_out(tmp_path):
+    known, _ = read(tmp_path, [RIGHT | {"split": "test"}, RIGHT | {"split": "train"}])
+    assert known.facts() == {"read": 2, "graded": 1, "kept": 1, "of the split test": 1}
+
+
+@pytest.fixture
+def data(tmp_path):
+    rows = {"train": [5, 8, 9], "valid": [2, 4, 40], "test": [3, 7, 50]}
+    with artifacts.writing(tmp_path / "data", "data", options={}, inputs={}) as draft:
+        for split, nums in rows.items():
+            row = {
+                "nums": nums,
+                "target": 46,
+                **({"template": "Reach {{ target }} with {{ nums | join(' & ') }}"} if split == "test" else {}),
+            }
+            jsonl.write_rows(draft.path / f"{split}.jsonl", [row])
+    return tmp_path / "data"
+
+
+TINYZERO = "Using the numbers [{}], create an equation that equals 46, for example (1 + 2) / 3."
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nums": [50, 7, 3], "target": 60, "completion": "a"},
+        {"prompt": TINYZERO.format("3, 7, 50"), "completion": "a"},
+        {"messages": [{"role": "user", "content": TINYZERO.format("50 3 7")}, ANSWER]},
+        {"prompt": "<|user|>Use 7, 50 and 3 to make 46.<|end|><|assistant|>", "completion": "a"},
+        {"messages": [*parse_row(RIGHT).messages()[:2], ANSWER]},
+        {"prompt": parse_row(RIGHT).messages(), "completion": "a"},
+        {"prompt": "<|user|>Reach 46  with 3 & 7 & 50<|end|><|assistant|>", "completion": "a"},
+        {"messages": [{"role": "user", "content": "Reach 46 with 3 & 7 & 50\n"}, ANSWER]},
+        {"nums": [5, 8, 9], "target": 22, "prompt": TINYZERO.format("3, 7, 50"), "completion": "a"},
+    ],
+)
+def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, data, fields):
+    other = {"prompt": TINYZERO.format("5, 8, 9"), "completion": "a"}
+    jsonl.write_rows(tmp_path / "demos.jsonl", [fields, other])
+    known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], data)
+    assert (known.left_out["of test puzzles"], len(known.kept)) == (1, 1)
+
+
+@pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
+def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evaluated(tmp_path, data, every, left):
+    rows = [{"prompt": TINYZERO.format(nums), "completion": "a"} for nums in ("2, 4, 40", "40 4 2", "5, 8, 9")]
+    jsonl.write_rows(tmp_path / "demos.jsonl", rows)
+    known, _ = demonstrations.read(SftOptions(eval_every=every), [tmp_path / "demos.jsonl"], data)
+    assert (known.left_out["of validation puzzles"], len(known.kept)) == (left, 3 - left)
 
 
 def test_a_demonstration_that_is_too_long_is_named(tokenizer):

@@ -192,14 +192,37 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     torch.testing.assert_close(gradient(ours, list(examples)), expected, rtol=1e-4, atol=1e-6)
 
 
+def impossible(row):
+    return row | {"target": 97, "completion": "<think>\n</think>\n<answer>impossible</answer>"}
+
+
+@pytest.mark.parametrize("solved", [0, 1])
+def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_path, monkeypatch, solved):
+    with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
+        jsonl.write_rows(draft.path / "valid.jsonl", [{"nums": [90, 7], "target": 97, "style": "own"}] * 2)
+        jsonl.write_rows(draft.path / "test.jsonl", sums(1, 2, 80, 99))
+    texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
+    monkeypatch.setattr(train, "_complete", lambda *arguments: texts)
+    options = replace(SMALL, max_steps=2, eval_every=1)
+    given = {"model": str(place / "model"), "files": [place / "demos.jsonl"], "data": tmp_path / "data"}
+    prepared = prepare.prepare(
+        SftRun(**given, out=tmp_path / "out", checkpoints=tmp_path / "checkpoints", log=tmp_path / "log.csv"), options
+    )
+    warnings = []
+    train.train(prepared, on_warning=warnings.append)
+    assert len(warnings) == 1 - solved
+    assert all("50% of the completions keep the format; for 90 7 → 97" in text for text in warnings)
+    assert all("<answer>90 - 7</answer>" in text for text in warnings)
+
+
 def test_a_small_model_learns_from_500_demonstrations(tmp_path):
     """Its loss falls, and it solves puzzles that it does not solve before."""
     data = tmp_path / "data"
     with artifacts.writing(data, "data", options={}) as draft:
-        jsonl.write_rows(draft.path / "valid.jsonl", sums(20, 1, 1, 3))
+        jsonl.write_rows(draft.path / "valid.jsonl", map(impossible, sums(20, 1, 4, 6)))
         jsonl.write_rows(draft.path / "test.jsonl", sums(5, 2, 9, 9))
     tiny_llama.checkpoint(tmp_path / "model", initializer_range=0.05)
-    jsonl.write_rows(tmp_path / "demos.jsonl", sums(500, 3, 1, 3) + sums(7, 4, 9, 9))
+    jsonl.write_rows(tmp_path / "demos.jsonl", [*map(impossible, sums(500, 3, 1, 3)), *sums(7, 4, 9, 9)])
     options = SftOptions(
         tune="all", max_steps=100, batch_size=8, learning_rate=5e-3, precision="fp32", eval_every=50, eval_size=20,
         max_completion_length=40, save_steps=0, keep="best", threads=1,

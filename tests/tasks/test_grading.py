@@ -259,3 +259,52 @@ def test_answers_vote_in_their_canonical_form():
     problem = {"task": "gsm8k", "question": "?", "gold": "7"}
     assert vote_key("$1,000.0", "1000", problem) == vote_key("1000", "1000", problem)
     assert vote_key("many", row=problem) == vote_key("Many", row=problem) != vote_key("few", row=problem)
+
+
+def identity(question):
+    return parse_row({"task": "gsm8k", "question": question, "gold": "1"}).identity
+
+
+@pytest.mark.parametrize(
+    "questions",
+    [
+        ["What is 3 + 5?", "What is 3 - 5?", "What is 3 * 5?", "What is 3 / 5?", "What is 3 ^ 5?", "What is 3 5?"],
+        ["Is x+5 even?", "Is x-5 even?", "Is x*5 even?"],
+        ["(3 + 5) * 2?", "3 + (5 * 2)?", "3 + 5 * 2?"],
+        ["It is -5 degrees.", "It is 5 degrees."],
+        ["50% of 8?", "50 of 8?"],
+        ["Is 3 < 5?", "Is 3 > 5?", "Is 3 = 5?"],
+        ["What is 3 ** 5?", "What is 3 * 5?"],
+        ["What is 5!?", "What is 5?"],
+    ],
+)
+def test_problems_that_differ_in_a_sign_are_different(questions):
+    assert len({identity(question) for question in questions}) == len(questions)
+
+
+@pytest.mark.parametrize(
+    "questions",
+    [
+        ["What is 3 × 5?", "what is  3 * 5", "What is 3*5 ?"],
+        ["What is 3 − 5?", "What is 3 - 5?"],
+        ["A well-known, 5-year-old (brown) cow - and a calf!", "a well known 5 year old brown cow and a calf"],
+    ],
+)
+def test_problems_that_differ_in_punctuation_are_the_same(questions):
+    assert len({identity(question) for question in questions}) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "Question: {}\nAnswer:",
+        "Solve the problem. {} Think step by step, e.g. 3.5 is a number.",
+        "<|im_start|>user\n{}\n<|im_end|>",
+    ],
+)
+def test_a_word_problem_is_found_in_a_prompt(text):
+    question = "A shelf holds 3 rows. Each has 12 - 2 books! How many are there?"
+    row = parse_row({"task": "gsm8k", "question": question, "gold": "30"})
+    assert row.identity in type(row).identities_in(text.format(question))
+    assert row.identity not in type(row).identities_in(text.format(question.replace("-", "+")))

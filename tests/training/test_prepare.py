@@ -195,3 +195,18 @@ def test_a_disk_without_a_place_for_two_checkpoints_is_a_warning(
     assert "a checkpoint on disk (two at a save)" in out
     assert ("warning: two checkpoints take" in err) == warned
     assert places[-1] == tmp_path  # where the directory will be made
+
+
+def test_a_table_of_verl_rows_is_read_and_what_is_not_used_is_said(check, llama, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    row = {
+        "reward_model": {"ground_truth": {"numbers": [1, 2], "target": 3}},
+        "prompt": [{"role": "user", "content": "?"}],
+    }
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row] * 4), tmp_path / "verl.parquet")
+    status, out, err = check("--model", llama, "--data", tmp_path / "verl.parquet", "--json")
+    assert (status, json.loads(out)["rows"]) == (0, 4), err
+    assert "read as verl rows: the puzzle from reward_model.ground_truth" in err
+    assert "not used: prompt" in err
