@@ -83,6 +83,8 @@ class Verdict(TypedDict, total=False):
 
     completion: Required[str]
     correct: Required[bool]
+    tokens: Required[int]
+    truncated: Required[bool]
 
 
 class _Sample(Verdict, total=False):

@@ -106,7 +106,7 @@ def _metadata(release: Release) -> Any:
         model_name=release.name,
         pipeline_tag="text-generation",
         tags=[*tags, *release.weights.format.tags],
-        eval_results=_eval_results(release.evaluation) if release.evaluation else None,
+        eval_results=eval_results(release.evaluation) if release.evaluation else None,
         **release.license,  # type: ignore[arg-type]
     )
 
@@ -115,7 +115,7 @@ def _groups(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(kind, figures) for _, kind, figures in breakdowns(metrics)]
 
 
-def _eval_results(evaluation: Result) -> list["EvalResult"]:
+def eval_results(evaluation: Result) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
     task, decoding = task_of(evaluation.metrics), evaluation.metrics["decoding"]
