@@ -91,8 +91,6 @@ class _Sample(Verdict, total=False):
     reason: Required[str]
     answer: Required[str | None]
     value: Required[str | None]
-    tokens: int
-    truncated: bool
 
 
 @dataclass(frozen=True)

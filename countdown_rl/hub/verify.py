@@ -26,7 +26,7 @@ from countdown_rl.errors import ArtifactError, UsageError, first_line
 from countdown_rl.evaluation import evaluate, results, statistics
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
-from countdown_rl.evaluation.metrics import measure
+from countdown_rl.evaluation.metrics import Sample, measure
 from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES, MainFigures, Result, Verdict
 from countdown_rl.formatting import percent, short
 from countdown_rl.hub.formats import ADAPTER, FORMATS, GGUF, evaluation_key, measures
@@ -48,6 +48,8 @@ RECORDED, NEW = "recorded", "new"
 #: puzzles that are made again, more have to be given; share of greedy fp32 completions that other processors repeat.
 LEVEL, MIN_PUZZLES, MAX_ROWS, REPEATED = 0.01, 100, 1_000_000, 0.9
 
+#: Fields of a sample that greedy decoding repeats.
+_TEXT = ("completion", "tokens", "truncated")
 #: Entries of ``details.json`` beside the figures, and figures of version 0.1, which nothing computes any more.
 _DESCRIPTION = {"data", "decoding", "draws", "endpoint", "engine", "model", "path", "precision"}
 _OLDER = {
@@ -59,7 +61,7 @@ _OLDER = {
 _HARMLESS = re.compile(
     r"(bos|eos|pad)_token_id|do_sample|temperature|(top|min|typical)_[pk]|max_(new_tokens|length)|transformers_version|_.*"
 )
-_NEUTRAL = (None, False, 0, 1, "", [])
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, "", [])
 
 
 @dataclass(frozen=True)
@@ -180,20 +182,21 @@ def _fetch(source: str) -> tuple[Path, str | None]:
 
 def _weights(manifest: Manifest, location: str) -> dict[str, Any]:
     """The input of the release *manifest* for the weights in *location*."""
-    return dict(manifest.inputs.get(location[2:] or "model", {}))
+    entry = manifest.inputs.get(location[2:] or "model")
+    return entry if isinstance(entry, dict) else {}
 
 
 def _file_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Compare the listed files with those that a release has: the weights of its chain, evaluations and pages."""
-    made = {}
+    made: dict[str, Any] = {}
     for location, name in manifest.facts["formats"].items():
         if name not in FORMATS or not re.fullmatch(r"\.(/\w[\w.-]*)?", location, re.ASCII):
             yield f"{MANIFEST} has weights in {location} of the format {name}, which no release has"
             return
         files = _weights(manifest, location).get("manifest", {}).get("files", {})
         files = {file: entry for file, entry in files.items() if FORMATS[name].files.fullmatch(file)}
-        if (count := sum(file.endswith(".gguf") for file in files)) != (name == GGUF.name):
-            yield f"the weights in {location} have {count} GGUF files in their chain, and their format is {name}"
+        if not files or sum(file.endswith(".gguf") for file in files) != (name == GGUF.name):
+            yield f"the weights in {location} have no manifest, or not one GGUF file in it, and their format is {name}"
         made |= {f"{location}/{file}"[2:]: entry for file, entry in files.items()}
     evaluations = "|".join(map(evaluation_key, manifest.facts["formats"]))
     own = f"({evaluations})/({DETAILS}|{METRICS}|{SAMPLES}|{MANIFEST})|{CARD}|{CURVES}|{INDEX}|{LICENSE}"
@@ -232,19 +235,16 @@ def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, 
             yield f"{key} is not the evaluation in the manifest"
         if not measures(recorded, Manifest(**_weights(manifest, location)["manifest"])):
             yield f"{key} is an evaluation of other weights"
-        if different := sorted(
-            name for name, value in metrics["decoding"].items() if options.get(name, value) != value
-        ):
-            yield f"{key}/{DETAILS} and its manifest have different settings ({', '.join(different)})"
+        different = [name for name, value in metrics["decoding"].items() if options.get(name, value) != value]
+        if different:
+            yield f"{key}/{DETAILS} and its manifest have different settings ({', '.join(sorted(different))})"
     main = evaluations["."]
-    if any(
-        manifest.facts.get(name, main.metrics[name]) != main.metrics[name] for name in ("accuracy", "n", "interval")
-    ):
+    facts = {name: main.metrics[name] for name in ("accuracy", "n", "interval")}
+    if facts != facts | {name: manifest.facts[name] for name in facts.keys() & manifest.facts.keys()}:
         yield f"the figures in {MANIFEST} are not those of the evaluation"
     compared = manifest.inputs.get("comparison", {}).get("manifest", {}).get("inputs", {})
-    if "comparison" in manifest.inputs and main.manifest.digest not in [
-        entry.get("digest") for entry in compared.values()
-    ]:
+    digests = [entry.get("digest") for entry in compared.values()]
+    if "comparison" in manifest.inputs and main.manifest.digest not in digests:
         yield f"{CARD} has a comparison without the evaluation of these weights"
     try:
         card: Any = ModelCard((folder / CARD).read_text("utf-8"))
@@ -280,10 +280,9 @@ def _puzzles(
         file["sha256"]: (link, name) for link in links if link.kind == "data" for name, file in link.files.items()
     }
     source, name = sources.get(sha256, (None, ""))
-    options = _recorded(DataOptions, source.options, f"the manifest of {source.name}") if source else None
-    if source and (options is None or options.from_hub or {"from", "test"} & source.inputs.keys()):
-        options = None
-    split = name.removesuffix(".jsonl")
+    options, split = None, name.removesuffix(".jsonl")
+    if source and not {"from", "test"} & source.inputs.keys():
+        options = _recorded(DataOptions, source.options, f"the manifest of {source.name}")
     if not recorded:
         if not (source and options) or source.inputs or build.split_sizes(options).get(split, 0) > MAX_ROWS:
             raise ArtifactError(
@@ -331,11 +330,8 @@ def _figure_faults(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
             yield f"the samples in {key} do not have the grades of their texts, or are of other puzzles"
             return
     figures = json.loads(json.dumps(measure(samples, rows, pass_at=options.pass_at_values)))
-    metrics = typed_json.read(recorded.path / METRICS)
-    for file, written, counted in (
-        (DETAILS, recorded.metrics, figures),
-        (METRICS, metrics, results.flat(figures, options.pass_at_values)),
-    ):
+    flat, counted_flat = typed_json.read(recorded.path / METRICS), results.flat(figures, options.pass_at_values)
+    for file, written, counted in ((DETAILS, recorded.metrics, figures), (METRICS, flat, counted_flat)):
         if different := sorted(name for name in written.keys() & counted.keys() if written[name] != counted[name]):
             yield f"{key}/{file} has other figures than its samples ({', '.join(different)})"
         if extra := sorted(written.keys() - counted.keys() - _DESCRIPTION - _OLDER):
@@ -364,39 +360,29 @@ def _measure(
     report.reasons += _loading_faults(ref, folder / location, _weights(manifest, location), rows, report)
     if report.reasons:
         return
-    claim = Claim(location, metrics["accuracy"], metrics["n"])
-    report.claims.append(claim)
     again = rows[:limit]
-    precision = "nf4" if format == ADAPTER.name and metrics.get("precision") == "nf4" else "auto"
+    nf4 = format == ADAPTER.name and metrics.get("precision") == "nf4"
     with TemporaryDirectory() as scratch:
-        file = Path(scratch, "puzzles.jsonl")
+        file, out = Path(scratch, "puzzles.jsonl"), Path(scratch, "eval")
         jsonl.write_rows(file, map(dict, [*again, *sets[NEW]]))
-        result = evaluate.evaluate(
-            replace(options, precision=precision),
-            model=str(path),
-            data=file,
-            out=Path(scratch, "eval"),
-            on_batch=on_batch,
-        )
-    claim.engine = result.metrics["engine"]
+        options = replace(options, precision="nf4" if nf4 else "auto")
+        result = evaluate.evaluate(options, model=str(path), data=file, out=out, on_batch=on_batch)
+    claim = Claim(location, metrics["accuracy"], metrics["n"], result.metrics["engine"])
+    report.claims.append(claim)
     border = len(again) * options.samples
-    claim.measured.append(_test(RECORDED, claim, result.samples[:border], options.samples, recorded.samples))
+    before, greedy = recorded.samples[:border], not options.temperature
+    claim.measured.append(_test(RECORDED, claim, result.samples[:border], options.samples, before, greedy))
     if sets[NEW]:
-        claim.measured.append(_test(NEW, claim, result.samples[border:], options.samples, ()))
+        claim.measured.append(_test(NEW, claim, result.samples[border:], options.samples))
     for part in claim.measured:
         if part.p < LEVEL:
             report.reasons.append(
                 f"the weights in {location} solve {percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles, and "
                 f"{percent(claim.accuracy)} of {claim.n:,} is claimed (p {part.p:.1g})"
             )
-    if options.temperature:
+    if (repeated := claim.measured[0].repeated) is None:
         report.not_checked.append(f"the words of the sampled completions in {recorded.path.name}")
-        return
-    exact = metrics.get("precision") == result.metrics["precision"] == "fp32"  # others round differently
-    claim.measured[0] = replace(
-        claim.measured[0], repeated=(repeated := _repeated(recorded.samples, result.samples, border))
-    )
-    if repeated < (REPEATED * border if exact else 1):
+    elif repeated < (REPEATED * border if metrics.get("precision") == result.metrics["precision"] == "fp32" else 1):
         report.reasons.append(
             f"the weights in {location} write {repeated:,} of {border:,} completions of {recorded.path.name} again"
         )
@@ -416,14 +402,14 @@ def _loading_faults(
     ends, completes = settings.get("eos_token_id"), chat_template.MARK in (tokenizer.chat_template or "")
     if settings and tokenizer.eos_token_id not in (ends if isinstance(ends, list) else [ends]):
         yield f"{GENERATION} does not end a completion at {tokenizer.eos_token}, where the evaluation did"
-    if (
-        ref.kind == "gguf"
-        and model_files.gguf_config(ref.path).get("tokenizer.chat_template") != tokenizer.chat_template
-    ):
-        yield f"the chat template in {ref.path.name} is not the one beside it"
+    file = reference.local_path(ref)
+    if ref.kind == "gguf" and model_files.gguf_config(file).get("tokenizer.chat_template") != tokenizer.chat_template:
+        yield f"the chat template in {file.name} is not the one beside it"
     for row in rows:
         turns = [turn for turn in row.messages() if turn["role"] == "user" or not completes]
-        if chat_template.render(tokenizer, turns, {}) != chat_template.render(tokenizer, row.messages()):
+        if chat_template.render(tokenizer, turns, chat_template.CHAT_ARGUMENTS) != chat_template.render(
+            tokenizer, row.messages()
+        ):
             yield f"the chat template makes another prompt by the instructions of {CARD} than in an evaluation"
             return
 
@@ -443,29 +429,25 @@ def _base_faults(base: ModelRef, folder: Path, entry: Mapping[str, Any], report:
         yield f"the base that the adapter loads, {base.source}, is not the recorded one"
 
 
-def _repeated(recorded: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]], count: int) -> int:
-    fields = ("completion", "tokens", "truncated")
-    pairs = zip(recorded[:count], again[:count], strict=True)
-    return sum(all(before[name] == after[name] for name in fields) for before, after in pairs)
-
-
 def _test(
     puzzles: str,
     claim: Claim,
-    samples: Sequence[Mapping[str, Any]],
+    samples: Sequence[Sample],
     per_row: int,
-    recorded: Sequence[Mapping[str, Any]],
+    recorded: Sequence[Sample] = (),
+    greedy: bool = False,
 ) -> Measurement:
     """Test *claim* on *samples*, *per_row* for each puzzle; *recorded* are those of the release on the same puzzles."""
     from scipy.stats import fisher_exact
 
-    verdicts = [sample["correct"] for sample in samples]
+    verdicts, pairs = [sample["correct"] for sample in samples], [*zip(recorded, samples, strict=False)]
     shares = [sum(verdicts[start : start + per_row]) / per_row for start in range(0, len(verdicts), per_row)]
-    n, accuracy = len(shares), sum(shares) / len(shares)
+    n, accuracy, repeated = len(shares), sum(shares) / len(shares), None
     if recorded:
-        pairs = list(zip((sample["correct"] for sample in recorded), verdicts, strict=False))
-        p = statistics.mcnemar(pairs.count((True, False)), pairs.count((False, True)))
+        changes = [(before["correct"], after["correct"]) for before, after in pairs]
+        p = statistics.mcnemar(changes.count((True, False)), changes.count((False, True)))
+        repeated = sum(all(a[name] == b[name] for name in _TEXT) for a, b in pairs) if greedy else None
     else:
         counts = [(round(share * total), total) for share, total in ((claim.accuracy, claim.n), (accuracy, n))]
         p = float(fisher_exact([[right, total - right] for right, total in counts]).pvalue)
-    return Measurement(puzzles, n, accuracy, statistics.mean_interval(shares, per_row), p)
+    return Measurement(puzzles, n, accuracy, statistics.mean_interval(shares, per_row), p, repeated)

@@ -199,7 +199,7 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str) -> Line | No
     steps = sorted(step for step in set().union(*steps_of) if step >= max(map(min, steps_of)))
     if column != "eval_correct":
         steps = sorted(set.intersection(*steps_of)) or steps
-    values = np.array([np.interp(steps, *zip(*series, strict=True)) for series in means])  # (seeds, steps)
+    values = np.array([np.interp(steps, *np.array(series).T) for series in means])  # (seeds, steps)
     mean = list(zip(steps, values.mean(0).tolist(), strict=True))
     if len(means) == 1:
         return Line(name, style % len(_DASHES), mean, [], measured[0])
