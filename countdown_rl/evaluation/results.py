@@ -6,6 +6,7 @@ rounded, so that ``dvc metrics show`` fits a terminal.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Required
@@ -15,7 +16,7 @@ from typing_extensions import TypedDict
 from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest, ProvenanceEntry
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError
+from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation.metrics import Sample
 from countdown_rl.tasks.registry import parse_row, task_of
 
@@ -78,19 +79,23 @@ class _Details(MainFigures, total=False):
     task: Required[str]
 
 
+class _Sample(TypedDict, total=False):
+    completion: Required[str]
+    correct: Required[bool]
+    reason: Required[str]
+    answer: Required[str | None]
+    value: Required[str | None]
+    tokens: int
+    truncated: bool
+
+
 class Verdict(TypedDict, total=False):
-    """Fields of a sample of any version."""
+    """Fields of a sample of any version that is graded again."""
 
     completion: Required[str]
     correct: Required[bool]
     tokens: Required[int]
     truncated: Required[bool]
-
-
-class _Sample(Verdict, total=False):
-    reason: Required[str]
-    answer: Required[str | None]
-    value: Required[str | None]
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,8 @@ def split(result: Result) -> str:
     if digest in training_data(links):
         splits = {"train"}
     elif not splits and not any(link.inputs for link in data):
-        splits = {parse_row(samples[0]).split for samples in result.by_puzzle}
+        with suppress(InputError):  # of an older version, which kept fewer fields, or of a task that is not installed
+            splits = {parse_row(samples[0]).split for samples in result.by_puzzle}
     return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
 
 
