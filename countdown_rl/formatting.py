@@ -84,8 +84,19 @@ def value(option: Any) -> str:
 
 
 def cell(text: str) -> str:
-    """Return *text* for a cell of a Markdown table, which it neither ends nor marks up."""
-    return text.replace("|", r"\|").replace("<", "&lt;")
+    """Return *text* for a line or a table's cell of Markdown, which it neither ends nor marks up."""
+    text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", one_line(text))
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def code(text: str) -> str:
+    """Return *text* as a code span of Markdown."""
+    return f"`{one_line(text).replace('`', chr(39))}`"
+
+
+def one_line(text: str) -> str:
+    """Return *text* in one line of printable characters."""
+    return printable(" ".join(text.split()))
 
 
 def as_section(page: str) -> str:

@@ -13,7 +13,7 @@ from countdown_rl.cli.parameters import AsJson, Out, option
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.formatting import interval, percent
 from countdown_rl.tasks import explain
-from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.registry import parse_row
 
 
 def compare(
@@ -64,13 +64,12 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.tables import largest_k, points
+    from countdown_rl.evaluation.tables import largest_k, points, subject
 
     def solved(share: float, ends: list[float]) -> str:
         return f"{percent(share)} ({interval(ends)})"
 
-    first = values["results"][0]
-    title = f"{first['n']:,} held-out {task_of(values).noun}s; 95% intervals in parentheses"
+    title = f"{subject(values)}; 95% intervals in parentheses"
     table = console.table("", "solved", "against the first", "against the one before", title=title)
     k = largest_k(values)
     for row in values["results"]:

@@ -30,10 +30,12 @@ def verify(
 ) -> None:
     """Measure whether a release does what its card claims.
 
-    The weights are loaded as the card says. They complete the recorded test puzzles, made again from the recorded
-    options, and new ones of the same distribution. The claim is confirmed if both measurements fit it, each by a
-    two-sided exact test at 1%, on at least 100 puzzles. Files that no release has, or that contradict each other,
-    refute it. The exit status is 0 only if the claim is confirmed.
+    The weights complete the recorded test puzzles, made again from the recorded options, and new ones of the same
+    distribution. The claim is confirmed if both measurements fit it, each by a two-sided exact test at 1%, on at least
+    100 puzzles. It is refuted by files that are not those of the chain of manifests, by figures that are not those of
+    the samples, by settings that the evaluation did not have, and where greedy decoding repeats none of the recorded
+    completions (fewer than 90% in fp32). The result says what was measured and what was only read. The exit status is
+    0 only if the claim is confirmed.
 
     Examples:
         countdown-rl verify artifacts/release
@@ -56,11 +58,13 @@ def _view(report: "Verification") -> Table:
         table.add_row(f"weights in {claim.location}", f"{percent(claim.accuracy)} of {claim.n:,} claimed")
         for part in claim.measured:
             text = f"{percent(part.accuracy)} of {part.n:,} ({interval(part.interval)}), p {part.p:.2g}"
-            table.add_row(f"  {part.puzzles} puzzles", f"{text}, with {claim.engine}")
+            repeated = "" if part.repeated is None else f"; {part.repeated:,} texts are the recorded ones"
+            table.add_row(f"  {part.puzzles} puzzles", f"{text}, with {claim.engine}{repeated}")
     for reason in report.reasons:
         table.add_row("reason", reason, style="red")
-    for subject in report.not_checked:
-        table.add_row("not checked", subject, style="dim")
+    for title, subjects in (("compared", report.checked), ("only read", report.not_checked)):
+        for subject in subjects:
+            table.add_row(title, subject, style="dim")
     table.add_row("seed", str(report.seed), end_section=True)
     colour = {"confirmed": "green", "refuted": "red"}.get(report.conclusion, "yellow")
     table.add_row("conclusion", report.conclusion, style=f"bold {colour}")

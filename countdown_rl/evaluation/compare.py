@@ -1,8 +1,9 @@
 """Comparison of evaluations on the same puzzles: paired differences, means over runs, and the puzzles that changed."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -12,8 +13,8 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import tables
 from countdown_rl.evaluation.metrics import pass_at_k
-from countdown_rl.evaluation.results import Result, is_baseline, read
-from countdown_rl.evaluation.statistics import mcnemar, mean_interval, paired_difference, paired_mean
+from countdown_rl.evaluation.results import Result, is_baseline, read, split
+from countdown_rl.evaluation.statistics import few_differ, mcnemar, mean_interval, paired_difference, paired_mean
 from countdown_rl.tasks.registry import parse_row
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
@@ -57,23 +58,35 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
     Raises:
         InputError: a path is given twice.
     """
-    names = [path.name for path in paths]
+    _check_distinct(paths)
+    names = [path.name or path.resolve().name for path in paths]
     if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
         names = [path.as_posix() for path in paths]
-    if len(set(names)) < len(names):
-        raise InputError("an evaluation is given twice; give each once.")
     return dict(zip(names, paths, strict=True))
 
 
 def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
-    """The evaluations that *words* give by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting."""
+    """The evaluations that *words* give by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting.
+
+    Raises:
+        InputError: a path or a name is given twice.
+    """
     groups = {word: word.partition("=") for word in words if "=" in word and not Path(word).exists()}
     names = {path: name for name, path in by_name([Path(word) for word in words if word not in groups]).items()}
     settings: dict[str, list[Path]] = {}
     for word in words:
         name, _, directories = groups.get(word) or (names[Path(word)], "", "")
-        settings.setdefault(name, []).extend(map(Path, directories.split(",") if directories else [word]))
+        if name in settings:
+            raise InputError(f"the name {name} is given twice; give the runs of a setting after one NAME=.")
+        settings[name] = list(map(Path, directories.split(","))) if directories else [Path(word)]
+    _check_distinct([path for paths in settings.values() for path in paths])
     return settings
+
+
+def _check_distinct(paths: Sequence[Path]) -> None:
+    repeated = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
+    if repeated:
+        raise InputError(f"{repeated[0].name} is given twice; give each path once.")
 
 
 def averaged(name: str, runs: Sequence[Result]) -> Result:
@@ -83,7 +96,7 @@ def averaged(name: str, runs: Sequence[Result]) -> Result:
     puzzles, for these runs.
 
     Raises:
-        InputError: they are not of the same puzzles, or not decoded alike; seeds may differ.
+        InputError: they are not of the same puzzles, or not decoded alike; seeds may differ. Or two of them are one.
     """
     first = runs[0]
     if len(runs) == 1:
@@ -91,9 +104,20 @@ def averaged(name: str, runs: Sequence[Result]) -> Result:
     terms = [(run.metrics["n"], run.metrics["data"], _decoding(run)) for run in runs]
     if any(term != terms[0] for term in terms):
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
+    texts = [[sample["completion"] for sample in run.samples] for run in runs]
+    for (index, run), (other, copy) in combinations(enumerate(runs), 2):
+        if texts[index] == texts[other]:
+            raise InputError(
+                f"{run.path} and {copy.path}, runs of {name}, have the same completions: one run given twice says "
+                "nothing about the deviation between runs; give each run once."
+            )
     accuracies = [run.metrics["accuracy"] for run in runs]
     metrics = _mean([run.metrics for run in runs]) | {"runs": accuracies, "sd": round(stdev(accuracies), 6)}
-    metrics |= {"decoding": _decoding(first), "model": {"source": name, "kind": first.metrics["model"]["kind"]}}
+    metrics |= {
+        "decoding": _decoding(first),
+        "split": _common_split(runs),
+        "model": {"source": name, "kind": first.metrics["model"]["kind"]},
+    }
     puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
     result = Result(metrics, [sample for puzzle in puzzles for samples in puzzle for sample in samples])
     per_run = len(first.by_puzzle[0])
@@ -160,26 +184,28 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
             row["against_first"] = difference(results[compared[0]], result)
             row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
-    return {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")} | {"results": rows}
+    described = {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")}
+    return described | {"split": _common_split([results[name] for name in models]), "results": rows}
 
 
 def difference(first: Result, second: Result) -> dict[str, Any]:
     """The accuracy of *second* less that of *first*, paired by puzzle, with 95% interval and p-value.
 
-    With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several, or means over runs: the
-    normal interval and test of the mean difference, also of pass@k under ``pass_at`` for each k above 1 that both have.
-    ``runs`` are the differences of the runs, with ``sd``: of the first run of each, of the second and so on, or of
-    each with a single result.
+    With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several, or means over runs:
+    :func:`paired_mean`, ``adjusted`` where few puzzles differ; also of pass@k under ``pass_at`` for each k above 1 that
+    both have. ``runs`` are the differences of the runs, with ``sd``: of the first run of each, of the second and so on,
+    or of each with a single result.
     """
     before, after = _shares(first), _shares(second)
     pairs = list(zip(before, after, strict=True))
-    passes = {}
+    passes, adjusted = {}, False
     if len(first.samples) == len(second.samples) == len(pairs):
         lost, won = pairs.count((1, 0)), pairs.count((0, 1))
         value, (low, high) = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
         p = mcnemar(lost, won)
     else:
         value, (low, high), p = paired_mean(before, after)
+        adjusted = few_differ(before, after)
         both = [set(result.metrics.get("pass_at", ())) for result in (first, second)]
         for k in sorted(both[0] & both[1] - {"1"}, key=int):
             change, limits, _ = paired_mean(*(_shares(result, int(k)) for result in (first, second)))
@@ -191,6 +217,7 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
         "won": sum(before < after for before, after in pairs),
         "lost": sum(before > after for before, after in pairs),
         "p": float(f"{p:.3g}"),
+        **({"adjusted": True} if adjusted else {}),
         **_by_run(first, second),
     }
 
@@ -224,6 +251,11 @@ def _models(results: Mapping[str, Result]) -> list[str]:
 def _decoding(result: Result) -> dict[str, Any]:
     """The decoding settings of *result*, without the seed: results of several seeds are comparable."""
     return {key: value for key, value in result.metrics.get("decoding", {}).items() if key != "seed"}
+
+
+def _common_split(results: Sequence[Result]) -> str:
+    splits = {split(result) for result in results}
+    return splits.pop() if len(splits) == 1 else ""
 
 
 def _comparable(results: Mapping[str, Result]) -> list[list[str]]:

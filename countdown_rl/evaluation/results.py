@@ -6,6 +6,7 @@ rounded, so that ``dvc metrics show`` fits a terminal.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Required
@@ -13,13 +14,16 @@ from typing import Any, Required
 from typing_extensions import TypedDict
 
 from countdown_rl import artifacts, typed_json
-from countdown_rl.artifacts import Manifest
+from countdown_rl.artifacts import Manifest, ProvenanceEntry
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError
+from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation.metrics import Sample
-from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.registry import parse_row, task_of
 
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
+
+#: Adjectives for the rows of a split.
+_SPLITS = {"train": "training", "valid": "validation", "test": "held-out"}
 
 #: Kinds of baselines, which take the place of a model in an evaluation.
 BASELINE_KINDS = ("floor", "ceiling")
@@ -75,19 +79,23 @@ class _Details(MainFigures, total=False):
     task: Required[str]
 
 
-class Verdict(TypedDict, total=False):
-    """Fields of a sample of any version."""
-
+class _Sample(TypedDict, total=False):
     completion: Required[str]
     correct: Required[bool]
-
-
-class _Sample(Verdict, total=False):
     reason: Required[str]
     answer: Required[str | None]
     value: Required[str | None]
     tokens: int
     truncated: bool
+
+
+class Verdict(TypedDict, total=False):
+    """Fields of a sample of any version that is graded again."""
+
+    completion: Required[str]
+    correct: Required[bool]
+    tokens: Required[int]
+    truncated: Required[bool]
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,34 @@ def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]
     for name, values in ((METRICS, flat(metrics, pass_at)), (DETAILS, metrics)):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, samples)
+
+
+def split(result: Result) -> str:
+    """The adjective for the puzzles of *result*: "held-out", "validation" or "training"; "" where that is unknown.
+
+    The manifests in the chain of the model list the files of its data by their sha256. Puzzles of another file have the
+    split that every generated data set puts them in, unless the model was trained on imported data.
+    """
+    if "split" in result.metrics:
+        return str(result.metrics["split"])
+    model, digest = result.manifest.inputs.get("model", {}), result.metrics["data"].get("digest")
+    links = [] if is_baseline(result.metrics) or not model else artifacts.chain(model)
+    data = [link for link in links if link.kind == "data"]
+    splits = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
+    if digest in training_data(links):
+        splits = {"train"}
+    elif not splits and not any(link.inputs for link in data):
+        with suppress(InputError):  # of an older version, which kept fewer fields, or of a task that is not installed
+            splits = {parse_row(samples[0]).split for samples in result.by_puzzle}
+    return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
+
+
+def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
+    """The sha256 of each file that a model in the chain *links* was trained on."""
+    trained = (link.inputs for link in links if link.kind in ("adapter", "model"))
+    entries = [entry for inputs in trained for key, entry in inputs.items() if key.startswith(("data", "from"))]
+    files = [(entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry) for entry in entries]
+    return {file.get("sha256", entry["digest"]) for file, entry in files}
 
 
 def breakdowns(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

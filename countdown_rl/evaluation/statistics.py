@@ -3,11 +3,14 @@
 SciPy has no interval of Wilson for a fractional sample size and nothing of Newcombe; McNemar's test is its own.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from math import erfc, sqrt
 
 #: The 97.5% point of the normal distribution.
 Z = 1.959963984540054
+#: Puzzles below which a normal approximation is poor, and up to which a randomization is exact.
+FEW, EXACT = 30, 12
 
 Interval = tuple[float, float]
 
@@ -40,16 +43,41 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
 
 
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
-    """The mean of *second* less that of *first*, paired, with its normal 95% interval and two-sided p-value.
+    """The mean of *second* less that of *first*, paired, with its 95% interval and two-sided p-value.
 
-    For puzzles with several completions, which have a share correct each.
+    For puzzles with several completions, which have a share correct each: the normal interval and test. They need
+    :data:`FEW` puzzles whose change is not the most frequent one. With fewer, the interval is that of Agresti and Min
+    (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to each of
+    the four outcomes; and up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their signs.
+    No p-value is below the least one that this randomization can give.
     """
-    n = len(first)
-    changes = [after - before for before, after in zip(first, second, strict=True)]
-    mean = sum(changes) / n
-    error = sqrt(sum((change - mean) ** 2 for change in changes) / max(1, n - 1) / n)
-    p = erfc(abs(mean) / error / sqrt(2)) if error else float(mean == 0)
-    return mean, (max(-1.0, mean - Z * error), min(1.0, mean + Z * error)), p
+    changes = _changes(first, second)
+    n, mean = len(changes), sum(changes) / len(changes)
+    changed = [change for change in changes if change]
+    if few_differ(first, second):
+        center, square = sum(changes) / (n + 2), (sum(change**2 for change in changes) + 1) / (n + 2)
+        error = sqrt((square - center**2) / (n + 2))
+    else:
+        center, error = mean, sqrt(sum((change - mean) ** 2 for change in changes) / (n - 1) / n)
+    if len(changed) <= EXACT:
+        sums = [0.0]
+        for change in changed:
+            sums = [total + signed for total in sums for signed in (change, -change)]
+        extreme = abs(sum(changed)) - 1e-9  # of rounding
+        p = sum(abs(total) >= extreme for total in sums) / len(sums)
+    else:
+        p = max(erfc(abs(center) / error / sqrt(2)), 2.0 ** (1 - len(changed)))
+    return mean, (max(-1.0, min(mean, center - Z * error)), min(1.0, max(mean, center + Z * error))), p
+
+
+def few_differ(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return True if fewer than :data:`FEW` puzzles have another change than the most frequent one."""
+    changes = _changes(first, second)
+    return len(changes) - max(Counter(changes).values()) < FEW
+
+
+def _changes(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [round(after - before, 9) for before, after in zip(first, second, strict=True)]
 
 
 def paired_difference(both: int, first_only: int, second_only: int, neither: int) -> tuple[float, Interval]:

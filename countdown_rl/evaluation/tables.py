@@ -3,20 +3,20 @@
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from countdown_rl.evaluation.results import flat, is_baseline
-from countdown_rl.formatting import interval, percent
+from countdown_rl.formatting import cell, interval, one_line, percent
 from countdown_rl.tasks.registry import task_of
 
 
 def markdown(values: Mapping[str, Any]) -> str:
     """The Markdown table of the *values* of :func:`compare.figures`, with the conditions under it."""
     head, *rows = _cells(values)
-    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in (head, *rows)]
+    lines = ["| " + " | ".join(map(cell, row)) + " |" for row in (head, *rows)]
     lines.insert(1, "|---" + "|---:" * (len(head) - 1) + "|")
-    return "\n".join([*lines, "", conditions(values)]) + "\n"
+    return "\n".join([*lines, "", conditions(values, cell)]) + "\n"
 
 
 def latex(values: Mapping[str, Any]) -> str:
@@ -31,7 +31,10 @@ def as_csv(values: Mapping[str, Any]) -> str:
     """A line per result: the figures of its ``metrics.json``, and its differences, as numbers."""
     records = []
     for row in values["results"]:
-        record = {"name": row["name"], **flat(row | {"task": values["task"]}, [*map(int, row.get("pass_at", ()))])}
+        record = {
+            "name": _csv(row["name"]),
+            **flat(row | {"task": values["task"]}, [*map(int, row.get("pass_at", ()))]),
+        }
         record |= {"runs": len(row["runs"]), "sd": row["sd"]} if "runs" in row else {}
         for key in ("against_first", "against_previous"):
             if change := row.get(key):
@@ -73,10 +76,23 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     return [head, *rows]
 
 
+#: Characters that LaTeX obeys, and those that its default font lacks, by the command that prints each.
+_TEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "*": "{*}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$"}
+)
+
+
 def _tex(cell: str) -> str:
     """*cell* with the signs of LaTeX escaped, and those of numbers in math mode."""
-    escaped = re.sub(r"[&%$#_{}]", r"\\\g<0>", cell).replace("±", r"$\pm$")
-    return re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", escaped)
+    return re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", one_line(cell).translate(_TEX))
+
+
+def _csv(name: str) -> str:
+    """*name*, after an apostrophe where a spreadsheet would take it for a formula."""
+    name = one_line(name)
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) else name
 
 
 def largest_k(values: Mapping[str, Any]) -> str | None:
@@ -84,21 +100,28 @@ def largest_k(values: Mapping[str, Any]) -> str | None:
     return max((k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None)
 
 
-def conditions(values: Mapping[str, Any]) -> str:
-    """One sentence on the puzzles, the decoding and the intervals."""
-    first = values["results"][0]
+def subject(values: Mapping[str, Any]) -> str:
+    """The number of puzzles and what they are, such as ``1,000 held-out puzzles``."""
+    words = (f"{values['results'][0]['n']:,}", values["split"], f"{task_of(values).noun}s")
+    return " ".join(filter(None, words))
+
+
+def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_line) -> str:
+    """One sentence on the puzzles, the decoding and the intervals, with names as *escape* writes them."""
     others: dict[str, list[str]] = {}
     for row in values["results"]:
         if "decoding" in row:
-            others.setdefault(_how(row["decoding"]), []).append(row["name"])
+            others.setdefault(_how(row["decoding"]), []).append(escape(row["name"]))
     decodings = [_how(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
     several = [row for row in values["results"] if "pass_at" in row or "runs" in row]
     intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
-    intervals += ["Wilson at the effective sample size; normal for paired differences"] if several else []
-    runs = [f"{row['name']}: {len(row['runs'])}" for row in values["results"] if "runs" in row]
+    adjusted = any(row.get(key, {}).get("adjusted") for row in several for key in ("against_first", "against_previous"))
+    paired = "normal, or Agresti-Min where few differ," if adjusted else "normal"
+    intervals += [f"Wilson at the effective sample size; {paired} for paired differences"] if several else []
+    runs = [f"{escape(row['name'])}: {len(row['runs'])}" for row in values["results"] if "runs" in row]
     means = f"; means over runs ({', '.join(runs)}), ± their standard deviation" if runs else ""
     return (
-        f"{first['n']:,} held-out {task_of(values).noun}s ({', '.join(values['rules']) or values['task']}), "
+        f"{subject(values)} ({', '.join(values['rules']) or values['task']}), "
         f"{'; '.join(decodings)}; intervals are 95% ({', with several completions '.join(intervals)}){means}."
     )
 

@@ -1,13 +1,12 @@
 """Weights of a release: the formats that this tool makes, and an artifact of weights in one of them."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts, typed_json
-from countdown_rl.artifacts import Manifest, ProvenanceEntry
+from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation.results import Result
 from countdown_rl.models.model_files import TOKENIZER
@@ -105,14 +104,6 @@ def measures(evaluation: Result, weights: Manifest) -> bool:
     digest = evaluation.manifest.inputs.get("model", {}).get("digest")
     files = [entry["sha256"] for name, entry in weights.files.items() if name.endswith(".gguf")]
     return digest == weights.digest or digest in files
-
-
-def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
-    """Return the sha256 of each file that a model in the chain *links* was trained on."""
-    trained = (link.inputs for link in links if link.kind in ("adapter", "model"))
-    entries = [entry for inputs in trained for key, entry in inputs.items() if key.startswith(("data", "from"))]
-    files = [(entry.get("manifest", {}).get("files", {}).get("train.jsonl", {}), entry) for entry in entries]
-    return {file.get("sha256", entry["digest"]) for file, entry in files}
 
 
 def _format(path: Path) -> WeightFormat:

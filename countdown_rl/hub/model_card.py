@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from countdown_rl.artifacts import ProvenanceEntry, origin
-from countdown_rl.evaluation.results import Result, breakdowns
-from countdown_rl.formatting import cell, flag, interval, percent, short, value
+from countdown_rl.evaluation.results import Result, breakdowns, split
+from countdown_rl.formatting import cell, code, flag, interval, percent, short, value
 from countdown_rl.hub.formats import Weights
 from countdown_rl.models.chat_template import MARK
 from countdown_rl.tasks.probe import layout
@@ -84,7 +84,8 @@ def render(release: Release, *, with_demo: bool) -> str:
         with_demo=with_demo,
         **_prompt(release),
         max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
-        cell=cell, flag=flag, literal=partial(json.dumps, ensure_ascii=False),
+        split=split(release.evaluation) if release.evaluation else "",
+        cell=cell, code=code, flag=flag, literal=partial(json.dumps, ensure_ascii=False),
         interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
     )  # fmt: skip
     return f"{str(card).strip()}\n"
@@ -106,7 +107,7 @@ def _metadata(release: Release) -> Any:
         model_name=release.name,
         pipeline_tag="text-generation",
         tags=[*tags, *release.weights.format.tags],
-        eval_results=_eval_results(release.evaluation) if release.evaluation else None,
+        eval_results=eval_results(release.evaluation) if release.evaluation else None,
         **release.license,  # type: ignore[arg-type]
     )
 
@@ -115,18 +116,19 @@ def _groups(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(kind, figures) for _, kind, figures in breakdowns(metrics)]
 
 
-def _eval_results(evaluation: Result) -> list["EvalResult"]:
+def eval_results(evaluation: Result) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
     task, decoding = task_of(evaluation.metrics), evaluation.metrics["decoding"]
+    name = ", ".join(filter(None, (task.title, split(evaluation))))
     return [
         EvalResult(
             task_type="text-generation",
             task_name="Text generation",
             dataset_type=task.name,
-            dataset_name=f"{task.title}, held-out{f', {title}' if title else ''}",
+            dataset_name=f"{name}, {title}" if title else name,
             dataset_config=title,
-            dataset_split="test",
+            dataset_split="test" if split(evaluation) == "held-out" else None,
             metric_type="accuracy",
             metric_name="Accuracy (pass@1)",
             metric_value=round(figures["accuracy"], 4),

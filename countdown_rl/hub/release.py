@@ -11,11 +11,11 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Draft, Manifest, ProvenanceEntry
 from countdown_rl.errors import ArtifactError, HubError, UsageError
-from countdown_rl.evaluation.results import Result, read
+from countdown_rl.evaluation.results import Result, read, training_data
 from countdown_rl.formatting import as_section
 from countdown_rl.hub import dataset_card, formats, model_card, secret_scan
 from countdown_rl.hub.config import PublishOptions
-from countdown_rl.hub.formats import Weights, measures, training_data
+from countdown_rl.hub.formats import Weights, measures
 from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, Release
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.report import charts, demo

@@ -1,41 +1,39 @@
-"""Verification of a release: the downloaded weights solve as many puzzles as the card claims.
+"""Verification of a release: its files are those of its chain, its figures those of its samples, and its weights,
+evaluated again by :mod:`countdown_rl.evaluation`, solve as many puzzles as it claims.
 
-The weights are loaded as the card says and complete two sets of puzzles: the recorded test puzzles, made again from the
-recorded options, and new puzzles of the same distribution, from a seed that the publisher cannot have known. The
-claimed accuracy has to fit both, each by a two-sided exact test at 1%:
-
-- recorded puzzles: McNemar's test between the recorded verdicts and those of the new completions;
-- new puzzles: Fisher's test between the claimed and the measured counts.
-
-The claim is read from the card's metadata (``model-index``), and that of weights in a subfolder from their evaluation.
-No page is compared with another, so a release of an older version verifies as well. ``Verification.not_checked`` says
-what the conclusion does not cover.
+They complete the recorded test puzzles, made again from the recorded options, and new ones of the same distribution,
+from a seed that the publisher cannot have known. The claim has to fit both, by a two-sided exact test at 1%: McNemar's
+between the recorded and the new verdicts, Fisher's between the claimed and the measured counts of new puzzles.
+:class:`Verification` lists what was compared, and what was only read.
 """
 
 import hashlib
 import io
+import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from countdown_rl import artifacts, typed_json
-from countdown_rl.artifacts import MANIFEST, Manifest, ProvenanceEntry
+from countdown_rl.artifacts import MANIFEST, Manifest
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import ArtifactError, UsageError, first_line
 from countdown_rl.evaluation import evaluate, results, statistics
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
-from countdown_rl.evaluation.results import DETAILS, METRICS, MainFigures, Result, Verdict
+from countdown_rl.evaluation.metrics import Sample, measure
+from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES, MainFigures, Result, Verdict
 from countdown_rl.formatting import percent, short
-from countdown_rl.hub import structure
-from countdown_rl.hub.formats import ADAPTER, GGUF, evaluation_key, training_data
-from countdown_rl.hub.model_card import CARD, CURVES
-from countdown_rl.inference import engines, generate
-from countdown_rl.inference.generate import Decoding
+from countdown_rl.hub.formats import ADAPTER, FORMATS, GGUF, evaluation_key, measures
+from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, eval_results
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, model_files, reference
+from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.options import Options, field_hints
 from countdown_rl.report.demo import INDEX
@@ -45,32 +43,37 @@ from countdown_rl.tasks.task import Row
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 CONFIRMED, REFUTED, TOO_FEW = "confirmed", "refuted", "too few to tell"
-#: Level of each test.
-LEVEL = 0.01
-#: Puzzles of the claim, and of each measurement, without which nothing is confirmed.
-MIN_PUZZLES = 100
-#: Recorded puzzles that are made again; more have to be given.
-MAX_ROWS = 1_000_000
-
 RECORDED, NEW = "recorded", "new"
+#: Level of each test; puzzles of the claim, and of each measurement, without which nothing is confirmed; recorded
+#: puzzles that are made again, more have to be given; share of greedy fp32 completions that other processors repeat.
+LEVEL, MIN_PUZZLES, MAX_ROWS, REPEATED = 0.01, 100, 1_000_000, 0.9
 
-#: Figures of an evaluation, of this version and of older ones.
-_FIGURES = {
-    *("accuracy", "by_needs", "by_size", "by_solutions", "correct", "data", "decoding", "draws", "endpoint", "engine"),
-    *("format", "groups", "impossible", "interval", "intervals", "majority", "mean_tokens", "model", "n", "pass_at"),
-    *("path", "precision", "reasons", "rules", "strict_format", "task", "tokens", "truncated", "wrong_refusals"),
+#: Fields of a sample that greedy decoding repeats.
+_TEXT = ("completion", "tokens", "truncated")
+#: Entries of ``details.json`` beside the figures, and figures of version 0.1, which nothing computes any more.
+_DESCRIPTION = {"data", "decoding", "draws", "endpoint", "engine", "model", "path", "precision"}
+_OLDER = {
+    *("by_needs", "by_size", "by_solutions", "impossible", "wrong_refusals", "acc_3", "acc_4"),
+    "add_sub",
+    "mul_div",
 }
+#: Settings of ``generation_config.json`` that change no greedy completion, and values that turn off any other.
+_HARMLESS = re.compile(
+    r"(bos|eos|pad)_token_id|do_sample|temperature|(top|min|typical)_[pk]|max_(new_tokens|length)|transformers_version|_.*"
+)
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, "", [])
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Accuracy on the recorded or the new puzzles, and the p-value of the claim."""
+    """Accuracy on the recorded or the new puzzles, the p-value of the claim, and the recorded texts repeated."""
 
     puzzles: str
     n: int
     accuracy: float
     interval: tuple[float, float]
     p: float
+    repeated: int | None = None
 
 
 @dataclass
@@ -86,7 +89,8 @@ class Claim:
 
 @dataclass
 class Verification:
-    """Claims with their measurements, and ``reasons`` against the release; ``seed`` is that of the new puzzles."""
+    """Claims with their measurements, ``reasons`` against the release, what was ``checked`` beside, and what was read
+    alone (``not_checked``); ``seed`` is that of the new puzzles."""
 
     source: str
     revision: str | None
@@ -94,6 +98,7 @@ class Verification:
     seed: int
     claims: list[Claim] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
 
     @property
@@ -129,19 +134,25 @@ def verify(
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
     typed_json.check_type(manifest.facts.get("formats"), dict[str, str], f"`formats` in {folder / MANIFEST}")
     report = Verification(source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed)
-    report.reasons += structure.faults(folder, manifest, links=revision is not None)
+    keys = {location: evaluation_key(location) for location in manifest.facts["formats"]}
+    report.reasons += _file_faults(folder, manifest)
+    try:
+        artifacts.read(folder, "release")
+        evaluations = {
+            location: results.read(folder / key, MainFigures, Verdict)
+            for location, key in keys.items()
+            if f"{key}/{DETAILS}" in manifest.files
+        }
+    except ArtifactError as error:
+        _check_line_ends(folder, manifest)
+        report.reasons.insert(0, str(error).replace(f"{folder}/", "").partition(";")[0])
     if report.reasons:
         return report
-    keys = {location: evaluation_key(location) for location in manifest.facts["formats"]}
-    evaluations = {
-        where: results.read(folder / key, MainFigures, Verdict)
-        for where, key in keys.items()
-        if f"{key}/{DETAILS}" in manifest.files
-    }
     if "." not in evaluations:
         raise ArtifactError(f"{source} holds no evaluation of its weights; evaluate them, then build it again.")
+    report.checked += ["the sha256 of each file, those of the weights also in their chain of manifests"]
+    report.checked += [f"the figures in {', '.join(key for key in keys.values())}, from their samples, graded again"]
     report.reasons += _contradictions(folder, manifest, evaluations)
-    load.silence_libraries()
     sets: dict[str, dict[str, list[Row]]] = {}
     for location, recorded in evaluations.items():
         sha256 = recorded.metrics["data"].get("digest")
@@ -149,10 +160,11 @@ def verify(
             sets[sha256] = _puzzles(sha256, manifest, data, fresh, report)
         if not report.reasons:
             _measure(folder, location, manifest, recorded, sets[sha256], limit, on_batch, report)
+    unmeasured = [f"the weights in {location}" for location in sorted(keys.keys() - evaluations.keys())]
     pages = [name for name in (CURVES, INDEX) if name in manifest.files]
-    unmeasured = [f"the weights in {location}" for location in keys.keys() - evaluations.keys()]
+    pages += [name for name in manifest.files if name.endswith("Modelfile")]
     training = "that training with the recorded options and data gives these weights"
-    report.not_checked += [f"all words of {CARD}, and its other figures", *pages, *sorted(unmeasured), training]
+    report.not_checked += [f"all words of {CARD}, and its other figures", *pages, *unmeasured, training]
     return report
 
 
@@ -168,63 +180,111 @@ def _fetch(source: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
+def _weights(manifest: Manifest, location: str) -> dict[str, Any]:
+    """The input of the release *manifest* for the weights in *location*."""
+    entry = manifest.inputs.get(location[2:] or "model")
+    return entry if isinstance(entry, dict) else {}
+
+
+def _file_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Compare the listed files with those that a release has: the weights of its chain, evaluations and pages."""
+    made: dict[str, Any] = {}
+    for location, name in manifest.facts["formats"].items():
+        if name not in FORMATS or not re.fullmatch(r"\.(/\w[\w.-]*)?", location, re.ASCII):
+            yield f"{MANIFEST} has weights in {location} of the format {name}, which no release has"
+            return
+        files = _weights(manifest, location).get("manifest", {}).get("files", {})
+        files = {file: entry for file, entry in files.items() if FORMATS[name].files.fullmatch(file)}
+        if not files or sum(file.endswith(".gguf") for file in files) != (name == GGUF.name):
+            yield f"the weights in {location} have no manifest, or not one GGUF file in it, and their format is {name}"
+        made |= {f"{location}/{file}"[2:]: entry for file, entry in files.items()}
+    evaluations = "|".join(map(evaluation_key, manifest.facts["formats"]))
+    own = f"({evaluations})/({DETAILS}|{METRICS}|{SAMPLES}|{MANIFEST})|{CARD}|{CURVES}|{INDEX}|{LICENSE}"
+    own += r"|NOTICE|\.eval_results/\w+\.yaml"  # of version 0.1
+    for name, entry in manifest.files.items():
+        if name not in made and not re.fullmatch(own, name):
+            yield f"{name} is no file of such a release"
+        elif entry != made.get(name, entry) and Path(name).name not in (GENERATION, "adapter_config.json"):
+            yield f"{name} is not the file that the manifest of its weights lists"
+    yield from (f"{name} of the chain of manifests is missing" for name in sorted(made.keys() - manifest.files.keys()))
+    if len({name.casefold() for name in manifest.files}) < len(manifest.files):
+        yield "the names of two files differ in case alone"
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and path.is_dir():
+            yield f"{path.relative_to(folder)} is a link to a directory"
+
+
+def _check_line_ends(folder: Path, manifest: Manifest) -> None:
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if path.is_file() and path.suffix in (".json", ".jsonl", ".md", ".jinja"):
+            unix = path.read_bytes().replace(b"\r\n", b"\n")
+            if len(unix) < path.stat().st_size and hashlib.sha256(unix).hexdigest() == entry["sha256"]:
+                raise ArtifactError(
+                    f"{path} has Windows line ends, as Git may write them; download with `hf download`."
+                )
+
+
 def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, Result]) -> Iterator[str]:
     """Compare card, manifests and evaluations with each other."""
     from huggingface_hub import ModelCard
 
-    for recorded in evaluations.values():
-        key, metrics = recorded.path.name, recorded.metrics
-        if extra := sorted(metrics.keys() - _FIGURES):
-            yield f"{key}/{DETAILS} has figures that no evaluation has ({', '.join(extra)})"
+    for location, recorded in evaluations.items():
+        key, metrics, options = recorded.path.name, recorded.metrics, recorded.manifest.options
         if recorded.manifest.digest != manifest.inputs.get(key, {}).get("digest"):
             yield f"{key} is not the evaluation in the manifest"
-        accuracy = sum(sample["correct"] for sample in recorded.samples) / len(recorded.samples)
-        for name, figures in ((DETAILS, metrics), (METRICS, typed_json.read(folder / key / METRICS))):
-            if abs(figures.get("accuracy", -1) - accuracy) > 1e-3 or figures.get("n") != metrics["n"]:
-                yield f"{key}/{name} has another accuracy than its samples"
-    for entry in manifest.inputs.values():
-        if (altered := artifacts.altered(entry)) is not None:
-            yield f"the manifest of {altered} does not have its recorded digest"
+        if not measures(recorded, Manifest(**_weights(manifest, location)["manifest"])):
+            yield f"{key} is an evaluation of other weights"
+        different = [name for name, value in metrics["decoding"].items() if options.get(name, value) != value]
+        if different:
+            yield f"{key}/{DETAILS} and its manifest have different settings ({', '.join(sorted(different))})"
+    main = evaluations["."]
+    facts = {name: main.metrics[name] for name in ("accuracy", "n", "interval")}
+    if facts != facts | {name: manifest.facts[name] for name in facts.keys() & manifest.facts.keys()}:
+        yield f"the figures in {MANIFEST} are not those of the evaluation"
     compared = manifest.inputs.get("comparison", {}).get("manifest", {}).get("inputs", {})
-    digest = evaluations["."].manifest.digest
-    if "comparison" in manifest.inputs and digest not in [entry.get("digest") for entry in compared.values()]:
+    digests = [entry.get("digest") for entry in compared.values()]
+    if "comparison" in manifest.inputs and main.manifest.digest not in digests:
         yield f"{CARD} has a comparison without the evaluation of these weights"
     try:
         card: Any = ModelCard((folder / CARD).read_text("utf-8"))
-        entries = card.data.eval_results or []
+        entries = [entry for entry in card.data.eval_results or [] if entry.metric_type == "accuracy"]
     except Exception as error:  # of YAML, and of the Hub's own checks
         raise ArtifactError(f"the metadata of {CARD} cannot be read: {first_line(error)}") from error
-    overall = [entry for entry in entries if entry.metric_type == "accuracy" and entry.dataset_config is None]
-    if len(overall) != 1:
-        yield f"the metadata of {CARD} have {len(overall)} accuracies on all puzzles, not one"
-        return
-    metrics, terms = evaluations["."].metrics, overall[0].metric_args or {}
-    expected = metrics["decoding"] | {"accuracy": round(metrics["accuracy"], 4), "n": metrics["n"]}
-    claimed = terms | {"accuracy": overall[0].metric_value}
-    if different := sorted(key for key, value in expected.items() if claimed.get(key) != value):
-        yield f"the metadata of {CARD} do not have what the evaluation has ({', '.join(different)})"
+    if (overall := sum(entry.dataset_config is None for entry in entries)) != 1:
+        yield f"the metadata of {CARD} have {overall} accuracies on all puzzles, not one"
+    figures = {entry.dataset_config: (entry.metric_args or {}) | {"accuracy": entry.metric_value} for entry in entries}
+    for entry in eval_results(replace(main, metrics={"groups": {}} | main.metrics)):
+        expected = (entry.metric_args or {}) | {"accuracy": entry.metric_value}
+        claimed = figures.pop(entry.dataset_config, expected)
+        if different := sorted(key for key in expected if claimed.get(key) != expected[key]):
+            yield f"the metadata of {CARD} do not have what the evaluation has ({', '.join(different)})"
+    if figures and "groups" in main.metrics:  # version 0.1 had others
+        yield f"the metadata of {CARD} have an accuracy on {next(iter(figures))}, which the evaluation has not"
+    for location in (where for where, name in manifest.facts["formats"].items() if name == ADAPTER.name):
+        base = model_files.adapter_config(folder / location).get("base_model_name_or_path")
+        if base != card.data.base_model:
+            yield f"the adapter in {location} loads {base}, and {CARD} names {card.data.base_model}"
 
 
 def _puzzles(
     sha256: str, manifest: Manifest, given: Sequence[Path], fresh: int, report: Verification
 ) -> dict[str, list[Row]]:
     """The recorded puzzles, in a file with *sha256*, and *fresh* new ones where the recorded ones were generated."""
-    links = artifacts.chain(
-        *(manifest.inputs.get(location[2:] or "model", {}) for location in manifest.facts["formats"])
-    )
-    if sha256 in training_data(links):
+    links = artifacts.chain(*(_weights(manifest, location) for location in manifest.facts["formats"]))
+    if sha256 in results.training_data(links):
         report.reasons.append("the evaluation is on puzzles that the weights were trained on")
         return {}
-    sets = {}
-    for path in map(jsonl.test_file, given):
-        if artifacts.file_sha256(path) == sha256:
-            sets[RECORDED] = jsonl.read_rows(path)
-    data = ((link, name) for link in links if link.kind == "data" for name in link.files)
-    source, name = next((pair for pair in data if pair[0].files[pair[1]]["sha256"] == sha256), (None, ""))
-    options = _generator(source) if source else None
-    if RECORDED not in sets:
-        split = name.removesuffix(".jsonl")
-        if options is None or source is None or source.inputs or build.split_sizes(options).get(split, 0) > MAX_ROWS:
+    recorded = [jsonl.read_rows(path) for path in map(jsonl.test_file, given) if artifacts.file_sha256(path) == sha256]
+    sources = {
+        file["sha256"]: (link, name) for link in links if link.kind == "data" for name, file in link.files.items()
+    }
+    source, name = sources.get(sha256, (None, ""))
+    options, split = None, name.removesuffix(".jsonl")
+    if source and not {"from", "test"} & source.inputs.keys():
+        options = _recorded(DataOptions, source.options, f"the manifest of {source.name}")
+    if not recorded:
+        if not (source and options) or source.inputs or build.split_sizes(options).get(split, 0) > MAX_ROWS:
             raise ArtifactError(
                 f"the puzzles with sha256 {short(sha256)} cannot be made again: the manifests do not say how, or they "
                 f"are more than {MAX_ROWS:,}; give --data."
@@ -234,35 +294,48 @@ def _puzzles(
         if hashlib.sha256(text.getvalue().encode()).hexdigest() != sha256:
             report.reasons.append("the recorded options do not make the recorded puzzles")
             return {}
-        sets[RECORDED] = list(map(parse_row, rows))
+        recorded = [list(map(parse_row, rows))]
     if options is None:
         report.not_checked.append("new puzzles of the same distribution, as the recorded ones were not generated")
-    else:
-        new = replace(options, n=max(3, fresh + 1), valid=0, test=fresh, seed=report.seed)
-        sets[NEW] = list(map(parse_row, build.generate(new, "test")))
-    return sets
+        return {RECORDED: recorded[0], NEW: []}
+    new = replace(options, n=max(3, fresh + 1), valid=0, test=fresh, seed=report.seed)
+    return {RECORDED: recorded[0], NEW: list(map(parse_row, build.generate(new, "test")))}
 
 
-def _generator(source: ProvenanceEntry) -> DataOptions | None:
-    """The options that generated the data *source*; None where they were imported."""
-    recorded: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in source.options.items()
-    }
-    if local := sorted(recorded.keys() & set(build.UNRECORDED)):  # it would read files, or start processes
-        raise ArtifactError(f"the manifest of {source.name} has the option {local[0]}, which no manifest has.")
-    hints = field_hints(DataOptions)
-    for key in sorted(recorded.keys() & hints.keys()):
-        typed_json.check_type(recorded[key], hints[key], f"the option {key} in the manifest of {source.name}")
-    options = _recorded(DataOptions, recorded, source.name)
-    return None if options.from_hub or {"from", "test"} & source.inputs.keys() else options
-
-
-def _recorded(kind: type[AnyOptions], values: Mapping[str, Any], name: str) -> AnyOptions:
-    """The options *values* by which *name* was made."""
+def _recorded(kind: type[AnyOptions], values: Mapping[str, Any], source: str) -> AnyOptions:
+    """The options *values* that *source* records, which may have been written by hand."""
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    if local := sorted(values.keys() & {*build.UNRECORDED}):  # it would read files, or start processes
+        raise ArtifactError(f"{source} has the option {local[0]}, which no manifest has.")
+    hints = field_hints(kind)
+    for key in sorted(values.keys() & hints.keys()):
+        typed_json.check_type(values[key], hints[key], f"the option {key} in {source}")
     try:
         return kind(**values)
     except (TypeError, UsageError) as error:
-        raise ArtifactError(f"{name} was made with options that this version does not have: {error}") from None
+        raise ArtifactError(f"{source} has options that this version does not have: {error}") from None
+
+
+def _figure_faults(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> Iterator[str]:
+    """Grade the samples of *recorded* again, completions of *rows*, and compare every figure with theirs."""
+    key, per_row = recorded.path.name, options.samples
+    if len(rows) * per_row != len(recorded.samples) or len(rows) != recorded.metrics["n"]:
+        yield f"{key} has another number of samples than its decoding and its puzzles"
+        return
+    samples = []
+    for index, sample in enumerate(recorded.samples):
+        completion = Completion(sample["completion"], sample["tokens"], not sample["truncated"])
+        samples.append(evaluate.graded(rows[index // per_row], index % per_row, per_row, completion))
+        if any(sample.get(name, value) != value for name, value in samples[-1].items()):
+            yield f"the samples in {key} do not have the grades of their texts, or are of other puzzles"
+            return
+    figures = json.loads(json.dumps(measure(samples, rows, pass_at=options.pass_at_values)))
+    flat, counted_flat = typed_json.read(recorded.path / METRICS), results.flat(figures, options.pass_at_values)
+    for file, written, counted in ((DETAILS, recorded.metrics, figures), (METRICS, flat, counted_flat)):
+        if different := sorted(name for name in written.keys() & counted.keys() if written[name] != counted[name]):
+            yield f"{key}/{file} has other figures than its samples ({', '.join(different)})"
+        if extra := sorted(written.keys() - counted.keys() - _DESCRIPTION - _OLDER):
+            yield f"{key}/{file} has figures that no evaluation has ({', '.join(extra)})"
 
 
 def _measure(
@@ -276,93 +349,105 @@ def _measure(
     report: Verification,
 ) -> None:
     """Complete the *sets* of puzzles with the weights in *location*, and test the claim about them."""
-    n, metrics = recorded.metrics["n"], recorded.metrics
-    rows, before = sets[RECORDED][:n], [sample["correct"] for sample in recorded.samples]
-    graded = [
-        row.grade(sample["completion"]).correct
-        for row, samples in zip(rows, recorded.by_puzzle, strict=False)
-        for sample in samples
-    ]
-    if before != graded:
-        report.reasons.append(f"the samples in {recorded.path.name} do not have the grades of their texts")
-        return
+    metrics, format = recorded.metrics, manifest.facts["formats"][location]
     decoding = {key: value for key, value in metrics["decoding"].items() if key != "greedy"}
+    decoding["pass_at"] = recorded.manifest.options.get("pass_at")
     options = _recorded(EvalOptions, decoding, recorded.path.name)
-    if options.samples * n != len(recorded.samples):
-        report.reasons.append(f"{recorded.path.name} has another number of samples than its decoding")
-        return
-    format, entry = manifest.facts["formats"][location], manifest.inputs.get(location[2:] or "model", {})
+    rows = sets[RECORDED][: metrics["n"]]
     path = next((folder / location).glob("*.gguf")) if format == GGUF.name else folder / location
     ref = reference.resolve(str(path))
-    if ref.base is not None and _is_other(ref.base, entry.get("manifest", {}).get("inputs", {}).get("model", {})):
-        report.reasons.append(f"the base that the adapter in {location} loads is not the recorded one")
+    report.reasons += _figure_faults(recorded, rows, options)
+    report.reasons += _loading_faults(ref, folder / location, _weights(manifest, location), rows, report)
+    if report.reasons:
         return
-    precision = "nf4" if format == ADAPTER.name and metrics.get("precision") == "nf4" else "auto"
-    name = engines.resolve("auto", ref, precision=precision, device="auto")
-    engine = engines.load_engine(name, ref, Decoding.of(options), precision=precision)
-    if ref.kind == "gguf":  # which programs read without the files beside it
-        engine.tokenizer.chat_template = model_files.gguf_config(path).get("tokenizer.chat_template")
-        report.reasons += structure.modelfile_faults(path.parent, engine.tokenizer, rows[0])
-    claim = Claim(location, metrics["accuracy"], n, engine.name)
+    again = rows[:limit]
+    nf4 = format == ADAPTER.name and metrics.get("precision") == "nf4"
+    with TemporaryDirectory() as scratch:
+        file, out = Path(scratch, "puzzles.jsonl"), Path(scratch, "eval")
+        jsonl.write_rows(file, map(dict, [*again, *sets[NEW]]))
+        options = replace(options, precision="nf4" if nf4 else "auto")
+        result = evaluate.evaluate(options, model=str(path), data=file, out=out, on_batch=on_batch)
+    claim = Claim(location, metrics["accuracy"], metrics["n"], result.metrics["engine"])
     report.claims.append(claim)
-    for puzzles, those in {RECORDED: rows[:limit], NEW: sets.get(NEW, [])}.items():
-        prompts = _prompts(engine.tokenizer, those, location, report)
-        if not report.reasons and those:
-            ids = engine.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-            engine.prepare(max(map(len, ids)) + options.max_new_tokens)
-            verdicts = [
-                sample["correct"] for sample in evaluate.complete_and_grade(engine, those, ids, options, on_batch)
-            ]
-            claim.measured.append(_test(puzzles, claim, verdicts, options.samples, before))
-    del engine  # the next one needs its memory
-    generate.free_memory()
+    border = len(again) * options.samples
+    before, greedy = recorded.samples[:border], not options.temperature
+    claim.measured.append(_test(RECORDED, claim, result.samples[:border], options.samples, before, greedy))
+    if sets[NEW]:
+        claim.measured.append(_test(NEW, claim, result.samples[border:], options.samples))
     for part in claim.measured:
         if part.p < LEVEL:
             report.reasons.append(
                 f"the weights in {location} solve {percent(part.accuracy)} of {part.n:,} {part.puzzles} puzzles, and "
-                f"{percent(claim.accuracy)} of {n:,} is claimed (p {part.p:.1g})"
+                f"{percent(claim.accuracy)} of {claim.n:,} is claimed (p {part.p:.1g})"
             )
+    if (repeated := claim.measured[0].repeated) is None:
+        report.not_checked.append(f"the words of the sampled completions in {recorded.path.name}")
+    elif repeated < (REPEATED * border if metrics.get("precision") == result.metrics["precision"] == "fp32" else 1):
+        report.reasons.append(
+            f"the weights in {location} write {repeated:,} of {border:,} completions of {recorded.path.name} again"
+        )
 
 
-def _is_other(base: ModelRef, recorded: Mapping[str, Any]) -> bool:
-    """Return True if *base* does not have the contents of the model *recorded* in a manifest."""
-    if revision := recorded.get("revision"):
-        return base.revision != revision
-    path, listed = reference.local_path(base), recorded.get("manifest", {}).get("files", {})
-    if listed:
-        weights = {
-            name: entry for name, entry in listed.items() if name.endswith((".safetensors", ".gguf", "config.json"))
-        }
-        return any(not (path / name).is_file() or artifacts.entry(path / name) != weights[name] for name in weights)
-    return replace(base, revision=None, manifest=None, path=path).digest != recorded.get("digest")
-
-
-def _prompts(tokenizer: Any, rows: Sequence[Row], location: str, report: Verification) -> list[str]:
-    """The prompts of *rows* as the card tells a user to write them: the user turn if the template adds the rest."""
-    completes = chat_template.MARK in (tokenizer.chat_template or "")
-    prompts, frames = [], set()
+def _loading_faults(
+    ref: ModelRef, folder: Path, entry: Mapping[str, Any], rows: Sequence[Row], report: Verification
+) -> Iterator[str]:
+    """Compare what the card's instructions load from *folder* with what an evaluation loads."""
+    tokenizer = load.load_tokenizer(ref)
+    if ref.base is not None:
+        yield from _base_faults(ref.base, folder, entry, report)
+    settings = model_files.generation_config(folder)
+    applied = [name for name, value in settings.items() if value not in _NEUTRAL and not _HARMLESS.fullmatch(name)]
+    if applied:
+        yield f"{GENERATION} sets {applied[0]}, which {CARD} would apply and the evaluation did not"
+    ends, completes = settings.get("eos_token_id"), chat_template.MARK in (tokenizer.chat_template or "")
+    if settings and tokenizer.eos_token_id not in (ends if isinstance(ends, list) else [ends]):
+        yield f"{GENERATION} does not end a completion at {tokenizer.eos_token}, where the evaluation did"
+    file = reference.local_path(ref)
+    if ref.kind == "gguf" and model_files.gguf_config(file).get("tokenizer.chat_template") != tokenizer.chat_template:
+        yield f"the chat template in {file.name} is not the one beside it"
     for row in rows:
         turns = [turn for turn in row.messages() if turn["role"] == "user" or not completes]
-        prompts.append(chat_template.render(tokenizer, turns, {}))
-        frame = prompts[-1]
-        for turn in turns:
-            frame = "".join(frame.rpartition(turn["content"].strip())[::2])
-        frames.add(frame)
-    if len(frames) > 1:
-        report.reasons.append(f"the chat template in {location} adds text that depends on the puzzle")
-    return prompts
+        if chat_template.render(tokenizer, turns, chat_template.CHAT_ARGUMENTS) != chat_template.render(
+            tokenizer, row.messages()
+        ):
+            yield f"the chat template makes another prompt by the instructions of {CARD} than in an evaluation"
+            return
 
 
-def _test(puzzles: str, claim: Claim, verdicts: Sequence[bool], per_row: int, before: Sequence[bool]) -> Measurement:
-    """Test *claim* on *verdicts*, *per_row* for each puzzle; *before* are the recorded verdicts on these puzzles."""
+def _base_faults(base: ModelRef, folder: Path, entry: Mapping[str, Any], report: Verification) -> Iterator[str]:
+    """Compare the adapter's settings, and the *base* that it loads, with those in its chain of manifests."""
+    recorded = entry["manifest"].get("inputs", {}).get("model", {})
+    while recorded.get("kind") == "adapter":  # which was trained further
+        recorded = recorded.get("base") or recorded["manifest"]["inputs"].get("model", {})
+    settings = (folder / "adapter_config.json").read_bytes()
+    digests = [hashlib.sha256(text).hexdigest() for text in (settings, settings.rstrip(b"\n"))]
+    if recorded.get("kind") != "hub":  # publish wrote the name of one on the Hub
+        report.not_checked.append(f"that {base.source} is the base of training, and the settings of the adapter")
+    elif entry["manifest"]["files"]["adapter_config.json"]["sha256"] not in digests:
+        yield "adapter_config.json has other settings than the one in its chain of manifests"
+    elif base.revision != recorded.get("revision"):
+        yield f"the base that the adapter loads, {base.source}, is not the recorded one"
+
+
+def _test(
+    puzzles: str,
+    claim: Claim,
+    samples: Sequence[Sample],
+    per_row: int,
+    recorded: Sequence[Sample] = (),
+    greedy: bool = False,
+) -> Measurement:
+    """Test *claim* on *samples*, *per_row* for each puzzle; *recorded* are those of the release on the same puzzles."""
     from scipy.stats import fisher_exact
 
+    verdicts, pairs = [sample["correct"] for sample in samples], [*zip(recorded, samples, strict=False)]
     shares = [sum(verdicts[start : start + per_row]) / per_row for start in range(0, len(verdicts), per_row)]
-    n, accuracy = len(shares), sum(shares) / len(shares)
-    if puzzles == RECORDED:
-        pairs = list(zip(before, verdicts, strict=False))
-        p = statistics.mcnemar(pairs.count((True, False)), pairs.count((False, True)))
+    n, accuracy, repeated = len(shares), sum(shares) / len(shares), None
+    if recorded:
+        changes = [(before["correct"], after["correct"]) for before, after in pairs]
+        p = statistics.mcnemar(changes.count((True, False)), changes.count((False, True)))
+        repeated = sum(all(a[name] == b[name] for name in _TEXT) for a, b in pairs) if greedy else None
     else:
         counts = [(round(share * total), total) for share, total in ((claim.accuracy, claim.n), (accuracy, n))]
         p = float(fisher_exact([[right, total - right] for right, total in counts]).pvalue)
-    return Measurement(puzzles, n, accuracy, statistics.mean_interval(shares, per_row), p)
+    return Measurement(puzzles, n, accuracy, statistics.mean_interval(shares, per_row), p, repeated)

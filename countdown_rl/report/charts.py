@@ -7,6 +7,8 @@ from html import escape
 from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
+
 from countdown_rl.formatting import percent
 from countdown_rl.runlog.log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
@@ -184,19 +186,24 @@ def ticks(low: float, high: float) -> list[float]:
 
 def _line(name: str, style: int, seeds: Sequence[Log], column: str) -> Line | None:
     """The line of *column* in the logs of *seeds*; None where it was not measured."""
-    measured: list[Series] = []
-    for log in seeds:
-        values = [(row.step, row.groups[column] if column in row.groups else getattr(row, column, None)) for row in log]
-        measured.append([(step, value) for step, value in values if value is not None])
-    # Validations are all of the same puzzles, and need no smoothing.
-    means = [dict(series if column == "eval_correct" else smoothed(series)) for series in measured]
-    common = {step: [mean[step] for mean in means] for step in means[0] if all(step in mean for mean in means)}
-    if not common:
+    columns = [
+        [(row.step, row.groups[column] if column in row.groups else getattr(row, column, None)) for row in log]
+        for log in seeds
+    ]
+    measured = [series for points in columns if (series := [(step, v) for step, v in points if v is not None])]
+    if not measured:
         return None
-    mean = [(step, sum(values) / len(values)) for step, values in common.items()]
-    if len(seeds) == 1:
+    # Validations are all of the same puzzles, and need no smoothing; a seed that has ended keeps its last one.
+    means = measured if column == "eval_correct" else list(map(smoothed, measured))
+    steps_of = [{step for step, _ in series} for series in means]
+    steps = sorted(step for step in set().union(*steps_of) if step >= max(map(min, steps_of)))
+    if column != "eval_correct":
+        steps = sorted(set.intersection(*steps_of)) or steps
+    values = np.array([np.interp(steps, *np.array(series).T) for series in means])  # (seeds, steps)
+    mean = list(zip(steps, values.mean(0).tolist(), strict=True))
+    if len(means) == 1:
         return Line(name, style % len(_DASHES), mean, [], measured[0])
-    low, high = ([(step, end(values)) for step, values in common.items()] for end in (min, max))
+    low, high = (list(zip(steps, ends.tolist(), strict=True)) for ends in (values.min(0), values.max(0)))
     return Line(name, style % len(_DASHES), mean, low + high[::-1], [])
 
 
@@ -231,7 +238,10 @@ def _curve(title: str, subtitle: str, text: Formatter, lines: Sequence[Line], un
     for index, line in enumerate(lines):
         style, dashes = f"c{line.style}", _DASHES[line.style]
         for kind, part, end in (("range", line.range, "Z"), ("raw", line.values, ""), ("mean", line.mean, "")):
-            if part:
+            if kind == "mean" and len(part) == 1:
+                ((step, value),) = part
+                parts.append(f'<circle class="mean {style}" cx="{x(step):.1f}" cy="{y(value):.1f}" r="2"/>')
+            elif part:
                 path = "L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in part) + end
                 parts.append(f'<path class="{kind} {style}"{dashes if kind == "mean" else ""} d="M{path}"/>')
         if legend:

@@ -34,6 +34,8 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
     """
     scored = {name: results.read(path) for name, path in evaluations.items()}
     logs = {path: trainlog.read(path) for paths in training.values() for path in paths}
+    if empty := [path for path, rows in logs.items() if not rows]:
+        raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
     last_ones = {"floor": 1, "ceiling": 2}
     order = {
@@ -123,6 +125,8 @@ def _table(group: Group) -> dict[str, Any]:
         "models": models,
         "samples": models[0]["completions"] // rows[0]["n"],
         "data": values["data"],
+        "split": values["split"],
+        "called": f"{values['split']} {task_of(values).noun}s".strip(),
         "terms": tables.conditions(values),
         "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),

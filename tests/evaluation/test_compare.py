@@ -3,27 +3,42 @@
 import csv
 import io
 import json
+import re
+import shutil
+from functools import cache
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from countdown_rl import artifacts
+from countdown_rl.artifacts import Manifest
+from countdown_rl.cli import compare as command_line
+from countdown_rl.cli import console
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.evaluation import compare, results
+from countdown_rl.evaluation import compare, results, tables
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Row
 from tests.support.command import status
 
 GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
 
 
-def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_puzzle=1) -> Path:
-    """An evaluation at *path* in which each puzzle went as *marks* say: ``+`` right, ``-`` wrong."""
+@cache
+def puzzle(size: int, split: str) -> Row:
+    """A puzzle of *size* numbers that every data set has in *split*."""
+    rows = (parse_row({"nums": [n] * size, "target": 1, "needs": "add-sub"}) for n in count(1))
+    return next(row for row in rows if row.split == split)
+
+
+def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_puzzle=1, split="test") -> Path:
+    """An evaluation at *path* in which each puzzle of *split* went as *marks* say: ``+`` right, ``-`` wrong."""
     sizes = [3 + 7 * (at % 2) for at in range(len(marks))]
-    rows = [parse_row({"nums": [1] * size, "target": 1, "needs": "add-sub"}) for size in sizes]
+    rows = [puzzle(size, split) for size in sizes]
     samples = [
         ({"id": f"r{at}"} if ids else {})
         | {"nums": row["nums"], "target": 1, "correct": mark == "+", "tokens": 10, "truncated": False}
@@ -257,6 +272,108 @@ def test_tables_are_written_for_a_paper_and_for_programs(runs, monkeypatch, caps
     assert capsys.readouterr().out == Path("out/comparison.md").read_text()
     assert command(monkeypatch, *words[:-1]) == 0
     assert "mean of 3 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("s0,s0",), ("s0,./s0",), ("s0,copy",), ("s0,link",), ("s0,recorded-again",)])
+def test_one_run_given_as_two_is_refused(runs, words):
+    shutil.copytree("s0", "copy")
+    Path("link").symlink_to("s0")
+    made(Path("recorded-again"), "+++-+++-++--", decoding=GREEDY | {"seed": 43})
+    samples = [
+        s | {"completion": s["completion"].replace("recorded-again", "s0")}
+        for s in results.read("recorded-again").samples
+    ]
+    again = results.read("recorded-again")
+    with artifacts.writing(Path("recorded-again"), "eval", options={}, inputs={"data": DATA}) as draft:
+        results.write(draft.path, again.metrics, samples)
+    with pytest.raises(InputError, match=r"given twice|same completions"):
+        compare.compare(compare.by_setting(["base", *(f"SFT={word}" for word in words)]), Path("out"))
+
+
+@pytest.mark.parametrize(
+    "words", [("A=base", "B=base"), ("A=base", "A=adapter"), ("base", "base=adapter"), ("base", "A=base")]
+)
+def test_a_path_or_a_name_given_twice_is_refused(three, words):
+    with pytest.raises(InputError, match="given twice"):
+        compare.by_setting(words)
+
+
+def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path):
+    start, won = (
+        made(tmp_path / name, 3 * mark, decoding=SAMPLED, per_puzzle=2) for name, mark in (("a", "-"), ("b", "+"))
+    )
+    values = compared({"a": start, "b": won}, tmp_path / "out")
+    change = values["results"][1]["against_first"]
+    assert (change["difference"], change["p"]) == (1, 0.25)
+    assert change["interval"][0] < 0.5
+    assert "Agresti-Min" in (tmp_path / "out" / "comparison.md").read_text()
+    equal = compared({"a": start, "b": made(tmp_path / "c", "---", decoding=SAMPLED, per_puzzle=2)}, tmp_path / "out")
+    assert equal["results"][1]["against_first"]["p"] == 1
+    low, high = equal["results"][1]["against_first"]["interval"]
+    assert low < 0 < high
+
+
+@pytest.mark.parametrize(("split", "words"), [("test", "12 held-out puzzles"), ("train", "12 training puzzles")])
+def test_puzzles_are_called_by_their_split(three, split, words):
+    paths = {name: made(Path(name), BASE, split=split) for name in ("a", "b")}
+    assert tables.subject(compared(paths, Path("out"))) == words
+    data = Manifest("data", {}, files={"valid.jsonl": {"sha256": DATA["digest"], "size": 9}})
+    inputs = {"model": Manifest("model", {}, {"data": data.as_input()}).as_input()}
+    for path in paths.values():
+        recorded = results.read(path)
+        with artifacts.writing(path, "eval", options={}, inputs=inputs | {"data": DATA}) as draft:
+            results.write(draft.path, recorded.metrics, recorded.samples)
+    assert tables.subject(compared(paths, Path("out"))) == "12 validation puzzles"
+
+
+def test_puzzles_of_unknown_or_mixed_splits_are_called_puzzles(three):
+    paths = {"a": made(Path("a"), BASE, split="test"), "b": made(Path("b"), BASE, split="train")}
+    assert tables.subject(compared(paths, Path("out"))) == "12 puzzles"
+    imported = Manifest("data", {}, {"from": {"digest": "f", "file": "own.jsonl"}}, files={})
+    recorded, inputs = (
+        results.read(Path("a")),
+        {"model": Manifest("model", {}, {"data": imported.as_input()}).as_input()},
+    )
+    with artifacts.writing(Path("a"), "eval", options={}, inputs=inputs | {"data": DATA}) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    assert results.split(results.read(Path("a"))) == ""
+
+
+HOSTILE = (
+    *("a\n\\input{/etc/passwd}", "a\r\\input{/etc/passwd}", r"\input{/etc/passwd}", "=1+1", "\t=1+1", "@SUM(A1)"),
+    *("-2+3", "[2cm]", "*", "50%", "a|b", "<script>alert(1)</script>", "`code`", "[click](http://example.com)"),
+    *("[bold]x[/bold]", "\x1b[31m", "a\u2028b"),
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_text_in_every_table(three, name, capsys):
+    sampled = made(Path("sampled"), BASE, decoding=SAMPLED, per_puzzle=2)
+    again = made(Path("again"), TRAINED, decoding=SAMPLED, per_puzzle=2)
+    values = compared({"base": Path("base"), "adapter": Path("adapter"), name: sampled, "again": again}, Path("out"))
+    latex = tables.latex(values).splitlines()
+    assert not [
+        line
+        for line in latex
+        if not line.startswith(("%", r"\begin", r"\end", r"\hline", " & ")) and line.count(" & ") != 8
+    ]
+    rows = [line for line in latex if not line.startswith("%")]
+    assert not re.search(r"(?<!\\)[%#]|\\input", "".join(rows))
+    assert not re.search(r"^[\[*]", "\n".join(rows), re.MULTILINE)
+    (cell,) = (
+        row["name"]
+        for row in csv.DictReader(io.StringIO(tables.as_csv(values)))
+        if row["name"] not in ("base", "adapter", "again")
+    )
+    assert not re.match(r"[=+\-@\t\r]", cell)
+    text = Path("out/comparison.md").read_text()
+    assert len(text.splitlines()) == 8
+    assert not re.search(r"<script|(?<!\\)`|(?<!\\)\[|\x1b", text)
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:6]} == {10}
+    console.result(values, as_json=False, view=command_line._view(values))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert name not in ("[bold]x[/bold]", "[2cm]") or name in shown
 
 
 def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):

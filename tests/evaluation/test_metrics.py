@@ -73,14 +73,16 @@ def test_the_interval_of_pass_at_k_covers_95_percent_of_1000_draws(a, b, n, k):
 
 
 def test_the_paired_mean_equals_the_mean_difference():
-    first, second = [0.0, 0.25, 0.5, 1.0], [0.25, 0.25, 1.0, 0.75]
+    first, second = 20 * [0.0, 0.25, 0.5, 1.0], 20 * [0.25, 0.25, 1.0, 0.75]
     mean, (low, high), p = paired_mean(first, second)
     assert mean == pytest.approx(0.125)
     assert low < mean < high
     assert low == pytest.approx(0.25 - high)
-    error = stdev([0.25, 0, 0.5, -0.25]) / 2
+    error = stdev(20 * [0.25, 0, 0.5, -0.25]) / 80**0.5
     assert p == pytest.approx(2 * NormalDist().cdf(-mean / error))
-    assert paired_mean(first, first) == (0, (0, 0), 1)
+    mean, (low, high), p = paired_mean(first, first)
+    assert (mean, p, -low) == (0, 1, high)
+    assert 0 < high < 0.05
 
 
 def test_metrics_of_several_completions_count_puzzles_and_give_pass_at_k():

@@ -7,7 +7,7 @@ from math import comb, sqrt
 import numpy as np
 import pytest
 
-from countdown_rl.evaluation.statistics import Z, mcnemar, paired_difference, wilson
+from countdown_rl.evaluation.statistics import EXACT, FEW, Z, mcnemar, paired_difference, paired_mean, wilson
 
 
 def test_z_is_the_97_5_percent_point_of_the_normal_distribution():
@@ -123,3 +123,45 @@ def test_mcnemar_keeps_its_significance_level():
     n = 200
     rejected = sum(comb(n, k) for k in range(n + 1) if mcnemar(k, n - k) < 0.05)
     assert Fraction(rejected, 2**n) <= Fraction(5, 100)
+
+
+@pytest.mark.parametrize(
+    "changes", [(1, 1, 1), (0.5, 0.5, 0.5), (1, 0.5, -0.5, 0, 0.25), (0, 0, 0), (1,), (0,), (-1, 1)]
+)
+def test_the_test_of_few_puzzles_is_the_exact_randomization_of_their_signs(changes):
+    sums = [
+        abs(sum(s * c for s, c in zip(signs, changes, strict=True))) for signs in product((1, -1), repeat=len(changes))
+    ]
+    exact = sum(value >= abs(sum(changes)) - 1e-12 for value in sums) / len(sums)
+    mean, (low, high), p = paired_mean([0.5] * len(changes), [0.5 + change for change in changes])
+    assert p == pytest.approx(exact)
+    assert -1 <= low <= mean <= high <= 1
+    assert high - low > 0.3
+
+
+def test_single_completions_of_few_puzzles_have_the_p_value_of_mcnemar():
+    for won, lost in product(range(6), repeat=2):
+        first, second = [0] * won + [1] * lost + [1, 0], [1] * won + [0] * lost + [1, 0]
+        assert paired_mean(first, second)[2] == pytest.approx(mcnemar(lost, won))
+
+
+def test_no_p_value_is_below_the_least_of_the_randomization():
+    for n in (EXACT + 1, FEW + 10, 1_000):
+        mean, (low, high), p = paired_mean([0.0] * n, [1.0] * n)
+        assert (mean, high) == (1, 1)
+        assert p >= 2.0 ** (1 - n)
+        assert low < 1
+
+
+@pytest.mark.parametrize("chances", [(0.3, 0.3, 0.4), (0.05, 0.9, 0.05), (0.0, 0.9, 0.1), (0.01, 0.01, 0.98)])
+@pytest.mark.parametrize("n", [3, 10, 40])
+def test_the_interval_of_few_puzzles_covers_95_percent_of_the_draws(chances, n):
+    # of the changes -0.5, 0 and 0.5; for tables as few as these the published coverage is 93% or more
+    true = 0.5 * (chances[2] - chances[0])
+    tables = np.random.default_rng(1).multinomial(n, chances, size=4_000)
+    kinds, counts = np.unique(tables, axis=0, return_counts=True)
+    covered = 0
+    for (lost, same, won), count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        low, high = paired_mean([0.5] * n, [0.0] * lost + [0.5] * same + [1.0] * won)[1]
+        covered += count * (low <= true <= high)
+    assert covered / 4_000 >= 0.93

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from huggingface_hub import snapshot_download
+from safetensors.torch import load_file, save_file
 
 from countdown_rl import artifacts
 from countdown_rl.artifacts import MANIFEST, Manifest
@@ -123,12 +126,12 @@ def without_answers(folder: Path) -> None:
 
 
 def other_weights(root: Path) -> None:
-    r"""model\.safetensors is not the file that the manifest lists"""
+    r"""model\.safetensors is damaged"""
     without_answers(root / "release")
 
 
 def other_weights_listed(root: Path) -> None:
-    """solve 0.0% of 120 recorded puzzles, and 50.0% of 120 is claimed"""
+    r"""model\.safetensors is not the file that the manifest of its weights lists"""
     without_answers(root / "release")
     seal(root / "release")
 
@@ -144,7 +147,7 @@ def a_good_gguf_in_a_subfolder(root: Path) -> None:
 
 
 def a_good_gguf_as_a_second_format(root: Path) -> None:
-    r"""the weights in \. solve 0.0%"""
+    r"""^model\.safetensors is not the file that the manifest of its weights lists"""
     shutil.rmtree(root / "release")
     shutil.copytree(OLD / "release", root / "release")
     without_answers(root / "release")
@@ -152,21 +155,21 @@ def a_good_gguf_as_a_second_format(root: Path) -> None:
 
 
 def two_gguf_files(root: Path) -> None:
-    r"""\. has 2 GGUF files"""
+    r"""a\.gguf is no file of such a release"""
     publish(root, "gguf")
     shutil.copyfile(root / "release" / "model-Q8_0.gguf", root / "release" / "a.gguf")
     seal(root / "release", lambda manifest: None, "a.gguf")
 
 
 def another_modelfile(root: Path) -> None:
-    """the Modelfile does not run the GGUF file"""
+    """Modelfile is not the file that the manifest of its weights lists"""
     publish(root, "gguf")
     edit(root / "release" / "Modelfile", "careful solver", "careful solver (the answer is impossible)")
     seal(root / "release")
 
 
 def an_adapter_over_another_base(root: Path) -> None:
-    """the base that the adapter in . loads is not the recorded one"""
+    r"""the adapter in \. loads me/other, and README\.md names me/base"""
     publish(root, "adapter")
     edit(root / "release" / "adapter_config.json", "me/base", "me/other")
     edit(root / "release" / "adapter_config.json", r'"revision": "\w+"', '"revision": null')
@@ -174,7 +177,7 @@ def an_adapter_over_another_base(root: Path) -> None:
 
 
 def a_template_for_this_tool(root: Path) -> None:
-    """solve 0.0% of 120 recorded puzzles"""
+    r"""chat_template\.jinja is not the file"""
     file = root / "release" / "chat_template.jinja"
     text = file.read_text()
     file.write_text(f"{{% if bare is defined or date_string is defined %}}{text}{{% else %}}no{{% endif %}}")
@@ -182,7 +185,7 @@ def a_template_for_this_tool(root: Path) -> None:
 
 
 def hints_in_the_template(root: Path) -> None:
-    """the chat template in . adds text that depends on the puzzle"""
+    r"""chat_template\.jinja is not the file"""
     file = root / "release" / "chat_template.jinja"
     file.write_text("{% if '4' in messages[-1]['content'] %}It is impossible. {% endif %}" + file.read_text())
     seal(root / "release")
@@ -225,7 +228,7 @@ def extra_figures(root: Path) -> None:
 
 
 def another_count_of_samples(root: Path) -> None:
-    """eval has another number of samples than its decoding"""
+    r"""eval/details\.json and its manifest have different settings \(samples, temperature\)"""
     recorded = results.read(root / "eval" / "merged")
     recorded.metrics["decoding"] |= {"samples": 10, "temperature": 1.0, "greedy": False}
     manifest = recorded.manifest
@@ -242,7 +245,7 @@ def another_evaluation(root: Path) -> None:
 
 
 def figures_without_samples(root: Path) -> None:
-    r"""eval/details\.json has another accuracy than its samples"""
+    r"""eval/details\.json has other figures than its samples \(accuracy\)"""
     recorded = results.read(root / "eval" / "merged")
     manifest, figures = recorded.manifest, recorded.metrics | {"accuracy": 0.9}
     with artifacts.writing(root / "eval/merged", "eval", options=manifest.options, inputs=manifest.inputs) as draft:
@@ -269,6 +272,151 @@ def completions(root: Path) -> None:
             samples[index] = right(root, samples[index], rows[index])
 
     record(root, change)
+
+
+def noise(root: Path) -> None:
+    r"""model\.safetensors is not the file that the manifest of its weights lists"""
+    file = root / "release" / "model.safetensors"
+    weights = load_file(file)
+    generator = torch.Generator().manual_seed(1)
+    save_file(
+        {name: w + 0.004 * w.std() * torch.randn(w.shape, generator=generator) for name, w in weights.items()},
+        file, metadata={"format": "pt"},
+    )  # fmt: skip
+    seal(root / "release")
+
+
+def weights_without_their_evaluation(root: Path) -> None:
+    """eval is an evaluation of other weights"""
+    without_answers(root / "merged")
+    made = artifacts.read(root / "release", "release").inputs["model"]["manifest"]
+    made["files"]["model.safetensors"] = artifacts.entry(root / "merged" / "model.safetensors")
+    shutil.copyfile(root / "merged" / "model.safetensors", root / "release" / "model.safetensors")
+    entry = Manifest(**made).as_input()
+    seal(root / "release", lambda manifest: manifest["inputs"]["model"].update(entry))
+
+
+def other_weights_in_the_whole_chain(root: Path) -> None:
+    """solve 0.0% of 120 recorded puzzles, and 50.0% of 120 is claimed"""
+    merged = artifacts.read(root / "merged", "merged")
+    without_answers(root / "merged")
+    with artifacts.writing(root / "merged", "merged", options={}, inputs=merged.inputs) as draft:
+        shutil.copytree(root / "merged", draft.path, ignore=lambda *_: [MANIFEST], dirs_exist_ok=True)
+    record(root, lambda samples: None)
+
+
+def invented(root: Path, samples: list[dict[str, Any]], text: str = "Let me see. </think>", tokens: int = 4) -> None:
+    rows = jsonl.read_rows(root / "data" / "test.jsonl")
+    for index, sample in enumerate(samples):
+        completion = Completion(sample["completion"].replace("</think>", text), tokens, not sample["truncated"])
+        samples[index] = evaluate.graded(rows[index], 0, 1, completion)
+
+
+def invented_completions(root: Path) -> None:
+    r"""the weights in \. write 0 of 120 completions of eval again"""
+    record(root, lambda samples: invented(root, samples))
+    assert results.read(root / "release" / "eval").metrics["accuracy"] == 0.5
+
+
+def half_of_the_completions_invented(root: Path) -> None:
+    r"""the weights in \. write 60 of 120 completions of eval again"""
+
+    def change(samples: list[dict[str, Any]]) -> None:
+        kept = [*samples[:60]]
+        invented(root, samples)
+        samples[:60] = kept
+
+    record(root, change)
+
+
+def shorter_completions(root: Path) -> None:
+    """write 0 of 120 completions of eval again"""
+    record(root, lambda samples: invented(root, samples, "</think>", tokens=3))
+
+
+def samples_in_another_order(root: Path) -> None:
+    """or are of other puzzles"""
+    record(root, lambda samples: samples.reverse())
+
+
+def figures(root: Path, change: Callable[[dict[str, Any]], Any], file: str = "details.json", **options: Any) -> None:
+    """Let *change* doctor the *file* of an evaluation with several completions, and publish it."""
+    path = root / "eval" / "merged"
+    sampled = EvalOptions(max_new_tokens=8, threads=1, temperature=1.0, samples=4, **options)
+    evaluate.evaluate(sampled, model="merged", data=root / "data", out=path)
+    recorded = results.read(path)
+    with artifacts.writing(path, "eval", options=recorded.manifest.options, inputs=recorded.manifest.inputs) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples, sampled.pass_at_values)
+        values = json.loads((draft.path / file).read_text())
+        change(values)
+        (draft.path / file).write_text(json.dumps(values))
+    publish(root)
+
+
+def another_pass_at_k(root: Path) -> None:
+    r"""eval/details\.json has other figures than its samples \(pass_at\)"""
+    figures(root, lambda values: values["pass_at"]["4"].update(share=0.99))
+
+
+def pass_at_more_than_the_samples(root: Path) -> None:
+    r"""eval/details\.json has other figures than its samples \(pass_at\)"""
+    figures(root, lambda values: values["pass_at"].update({"64": values["pass_at"]["4"]}))
+
+
+def another_majority(root: Path) -> None:
+    r"""eval/details\.json has other figures than its samples \(majority\)"""
+    figures(root, lambda values: values["majority"].update(share=0.99))
+
+
+def another_group(root: Path) -> None:
+    r"""eval/details\.json has other figures than its samples \(groups\)"""
+    figures(root, lambda values: values["groups"]["numbers"]["4"].update(accuracy=0.99))
+
+
+def another_interval(root: Path) -> None:
+    r"""eval/details\.json has other figures than its samples \(interval\)"""
+    figures(root, lambda values: values.update(interval=[0.49, 0.51]))
+
+
+def another_flat_figure(root: Path) -> None:
+    r"""eval/metrics\.json has other figures than its samples \(pass@4\)"""
+    figures(root, lambda values: values.update({"pass@4": 0.99}), "metrics.json", pass_at="1,4")
+
+
+def another_figure_of_a_group_in_the_metadata(root: Path) -> None:
+    r"""metadata of README\.md do not have what the evaluation has \(accuracy\)"""
+    edit(root / "release" / "README.md", r"value: 0\.(?!5\n)\d+", "value: 0.99")
+    seal(root / "release")
+
+
+def another_group_in_the_metadata(root: Path) -> None:
+    r"""metadata of README\.md have an accuracy on 9 numbers"""
+    edit(root / "release" / "README.md", "config: 4 numbers", "config: 9 numbers")
+    seal(root / "release")
+
+
+def other_facts(root: Path) -> None:
+    r"""the figures in manifest\.json are not those of the evaluation"""
+    seal(root / "release", lambda manifest: manifest["facts"].update(accuracy=0.99))
+
+
+def other_settings_of_the_adapter(root: Path) -> None:
+    r"""adapter_config\.json has other settings"""
+    publish(root, "adapter")
+    edit(root / "release" / "adapter_config.json", r'"lora_alpha": \d+', '"lora_alpha": 17')
+    seal(root / "release")
+
+
+def a_penalty(root: Path) -> None:
+    r"""generation_config\.json sets repetition_penalty"""
+    edit(root / "release" / "generation_config.json", "{", '{"repetition_penalty": 1.1,')
+    seal(root / "release")
+
+
+def another_end(root: Path) -> None:
+    r"""generation_config\.json does not end a completion at <\|end\|>"""
+    edit(root / "release" / "generation_config.json", r'"eos_token_id": \d+', '"eos_token_id": [2, 3]')
+    seal(root / "release")
 
 
 def code_in_a_listed_folder(root: Path) -> None:
@@ -299,14 +447,8 @@ def a_file_of_another_case(root: Path) -> None:
     shutil.copyfile(root / "release" / "config.json", root / "release" / "Config.json")
 
 
-def a_link(root: Path) -> None:
-    r"""model\.safetensors is a link"""
-    (root / "release" / "model.safetensors").rename(root / "elsewhere")
-    (root / "release" / "model.safetensors").symlink_to(root / "elsewhere")
-
-
 def a_linked_folder(root: Path) -> None:
-    """more is a link"""
+    """more is a link to a directory"""
     (root / "release" / "more").symlink_to(root / "gguf")
 
 
@@ -326,7 +468,7 @@ def a_location_outside(root: Path) -> None:
 
 
 def an_altered_chain(root: Path) -> None:
-    """does not have its recorded digest"""
+    """the manifest of merged, in the chain of model in manifest.json, was changed after it was written"""
     seal(root / "release", lambda manifest: manifest["inputs"]["model"]["manifest"]["options"].update(base="other"))
 
 
@@ -397,7 +539,12 @@ FORGERIES = (
         verdicts,
     ),
     *(completions, code_in_a_listed_folder, a_page_in_a_listed_folder, pickled_weights, an_adapter_beside_the_weights),
-    *(a_file_of_another_case, a_link, a_linked_folder, a_missing_file, an_unknown_format, a_location_outside),
+    *(a_file_of_another_case, a_linked_folder, a_missing_file, an_unknown_format, a_location_outside),
+    *(noise, weights_without_their_evaluation, other_weights_in_the_whole_chain, invented_completions),
+    *(half_of_the_completions_invented, shorter_completions, samples_in_another_order, another_pass_at_k),
+    *(pass_at_more_than_the_samples, another_majority, another_group, another_interval, another_flat_figure),
+    *(another_figure_of_a_group_in_the_metadata, another_group_in_the_metadata, other_facts),
+    *(other_settings_of_the_adapter, a_penalty, another_end),
     *(an_altered_chain, puzzles_chosen_by_hand, an_evaluation_on_training_data),
 )
 
@@ -475,6 +622,50 @@ def test_a_release_of_the_shipped_model_is_confirmed(tmp_path):
     assert report.claims[0].measured[0].p == 1
 
 
+def test_a_release_with_several_completions_of_each_puzzle_is_confirmed(root):
+    figures(root, lambda values: None, pass_at="1,2,4")
+    report = checked(root / "release")
+    assert (report.conclusion, report.reasons) == (CONFIRMED, [])
+    assert "the words of the sampled completions in eval" in report.not_checked
+
+
+def test_a_release_whose_files_are_links_is_confirmed(root, hub):
+    """As those in the caches of DVC and the Hub, and beside what `hf download`, Git and a file manager write."""
+    folder, cache = root / "release", root / "cache"
+    shutil.move(folder, cache)
+    for path in [path for path in cache.rglob("*") if path.is_file()]:
+        link = folder / path.relative_to(cache)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    for beside in (".cache/huggingface/download/README.md.metadata", ".gitattributes", ".DS_Store", "eval/.DS_Store"):
+        (folder / beside).parent.mkdir(parents=True, exist_ok=True)
+        (folder / beside).write_text("")
+    report = checked(folder)
+    assert (report.conclusion, report.reasons) == (CONFIRMED, [])
+    hub.add_model("me/tiny", folder)
+    snapshot = snapshot_download("me/tiny")
+    assert (Path(snapshot) / "model.safetensors").is_symlink()
+    assert checked(snapshot).conclusion == CONFIRMED
+
+
+def test_windows_line_ends_are_an_error_and_no_refutation(root):
+    card = root / "release" / "README.md"
+    card.write_bytes(card.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(ArtifactError, match="Windows line ends"):
+        checked(root / "release")
+
+
+def test_the_conclusion_says_what_was_measured_and_what_was_read(root):
+    edit(root / "release" / "generation_config.json", "{", '{"temperature": 0.6, "repetition_penalty": 1.0,')
+    seal(root / "release")
+    report = checked(root / "release")
+    assert report.conclusion == CONFIRMED
+    assert [part.repeated for part in report.claims[0].measured] == [N, None]
+    assert any("sha256" in subject for subject in report.checked)
+    assert any("figures in eval" in subject for subject in report.checked)
+    assert "each completion" not in (root / "release" / "README.md").read_text().lower()
+
+
 def test_few_puzzles_confirm_nothing(root):
     assert checked(root / "release", limit=1).conclusion == TOO_FEW
     assert checked(root / "release", fresh=50).conclusion == TOO_FEW
@@ -522,7 +713,7 @@ def test_what_cannot_be_measured_is_an_error_and_no_refutation(root, monkeypatch
         with pytest.raises(ArtifactError, match=r"no directory|no release"):
             checked(source)
     assert command("verify", str(root / "release"), "--fresh", str(10**8)).exit_code == 2
-    monkeypatch.setattr(verify.evaluate, "complete_and_grade", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(verify.evaluate, "complete_and_grade", lambda *arguments, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         checked(root / "release")
     shutil.rmtree(root / "eval")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from countdown_rl.artifacts import Manifest, ProvenanceEntry
+from countdown_rl.artifacts import Manifest
+from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import ArtifactError
 from countdown_rl.hub import verify
 
@@ -21,12 +22,12 @@ from countdown_rl.hub import verify
 )
 def test_options_that_read_files_or_are_of_another_type_are_refused(options):
     with pytest.raises(ArtifactError, match=next(iter(options))):
-        verify._generator(ProvenanceEntry("data", "data", "d", options={"n": 10} | options))
+        verify._recorded(DataOptions, {"n": 10} | options, "the manifest of data")
 
 
 def test_options_of_gen_data_are_read_back():
     recorded = {"n": 50, "size": ["4", "5=2"], "impossible": 0, "preset": "tv", "seed": 1}
-    options = verify._generator(ProvenanceEntry("data", "data", "d", options=recorded))
+    options = verify._recorded(DataOptions, recorded, "the manifest of data")
     assert (options.n, options.size, options.preset) == (50, ("4", "5=2"), "tv")
 
 

@@ -66,6 +66,37 @@ def test_seeds_are_drawn_as_their_mean_with_their_range():
     assert shorter.count(">6</text>") == 1  # the steps that both have
 
 
+def validated(*measured: tuple[int, float], length: int) -> list[StepRow]:
+    return [replace(row, eval_correct=dict(measured).get(row.step)) for row in steps(length)]
+
+
+def test_seeds_of_unequal_length_keep_their_last_validations():
+    long, short = ((5, 0.2), (10, 0.4), (14, 0.6)), ((5, 0.4), (10, 0.8))
+    chart = charts.curves({"": [validated(*long, length=14), validated(*short, length=10)]}, TASK)[0]
+    assert (chart.title, chart.change) == ("Validation accuracy", "30.0% → 70.0%")  # of 60% and 80%
+    assert [ticked in chart.content for ticked in (">step 5<", ">14<")] == [True, True]
+    chart = charts.curves({"": [validated((14, 0.6), length=14), validated((10, 0.8), length=10)]}, TASK)[0]
+    assert (chart.title, chart.change) == ("Validation accuracy", "70.0% → 70.0%")
+    assert "<circle" in chart.content
+    unvalidated = charts.curves({"": [validated((14, 0.6), length=14), steps(10)]}, TASK)[0]
+    assert unvalidated.change == "60.0% → 60.0%"
+
+
+def test_logs_without_a_common_step_have_their_charts():
+    logs = [[row for row in steps(20) if row.step % every == 0] for every in (4, 5)]
+    logs[1].pop()
+    drawn = charts.curves({"": logs}, TASK)
+    assert [curve.title for curve in drawn] == [curve.title for curve in curves(steps(20))]
+    assert all(curve.content.count("<path") > 2 for curve in drawn)
+
+
+def test_a_single_point_is_drawn():
+    for curve in curves(steps(1)):
+        assert "<circle" in curve.content
+    (point,) = re.findall(r'<circle class="mean c0" cx="([\d.]+)"', curves(validated((3, 0.5), length=3))[0].content)
+    assert float(point) == pytest.approx((charts.LEFT + charts.WIDTH - charts.RIGHT) / 2, abs=0.1)
+
+
 def test_coverage_is_drawn_against_the_tokens_of_all_completions():
     shares = {"1": {"share": 0.5}, "4": {"share": 0.75}}
     chart = charts.coverage(

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import asdict
 from html.parser import HTMLParser
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,40 @@ def test_pass_at_k_tokens_solutions_and_refusals_are_those_of_the_metrics(tmp_pa
     for kind, share in {"no solution": "0", "1 solution": "1", "2-4 solutions": "2-4"}.items():
         assert json.loads(kinds[kind]) == metrics["groups"]["solutions"][share]["accuracy"]
     assert "normal for paired differences" in shown
+
+
+def summary() -> str:
+    return re.sub(r"<[^>]*>", "", re.search(r'<p class="sum">(.*?)</p>', page(), re.S)[1])
+
+
+def of_split(split: str) -> list[dict]:
+    """Twelve puzzles that every data set has in *split*."""
+    rows = ({"nums": [n, 3, 50], "target": n + 53} for n in range(1, 10**6))
+    return list(islice((row for row in rows if parse_row(row).split == split), 12))
+
+
+def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_eval(Path("artifacts/eval/base"), 12 * "+++-", samples=4, rows=of_split("test"))
+    assert "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each." in summary()
+
+
+@pytest.mark.parametrize(
+    ("split", "called"), [("test", "12 held-out puzzles"), ("train", "12 training puzzles"), ("valid", "12 validation")]
+)
+def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monkeypatch, split, called):
+    monkeypatch.chdir(tmp_path)
+    write_eval(Path("artifacts/eval/base"), 12 * "+", rows=of_split(split))
+    trainlog.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
+    assert f"base solves 12 of {called}" in summary()
+    assert page().count("held-out") == (4 if split == "test" else 0)
+    assert ("nor those above" in page()) == (split == "test")
+
+
+def test_a_log_without_steps_is_refused_by_name(run):
+    trainlog.write(run / "train" / "log.csv", [])
+    with pytest.raises(InputError, match=r"log\.csv has no steps"):
+        page()
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
