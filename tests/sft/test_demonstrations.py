@@ -294,7 +294,7 @@ def test_the_opening_tag_and_the_end_are_learned_once(fields, template, learned)
 
 
 @pytest.fixture
-def data(tmp_path):
+def own_prompt(tmp_path):
     """A data artifact with a prompt of the user's own and answers without tags."""
     options = DataOptions(n=12, size=("3",), style="direct", template="{{ nums }} -> {{ target }}", workers=1)
     build.make(options, tmp_path / "data")
@@ -307,14 +307,14 @@ def read_with(data, tmp_path, rows, **options):
     return demonstrations.read(SftOptions(**options), [file], data)[0]
 
 
-def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, data):
+def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_prompt):
     row = {"nums": [3, 7, 50], "target": 46, "completion": "50 - 7 + 3"}
-    (kept,) = read_with(data, tmp_path, [row], eval_every=1).kept
+    (kept,) = read_with(own_prompt, tmp_path, [row], eval_every=1).kept
     assert kept.prompt == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
     with pytest.raises(InputError, match="wrong"):
         read_with(None, tmp_path, [row])
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
-    (kept,) = read_with(data, tmp_path, [word_problem], keep_wrong=True).kept
+    (kept,) = read_with(own_prompt, tmp_path, [word_problem], keep_wrong=True).kept
     assert kept.row.style_name == "lines"
 
 
@@ -327,8 +327,8 @@ def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, data):
         {"prompt": TURNS, "completion": "50 - 7 + 3"},
     ],
 )
-def test_another_prompt_than_that_of_validation_is_refused(tmp_path, data, fields):
+def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt, fields):
     row = {"nums": [3, 7, 50], "target": 46, **fields}
-    assert len(read_with(data, tmp_path, [row]).kept) == 1
+    assert len(read_with(own_prompt, tmp_path, [row]).kept) == 1
     with pytest.raises(InputError, match=r"demos.jsonl, row 1 .*eval-every"):
-        read_with(data, tmp_path, [row], eval_every=1)
+        read_with(own_prompt, tmp_path, [row], eval_every=1)
