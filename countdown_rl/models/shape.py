@@ -1,5 +1,6 @@
 """A model's architecture without its weights: its configuration, its dimensions, and a skeleton on the meta device."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,31 @@ def check_context(context: int | None, prompt: int, completion: int, option: str
         )
 
 
+def check_tokens(model: Any, prompts: Iterable[Sequence[int]], source: str) -> None:
+    """Check that *model*, whose reference is *source*, has an embedding for all token ids of *prompts*."""
+    rows, largest = len(model.get_input_embeddings().weight), max(map(max, filter(None, prompts)), default=0)
+    if largest >= rows:
+        raise ModelError(
+            f"the tokenizer of {source} gives token id {largest:,}, and its embeddings have {rows:,} rows; use the "
+            "tokenizer that belongs to these weights, or an adapter that was saved with its embeddings."
+        )
+
+
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the transformers configuration of the checkpoint directory, or GGUF file, at *path*."""
     from transformers import AutoConfig
 
     try:
-        return model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
+        config = model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
     except CountdownError:
         raise
     except Exception as error:  # each library has its own exceptions
         raise ModelError(f"the configuration of {path} cannot be read: {first_line(error)}") from error
+    fields = model_files.gguf_config(path) if path.is_file() else {}
+    size = fields.get(f"{fields.get('general.architecture')}.attention.key_length")
+    if size is not None:  # transformers (5.23) does not read the size of a head
+        config.head_dim = size
+    return config
 
 
 def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
