@@ -190,6 +190,11 @@ class Adapter:
         except KeyError as error:  # of a module that is saved whole
             raise ModelError(f"{self.directory} lacks {error.args[0]}, which its configuration names.") from error
         self._check_result(model, tensors, result)
+        head = model.get_output_embeddings()
+        if head is not None and not hasattr(
+            head, "bias"
+        ):  # PEFT's wrapper of trained tokens hides it from TRL's losses
+            head.bias = None
         if not is_skeleton and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise ModelError(f"{self.directory} holds weights that are not finite; train it again.")
         return model.eval()

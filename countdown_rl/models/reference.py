@@ -265,7 +265,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], given: str | No
 
 
 def _places(name: str, adapter: Path, verified: bool) -> Iterator[str]:
-    """Models here that may be the base *name* of an adapter: the path itself, or as seen from the *adapter*'s directory.
+    """Models that may be the base *name* of an adapter: the path itself, or as seen from the directory *adapter*.
 
     A relative path is one from where the training ran, an absolute one may be of another machine, of which some last
     parts agree. The last part alone counts beside the adapter, unless *name* may be a Hub id and is not *verified* by

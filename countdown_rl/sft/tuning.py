@@ -16,7 +16,6 @@ from countdown_rl.models import chat_template, load, lora, reference, torch_inte
 from countdown_rl.runlog import log, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints, step_of
 from countdown_rl.runlog.journal import Journal
-from countdown_rl.sft import memory
 from countdown_rl.tasks.task import Row
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
@@ -122,13 +121,19 @@ def new_adapter(options: Any) -> Any:
 def check_adapter(ref: reference.ModelRef, skeleton: Any, options: Any) -> Any:
     """Put the adapter that a run of *options* trains on the *skeleton* of *ref*, as the run will, and return it."""
     from peft import get_peft_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     if options.tune == "all":
         return skeleton
     if ref.base is not None:
         adapter = lora.Adapter(reference.local_path(ref))
         adapter.check_unchanged_base()
-        return adapter.attach(skeleton, trainable=True)
+        adapted = adapter.attach(skeleton, trainable=True)
+        if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+            raise ModelError(
+                f"{ref.source} has LoRA on its output head, which TRL's losses cannot train; merge it first."
+            )
+        return adapted
     try:
         return get_peft_model(skeleton, new_adapter(options), low_cpu_mem_usage=True)
     except ValueError as error:  # of an architecture whose layers PEFT does not adapt
