@@ -232,7 +232,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], given: str | No
     It is checked against *trained_over*, the entry in the adapter's manifest. Several places may hold a model of the
     recorded name; there the digest of that entry decides.
     """
-    config, digest = adapter_config(path), trained_over.get("digest")
+    config, digest = adapter_config(path), str(trained_over.get("digest") or "")
     name = given or config.get("base_model_name_or_path")
     if not name:
         _check_finished(source, path)
@@ -242,7 +242,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], given: str | No
     revision = None if given else trained_over.get("revision") or config.get("revision")
     if not _is_local(name) and (cached := _CACHED.search(name)):
         name, revision = f"{cached[1]}/{cached[2]}", cached[3]
-    places = [] if given else _places(name, path, verified=digest is not None)
+    places = [] if given else _places(name, path, verified=bool(digest))
     for place in dict.fromkeys([*places, name]):
         try:
             base = resolve(place, revision=None if _is_local(place) else revision)

@@ -41,9 +41,10 @@ class ModelShape:
 def check_context(context: int | None, prompt: int, completion: int, option: str) -> None:
     """Check that *prompt* tokens and *completion* more, bounded by *option*, are no more than the *context* length."""
     if context and prompt + completion > context:
+        advice = f"lower {option}" if prompt < context else "shorten the prompt, or take a model with a longer context"
         raise ModelError(
             f"the model reads {context} tokens, but the longest prompt ({prompt}) and {option} ({completion}) need "
-            f"{prompt + completion}; lower {option}."
+            f"{prompt + completion}; {advice}."
         )
 
 

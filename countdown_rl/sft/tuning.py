@@ -285,9 +285,8 @@ def save_weights(
 
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if options.tune == "lora":
-        base, further = ref, ()
-        if ref.base is not None:
-            base, further = ref.base, lora.Adapter(reference.local_path(ref)).specs
+        base = ref.base or ref
+        further = lora.Adapter(reference.local_path(ref)).specs if ref.base else ()
         lora.save(policy, directory, base=base.location, revision=base.revision, weights=state, further=further)
         return
     dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16

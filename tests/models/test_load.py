@@ -11,7 +11,7 @@ from countdown_rl.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
-from countdown_rl.models.shape import ModelShape, read_config
+from countdown_rl.models.shape import ModelShape, check_context, read_config
 from countdown_rl.sft import tuning
 from tests.support import four_bit, tiny_llama
 
@@ -493,3 +493,10 @@ def test_a_shard_that_is_missing_is_named(tmp_path):
     next(base.glob("model-00002-*")).unlink()
     with pytest.raises(ModelError, match="00002"):
         load_model(resolve(str(base)))
+
+
+def test_the_advice_about_a_context_depends_on_what_is_too_long():
+    with pytest.raises(ModelError, match="lower --max-new-tokens"):
+        check_context(100, 90, 20, "--max-new-tokens")
+    with pytest.raises(ModelError, match="shorten the prompt"):
+        check_context(100, 100, 1, "--max-new-tokens")
