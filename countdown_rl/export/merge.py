@@ -80,15 +80,13 @@ def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     known, given = trained_precision(ref, "auto"), options.trained_over
     if given != "auto" and known not in ("auto", given):
         raise UsageError(f"{ref.source} was trained over {known} weights; leave --trained-over {given} out.")
-    trained_over = known if given == "auto" else given
+    trained_over = {"auto": "unknown"}.get(known, known) if given == "auto" else given
     if options.base == "dequantized" and trained_over != "nf4":
-        unknown = "which weights it was trained over; if NF4, give --trained-over nf4"
+        advice = "; if they were NF4, give --trained-over nf4" if trained_over == "unknown" else ""
         raise UsageError(
-            f"{ref.source} does not tell {unknown}."
-            if trained_over == "auto"
-            else f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize."
+            f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize{advice}."
         )
-    return "unknown" if trained_over == "auto" else trained_over
+    return trained_over
 
 
 def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
