@@ -27,6 +27,8 @@ from countdown_rl.errors import ArtifactError, first_line
 from countdown_rl.formatting import flag
 
 MANIFEST = "manifest.json"
+#: The file that the checkpoints of an unfinished run have beside them.
+RUN = "run.json"
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
 #: Bytes of the longest name of an artifact; those of a partial directory have more, and file systems allow 255.

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from countdown_rl import artifacts
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Model, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode, with_options
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.options import option
@@ -25,6 +25,7 @@ def ask(
     target: Annotated[int, option("Target to reach.", min=1)],
     model: Model = "countdown-tiny",
     revision: Revision = None,
+    base_model: BaseModel = None,
     trust_remote_code: TrustRemoteCode = False,
     options: AskOptions,
     as_json: AsJson = False,
@@ -45,7 +46,7 @@ def ask(
 
     ref: reference.ModelRef | None = None
     if options.engine != "openai":
-        ref = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code)
+        ref = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
     try:
         links = artifacts.chain(ref.as_input()) if ref else []
         layout = probe.layout(links) if probe.trained_on(links).name == asking.CountdownRow.task else {}
@@ -55,8 +56,8 @@ def ask(
     loaded: load.Loaded | OpenAI
     with console.status(f"loading {model}" if ref else f"waiting for {options.base_url}"):
         if ref is None:
-            if revision is not None:
-                raise UsageError("--engine openai takes no --revision; leave it out.")
+            if revision is not None or base_model is not None:
+                raise UsageError("--engine openai takes no --revision and no --base-model; leave them out.")
             loaded, source, kind = OpenAI(model, options), model, "endpoint"
             row = loaded.row(row)
         else:

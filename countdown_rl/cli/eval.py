@@ -23,6 +23,7 @@ def eval(
     *,
     model: parameters.Model = "artifacts/adapter",
     revision: parameters.Revision = None,
+    base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     data: parameters.Data = Path("artifacts/data/test.jsonl"),
     out: Annotated[
@@ -59,6 +60,7 @@ def eval(
             options,
             model=model,
             revision=revision,
+            base_model=base_model,
             data=data,
             out=out,
             overwrite=overwrite,

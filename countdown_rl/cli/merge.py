@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, Revision, with_options
+from countdown_rl.cli.parameters import AsJson, BaseModel, Out, Revision, with_options
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.options import option
 
@@ -14,6 +14,7 @@ def merge(
     *,
     adapter: Annotated[str, option("Adapter of train, or another LoRA adapter of PEFT.")] = "artifacts/adapter",
     revision: Revision = None,
+    base_model: BaseModel = None,
     out: Out = Path("artifacts/merged"),
     options: MergeOptions,
     as_json: AsJson = False,
@@ -40,7 +41,7 @@ def merge(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    ref = reference.resolve(adapter, revision=revision)
+    ref = reference.resolve(adapter, revision=revision, base_model=base_model)
     with console.status(f"merging {adapter}"):
         facts = merge_adapter(ref, out, options).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RUN = "Run"
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
+BaseModel = Annotated[str | None, option("Base of an adapter, in place of the one that it records.", metavar="MODEL")]
 Data = Annotated[Path, option("Data directory of gen-data, or one JSONL, JSON, CSV or Parquet file.")]
 Model = Annotated[str, option("Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
 Out = Annotated[Path, option("Directory to write.")]

@@ -15,6 +15,7 @@ def sft(
     *,
     model: parameters.Model = "countdown-tiny",
     revision: parameters.Revision = None,
+    base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     out: parameters.Out = Path("artifacts/sft"),
     overwrite: parameters.Overwrite = False,
@@ -54,6 +55,7 @@ def sft(
         data=data,
         out=out,
         revision=revision,
+        base_model=base_model,
         trust_remote_code=trust_remote_code,
         **processing.settings(Path(f"{out}-run", "log.csv")),
     )

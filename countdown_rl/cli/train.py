@@ -20,6 +20,7 @@ def train(
     *,
     model: parameters.Model = "countdown-tiny",
     revision: parameters.Revision = None,
+    base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     data: parameters.Data = Path("artifacts/data"),
     out: Annotated[
@@ -71,6 +72,7 @@ def train(
         data=data,
         out=out,
         revision=revision,
+        base_model=base_model,
         trust_remote_code=trust_remote_code,
         **processing.settings(directory / "log.csv"),
     )

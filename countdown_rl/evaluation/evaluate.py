@@ -50,6 +50,7 @@ def evaluate(
     out: Path,
     overwrite: bool = True,
     revision: str | None = None,
+    base_model: str | None = None,
     trust_remote_code: bool = False,
     process: tuple[int, int] = (0, 1),
     on_batch: OnBatch | None = None,
@@ -82,9 +83,9 @@ def evaluate(
     rank, world = process
     served = options.engine == "openai"
     baseline = baselines.find(model, rows)
-    if (baseline or served) and (revision is not None or world > 1):
+    if (baseline or served) and (revision is not None or base_model is not None or world > 1):
         option = f"--model {model}" if baseline else "--engine openai"
-        raise UsageError(f"{option} takes no --revision and no launcher; leave them out.")
+        raise UsageError(f"{option} takes no --revision, no --base-model and no launcher; leave them out.")
     source: ModelRef | OpenAI
     if baseline:
         inputs["model"] = {"source": model, "kind": baseline.kind}
@@ -92,7 +93,9 @@ def evaluate(
         if served:
             source = OpenAI(model, options, concurrency=options.concurrency)
         else:
-            source = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code)
+            source = reference.resolve(
+                model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model
+            )
         inputs["model"] = source.as_input()
     suffix = f"-{rank}-of-{world}" if world > 1 else ""
     unfinished = Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")

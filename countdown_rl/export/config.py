@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.options import Options, option
+from countdown_rl.options import Options, Precision, option
 
 CHECK = "Check"
 
@@ -13,6 +13,9 @@ class MergeOptions(Options):
     """Base that an adapter is merged into, data type of the result, and how it is verified."""
 
     base: Annotated[Literal["original", "dequantized"], option("Base weights to merge into, see above.")] = "original"
+    trained_over: Annotated[
+        Precision, option("Base weights that the adapter was trained over, if no manifest tells.")
+    ] = "auto"
     dtype: Annotated[
         Literal["auto", "bf16", "fp16", "fp32"], option("Data type of the result; auto keeps the base's.")
     ] = "auto"

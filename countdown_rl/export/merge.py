@@ -20,7 +20,7 @@ from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import checkpoint, model_files, nf4, reference, shape, torch_internals
 from countdown_rl.models.checkpoint import Checkpoint
-from countdown_rl.models.load import Loaded, device_name, load_model, load_tokenizer
+from countdown_rl.models.load import Loaded, device_name, load_model, load_tokenizer, trained_precision
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
@@ -48,17 +48,18 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
             f"{ref.source} is not an adapter; give --adapter the directory that `countdown-rl train` made."
         )
     artifacts.check_writable(out, "merged")
-    trained_over = ref.trained_precision or "unknown"
-    if options.base == "dequantized" and trained_over != "nf4":
-        raise UsageError(f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize.")
+    trained_over = _trained_over(ref, options)
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
     _check_base(ref.base, base, options)
+    adapter.check_unchanged_base()
+    adapter.check_not_zero()
+    described = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact
     dtype = DTYPES.get(options.dtype)
     with artifacts.writing(
-        out, "merged", options=asdict(options), inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
+        out, "merged", options=described, inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
     ) as draft:
         if not _merge_plain(adapter, base, draft.path, options, dtype):
-            _merge_with_peft(ref, adapter, base, draft.path, options, dtype)
+            _merge_with_peft(ref, base, draft.path, options, dtype)
         _write_tokenizer(draft.path, base, ref)
         reference.check_unchanged(ref)
         specs = Checkpoint(draft.path).specs.values()
@@ -74,6 +75,20 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
     return artifacts.read(out, "merged", verify=False)
 
 
+def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
+    """The precision of the base that the adapter *ref* was trained over, or "unknown"."""
+    known, given = trained_precision(ref, "auto"), options.trained_over
+    if given != "auto" and known not in ("auto", given):
+        raise UsageError(f"{ref.source} was trained over {known} weights; leave --trained-over {given} out.")
+    trained_over = {"auto": "unknown"}.get(known, known) if given == "auto" else given
+    if options.base == "dequantized" and trained_over != "nf4":
+        advice = "; if they were NF4, give --trained-over nf4" if trained_over == "unknown" else ""
+        raise UsageError(
+            f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize{advice}."
+        )
+    return trained_over
+
+
 def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
     config = shape.quantization_config(path) if path.is_dir() else None
     if config is None:
@@ -84,7 +99,8 @@ def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
         )
     if options.base == "original":
         raise UsageError(
-            f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized."
+            f"{ref.source} is a 4-bit checkpoint and has no original weights; merge with --base dequantized, or name "
+            "the unquantized model by --base-model."
         )
 
 
@@ -104,13 +120,13 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
     tied = model.config.tie_word_embeddings
     if tied and {embedding, head} & adapter.modules:
         return False
-    weights = {f"{module}.weight" for module in adapter.modules}
-    if missing := sorted(weights - source.specs.keys()):
-        raise ModelError(f"{adapter.directory} changes {missing[0]}, which its base does not have.")
+    if not source.specs.keys() >= {f"{module}.weight" for module in adapter.modules}:
+        return False
     linears = nf4.linears(model)
     if any(nf4.is_transposed(module) for module in linears.values()):
         return False
     rounded = {f"{name}.weight" for name in linears} if options.base == "dequantized" else set()
+    adapter.attach(model)
 
     def merged(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         if tied and name == f"{head}.weight":  # a copy of the embedding
@@ -127,25 +143,14 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
     return True
 
 
-def _merge_with_peft(
-    ref: ModelRef, adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None
-) -> None:
+def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> None:
     """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32."""
-    from peft import get_peft_model_state_dict
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
     if dtype is None:
         config = {} if base.is_file() else model_files.config(base)
         dtype = getattr(torch, str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"))
     precision = "nf4" if options.base == "dequantized" else "fp32"
     model = load_model(ref, precision=precision, device="cpu", plain=True).model.float()
-    expected = get_peft_model_state_dict(model, save_embedding_layers=False).keys()
-    lora = {name for name in expected if ".lora_" in name}
-    if unmatched := sorted((adapter.names - expected - model.state_dict().keys()) | (lora - adapter.names)):
-        raise ModelError(f"{adapter.directory} and its base differ in {unmatched[0]}; it was trained over another.")
-    for part in (model.get_input_embeddings(), model.get_output_embeddings()):
-        if isinstance(part, BaseTunerLayer):  # merged in place, which must not change the other where both are tied
-            part.base_layer.weight = torch.nn.Parameter(part.base_layer.weight.detach().clone())
+    _untie(model)
     try:
         model = model.merge_and_unload()
     except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -162,6 +167,19 @@ def _merge_with_peft(
     # The names of a 4-bit checkpoint's tensors are not those of the weights in them.
     original_names = base.is_file() or shape.quantization_config(base) is None
     model.save_pretrained(out, max_shard_size=checkpoint.MAX_SHARD_SIZE, save_original_format=original_names)
+
+
+def _untie(model: Any) -> None:
+    """Give each module of *model* weights of its own: merging changes them in place.
+
+    Embedding and output head may share theirs, and so do layers that PEFT repeats.
+    """
+    known = set()
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter in known:
+                setattr(module, name, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
+            known.add(parameter)
 
 
 def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:

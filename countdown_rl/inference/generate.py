@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
-from countdown_rl.models.shape import ModelShape
+from countdown_rl.models.shape import ModelShape, check_tokens
 from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
 from countdown_rl.tasks.task import Grade, Row
 
@@ -172,6 +172,7 @@ class Generator:
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         import torch
 
+        check_tokens(self._loaded.model, prompts, self._loaded.ref.source)
         decoding = self._decoding
         seed = (decoding.seed * 1_000_003 + number) % 2**63
         if self._decoder is not None:

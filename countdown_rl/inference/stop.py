@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from countdown_rl.models.shape import ModelShape
+
 
 class Stop:
     """The end of a completion: an end token of the model or the tokenizer, or the string *text*.
@@ -19,7 +21,7 @@ class Stop:
         ids = {tokenizer.eos_token_id, tokenizer.pad_token_id, *(end_ids if isinstance(end_ids, list) else [end_ids])}
         ids |= set(text_ids) if len(text_ids) == 1 else set()
         # Some checkpoints name an end token outside their vocabulary, which is never generated.
-        size = len(tokenizer) if model is None else model.get_input_embeddings().num_embeddings
+        size = len(tokenizer) if model is None else ModelShape.of(model.config).vocab_size
         #: Single tokens that end a completion.
         self.ids = {index for index in ids if index is not None and index < size}
         #: Those that are no part of the text.

@@ -29,16 +29,16 @@ MAX_SHARD_SIZE = 5_000_000_000
 
 
 class Checkpoint:
-    """The tensors of all safetensors files of a directory; their values are read on demand.
+    """The tensors of a safetensors file, or of all those of a directory; their values are read on demand.
 
     ``specs`` has each as a tensor without values, on the meta device, and ``files`` its file.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, location: Path) -> None:
         """Read the headers. Raises ModelError if a file is damaged, missing, or holds an unsupported type."""
         self.specs: dict[str, torch.Tensor] = {}
         self.files: dict[str, Path] = {}
-        for path in shards(Path(directory)):
+        for path in [location] if location.is_file() else shards(location):
             try:
                 with safe_open(path, framework="pt") as file:  # checks the header and the length of the file
                     slices = {name: file.get_slice(name) for name in file.offset_keys()}

@@ -9,16 +9,20 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.errors import CountdownError, ModelError, first_line
 from countdown_rl.models import model_files, shape
-from countdown_rl.models.reference import ModelRef, check_unchanged, local_path
+from countdown_rl.models.reference import ModelRef, check_unchanged, local_path, without_weights
 
 #: On a CPU, "auto" computes models of up to this many parameters in fp32 and larger ones in bf16 if supported.
 MAX_FP32_PARAMETERS = 20_000_000
+
+#: Constants that older versions of transformers stored among the weights.
+_BUFFERS = ("inv_freq", "masked_bias", "attn.bias")
 
 _DEVICE_FILES = Path("/dev")
 
@@ -106,6 +110,8 @@ def load_model(
     """
     import torch
 
+    from countdown_rl.models import lora
+
     precision = trained_precision(ref, precision)
     try:
         tokenizer = load_tokenizer(ref)
@@ -113,7 +119,12 @@ def load_model(
         home = torch.device("cpu") if sharded else target
         loaded = _load_base(ref.base or ref, tokenizer, precision, target, home, plain)
         if ref.base is not None:
-            _attach_adapter(loaded, ref, trainable)
+            loaded.model = lora.Adapter(local_path(ref)).attach(loaded.model, trainable=trainable)
+            loaded.ref = ref
+        if tokenizer.pad_token_id >= len(
+            loaded.model.get_input_embeddings().weight
+        ):  # which no mask shows to the model
+            tokenizer.pad_token = tokenizer.eos_token
         check_unchanged(ref)
         return loaded
     except (CountdownError, torch.OutOfMemoryError):
@@ -123,8 +134,12 @@ def load_model(
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
-    """*precision*, or for "auto" the one in which the adapter *ref* was trained, where that is known."""
-    return (ref.trained_precision or precision) if precision == "auto" else precision
+    """*precision*, or for "auto" that of stored 4-bit weights or of the training of the adapter *ref*, where known."""
+    if precision != "auto":
+        return precision
+    base = local_path(without_weights(ref.base or ref))
+    in_4_bits = base.is_dir() and (shape.quantization_config(base) or {}).get("load_in_4bit")
+    return ref.trained_precision or ("nf4" if in_4_bits else precision)
 
 
 def device_name(name: str) -> str:
@@ -158,7 +173,7 @@ def unused_gpu() -> str:
 
 def stored_format(ref: ModelRef) -> str:
     """Storage format of the weights of *ref* (not an adapter): "gguf", "bitsandbytes-4bit", "w4a16" or "plain"."""
-    path = local_path(ref)
+    path = local_path(without_weights(ref))
     if path.is_file():
         return "gguf"
     config = shape.quantization_config(path)
@@ -190,20 +205,6 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
     return torch.bfloat16 if large and has_bf16_products() else torch.float32
 
 
-def _attach_adapter(loaded: Loaded, ref: ModelRef, trainable: bool) -> None:
-    from peft import PeftModel
-
-    path = local_path(ref)
-    if (kind := model_files.adapter_config(path).get("peft_type")) != "LORA":  # others may name files to load
-        raise ModelError(f"{ref.source} is an adapter of type {kind}; only LoRA adapters are supported.")
-    loaded.model = PeftModel.from_pretrained(loaded.model, path, is_trainable=trainable, use_safetensors=True)
-    weights = (value for name, value in loaded.model.named_parameters() if "lora_" in name)
-    if not all(bool(value.isfinite().all()) for value in weights):
-        raise ModelError(f"{ref.source} holds weights that are not finite; train it again.")
-    loaded.model.eval()
-    loaded.ref = ref
-
-
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool) -> Loaded:
     import torch
 
@@ -212,8 +213,6 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
     stored = stored_format(ref)
     if stored == "w4a16" and precision == "nf4":
         raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
-    if stored == "bitsandbytes-4bit" and precision == "auto":
-        precision = "nf4"
     if precision == "nf4" and device.type == "mps":
         raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
     if stored == "gguf" and precision == "nf4" and device.type == "cuda" and not plain:
@@ -252,7 +251,7 @@ def _read_weights(ref: ModelRef, stored: str, precision: str, device: Any, nativ
     dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
     options: dict[str, Any] = {"dtype": dtypes[precision]}
     if stored == "gguf":
-        options |= {"quantization_config": GgufConfig(dequantize=True), "config": _gguf_config(path)}
+        options |= {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(path)}
     elif stored == "w4a16":
         w4a16.check_installed()
         options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
@@ -277,14 +276,28 @@ def _read_weights(ref: ModelRef, stored: str, precision: str, device: Any, nativ
             f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
             "size than its configuration says."
         )
+    if misplaced := _misplaced(model, info["unexpected_keys"]):
+        raise ModelError(
+            f"{ref.source} holds {misplaced}, which the model of its configuration does not have; they do not belong "
+            "together."
+        )
     return model
 
 
-def _gguf_config(path: Path) -> Any:
-    """The configuration in a GGUF file, with the head size, which transformers (5.23) does not read."""
-    config = shape.read_config(path)
-    fields = model_files.gguf_config(path)
-    size = fields.get(f"{fields.get('general.architecture')}.attention.key_length")
-    if size is not None:
-        config.head_dim = size
-    return config
+def _misplaced(model: Any, names: Iterable[str]) -> str | None:
+    """The first tensor of *names*, which *model* did not take, that lies within one of its parts; None if none does.
+
+    Parts that other classes of the architecture have are left out rightly: towers of vision, heads of other tasks, and
+    the layers behind the last that predict further tokens.
+    """
+    modules = dict(model.named_modules())
+    for name in sorted(names):
+        path = name.split(".")
+        known = next(part for end in range(len(path), -1, -1) if (part := ".".join(path[:end])) in modules)
+        inner = known not in ("", model.base_model_prefix)
+        rest = name.removeprefix(f"{known}.")
+        extra = getattr(model.config.get_text_config(), "num_nextn_predict_layers", None)
+        predicts = extra and rest.partition(".")[0].isdecimal()
+        if inner and not predicts and not any(name.endswith(buffer) for buffer in _BUFFERS):
+            return name
+    return None

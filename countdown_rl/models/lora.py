@@ -6,15 +6,14 @@ rank-stabilised (arXiv:2312.03732). Merging is done in fp32, on the values that 
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Set
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from countdown_rl.errors import ModelError
+from countdown_rl.errors import ModelError, first_line
 from countdown_rl.models import model_files, reference
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.reference import ModelRef
@@ -30,20 +29,36 @@ _PLAIN = {
 _INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")
 #: PEFT's own modules, in the names of an adapter's tensors.
 _PREFIX = "base_model.model."
+#: Wrappers of a model that torch.compile, FSDP, checkpointing and DDP leave in the names of its tensors.
+_WRAPPERS = re.compile(
+    r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.|^module\.|(?<=^base_model\.model\.)module\."
+)
 
 
 def save(
-    model: Any, directory: Path, *, base: str, revision: str | None = None, weights: dict[str, Any] | None = None
+    model: Any,
+    directory: Path,
+    *,
+    base: str,
+    revision: str | None = None,
+    weights: dict[str, Any] | None = None,
+    further: Iterable[str] = (),
 ) -> None:
     """Write the adapter of the PEFT *model* to *directory*, with *base* as its base model.
 
-    The bytes depend on the weights alone. *weights* is the state of the whole model, where *model* itself is sharded.
+    The bytes depend on the weights alone.
+
+    Args:
+        weights: the state of the whole model, where *model* itself is sharded.
+        further: names of tensors that are stored too, where *model* has them: embeddings of another size.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     # Not save_pretrained: it writes a card, asks the Hub about the vocabulary, and orders modules by Python's hashes.
     state = get_peft_model_state_dict(model, state_dict=weights, save_embedding_layers=False)
+    whole = weights or model.state_dict()
+    state |= {name: whole[name].clone() for name in further if name in whole and name not in state}
     tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     for name, tensor in tensors.items():
         check_finite(name, tensor)
@@ -71,6 +86,25 @@ def _unusual(config: Mapping[str, Any]) -> list[str]:
     return [name for name, value in config.items() if value and name not in _PLAIN]
 
 
+def _peft_name(name: str) -> str:
+    """The name that PEFT gives to the tensor *name*, without wrappers that were around the model when it was saved."""
+    name = _WRAPPERS.sub("", name)
+    name = re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", name)
+    return name if name.startswith("base_model.") else _PREFIX + name
+
+
+def _located(name: str, modules: Set[str]) -> str:
+    """The tensor *name* in a model of *modules*, of which it may have been saved with or without the text model's name.
+
+    A model of text and images has one; loaded as a model of text alone it has none.
+    """
+    module, dot, rest = name.removeprefix(_PREFIX).partition(".lora_")
+    others = (module.replace("language_model.", "", 1), re.sub(r"^model\.", "model.language_model.", module))
+    if not dot or module in modules:
+        return name
+    return next((f"{_PREFIX}{other}{dot}{rest}" for other in others if other in modules), name)
+
+
 def loading_code(directory: Path, base: ModelRef) -> str:
     """Return the Python expression that loads the adapter in *directory* with PEFT, from the working directory."""
     if base.kind in ("hub", "directory"):
@@ -81,47 +115,149 @@ def loading_code(directory: Path, base: ModelRef) -> str:
 
 
 class Adapter:
-    """The adapter in a directory: *names* of its tensors, and *modules*, the names of those that have LoRA.
+    """The adapter in a directory: *specs*, its tensors by PEFT's names, and *modules*, the names of those with LoRA.
 
     If it *is_plain* LoRA, :meth:`merge` merges it; PEFT merges others.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Read its configuration and names. Raises ModelError if it cannot be merged."""
+        """Read its configuration and names. Raises ModelError if it cannot be loaded."""
         self.directory = Path(directory)
         self.config = model_files.adapter_config(self.directory)
-        self._check_config()
-        self._tensors = Checkpoint(self.directory)
-        self.names = self._tensors.specs.keys()
-        self.modules = {name.partition(".lora_")[0].removeprefix(_PREFIX) for name in self.names if ".lora_" in name}
+        if (kind := self.config.get("peft_type")) != "LORA":  # others may name files to load
+            raise ModelError(f"{self.directory} is an adapter of type {kind}; only LoRA adapters are supported.")
+        self._tensors = Checkpoint(self.directory / "adapter_model.safetensors")
+        self._stored = {_peft_name(name): name for name in self._tensors.specs}
+        self.specs = {name: self._tensors.specs[stored] for name, stored in self._stored.items()}
+        self.modules = {name.partition(".lora_")[0].removeprefix(_PREFIX) for name in self.specs if ".lora_" in name}
         plain_names = {self._name(module, part) for module in self.modules for part in "AB"}
-        self.is_plain = self.names == plain_names and not _unusual(self.config)
+        self.is_plain = self.specs.keys() == plain_names and not _unusual(self.config)
 
-    def _check_config(self) -> None:
-        from peft import LoraConfig
-
+    def check_unchanged_base(self) -> None:
+        """Raise ModelError if the adapter belongs to a base that its initialisation changed."""
         start = self.config.get("init_lora_weights", True)
-        if (kind := self.config.get("peft_type")) != "LORA":
-            unsupported = f"{kind} instead of LoRA"
-        elif start not in _INITIALISATIONS:
-            unsupported = f"init_lora_weights={start}, which changes the base itself"
-        elif unknown := sorted(self.config.keys() - {field.name for field in fields(LoraConfig)}):
-            unsupported = f"{unknown[0]}, which this version of PEFT does not know"
-        else:
-            return
-        raise ModelError(f"{self.directory} uses {unsupported}, so it cannot be merged here.")
+        if start not in _INITIALISATIONS:
+            raise ModelError(
+                f"{self.directory} uses init_lora_weights={start}, which changes the base itself, so it cannot be "
+                "merged or trained further here; convert it to plain LoRA by PEFT's "
+                "save_pretrained(path_initial_model_for_weight_conversion=...)."
+            )
+
+    def check_not_zero(self) -> None:
+        """Raise ModelError if the adapter leaves its base as it is: of each pair of matrices one is zero."""
+        pairs: dict[str, list[str]] = {}
+        for name in self.specs:
+            module, _, part = name.partition(".lora_")
+            if not re.fullmatch(r"(embedding_)?[AB](\.weight)?", part):
+                return
+            pairs.setdefault(module, []).append(name)
+        for module, names in pairs.items():
+            if self._scale(module.removeprefix(_PREFIX), 1) and all(self.read(name).any() for name in names):
+                return
+        raise ModelError(f"{self.directory} changes nothing, as its weights or their scale are zero; train it first.")
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return the values of the tensor that PEFT calls *name*."""
+        return self._tensors.read(self._stored[name])
+
+    def attach(self, model: Any, *, trainable: bool = False) -> Any:
+        """Put the adapter on *model*, and return the ``PeftModel``; of a skeleton only names and shapes are compared.
+
+        Raises:
+            ModelError: a tensor is not taken by the model, or one that it has is not given, or their shapes differ.
+        """
+        from peft import LoraConfig, PeftModel, set_peft_model_state_dict
+        from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING
+
+        if unknown := sorted(name for name in _unusual(self.config) if name not in LoraConfig.__dataclass_fields__):
+            raise ModelError(
+                f"{self.directory} sets {unknown[0]} in its configuration, which this version of PEFT does not know."
+            )
+        config: Any = LoraConfig.from_pretrained(str(self.directory))
+        config.inference_mode = not trainable
+        self._resize_embeddings(model)
+        is_skeleton = model.device.type == "meta"
+        kind = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, PeftModel)
+        try:
+            model = kind(model, config, low_cpu_mem_usage=is_skeleton)
+        except Exception as error:  # PEFT raises any, by the kind of LoRA
+            raise ModelError(f"{self.directory} does not fit its base: {first_line(error)}") from error
+        tensors = self.specs if is_skeleton else {name: self.read(name) for name in self.specs}
+        modules = {name for name, _ in model.get_base_model().named_modules()}
+        tensors = {_located(name, modules): tensor for name, tensor in tensors.items()}
+        try:
+            result = set_peft_model_state_dict(model, tensors, ignore_mismatched_sizes=True)
+        except KeyError as error:  # of a module that is saved whole
+            raise ModelError(f"{self.directory} lacks {error.args[0]}, which its configuration names.") from error
+        self._check_result(model, tensors, result)
+        head = model.get_output_embeddings()
+        if head is not None and not hasattr(
+            head, "bias"
+        ):  # PEFT's wrapper of trained tokens hides it from TRL's losses
+            head.bias = None
+        if not is_skeleton and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise ModelError(f"{self.directory} holds weights that are not finite; train it again.")
+        return model.eval()
+
+    def _check_result(self, model: Any, tensors: Mapping[str, torch.Tensor], result: Any) -> None:
+        """Raise ModelError unless *tensors* are all those that *model* has for an adapter; *result* is PEFT's."""
+        from peft import get_peft_model_state_dict
+
+        keys = {key: key for key in model.state_dict()}
+        copies = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=True)  # under two names
+        if unexpected := [key for key in result.unexpected_keys if key not in copies]:
+            raise ModelError(
+                f"{self.directory} holds {unexpected[0].replace('.default', '')}, which its base does not take; it was "
+                "trained over another base, or saved under other names."
+            )
+        names = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=False)
+        missing = set(result.missing_keys)
+        for name, key in names.items():
+            if key not in missing:
+                continue
+            if name not in tensors:
+                raise ModelError(f"{self.directory} lacks {name}, which its configuration asks for.")
+            given, wanted = (tuple(tensor.shape) for tensor in (tensors[name], model.state_dict()[key]))
+            raise ModelError(
+                f"{self.directory} holds {name} of size {given}, where its base takes {wanted}; it was trained over "
+                "another base, or with more tokens."
+            )
+
+    def _resize_embeddings(self, model: Any) -> None:
+        """Give the embeddings of *model* the rows with which they are stored, where the adapter holds them whole."""
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        rows, tied = len(embedding.weight), bool(model.config.get_text_config().tie_word_embeddings)
+        stored = self._stored_rows(model, embedding)
+        tokens = self.config.get("trainable_token_indices") or []
+        tokens = {token for part in (tokens.values() if isinstance(tokens, dict) else [tokens]) for token in part}
+        if stored is None and tokens >= {*range(rows, size := max(tokens, default=0) + 1)}:
+            stored = max(rows, size)  # each row that was added is stored by itself
+        stored = stored or rows
+        if max(tokens, default=0) >= stored:
+            raise ModelError(f"{self.directory} trains token {max(tokens):,}, and the embeddings have {stored:,} rows.")
+        # A copy of the embedding that is trained alone leaves a tied head as it was.
+        alone = "embed_tokens" in (self.config.get("modules_to_save") or [])
+        tied &= not alone or bool(self.config.get("ensure_weight_tying"))
+        if stored > rows and head is not None and not tied and self._stored_rows(model, head) != stored:
+            raise ModelError(
+                f"{self.directory} was trained with {stored:,} tokens, and holds no output head of as many rows; its "
+                f"base has {rows:,}."
+            )
+        if stored != rows:
+            model.resize_token_embeddings(stored, mean_resizing=False)
+
+    def _stored_rows(self, model: Any, part: Any) -> int | None:
+        """The rows of the embedding or output head *part* of *model*, where the adapter holds it whole."""
+        name = next(name for name, module in model.named_modules() if module is part)
+        whole = (self.specs.get(f"{_PREFIX}{name}.{kind}") for kind in ("weight", "base_layer.weight"))
+        return next((len(weight) for weight in whole if weight is not None), None)
 
     def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """Return the merged value, in fp32, of parameter *name* if it has plain LoRA, else *weight*."""
         module = name.removesuffix(".weight")
         if module not in self.modules:
             return weight
-        a, b = (self._tensors.read(self._name(module, part)).float() for part in "AB")  # (r, in), (out, r)
-        if (len(b), a.shape[1]) != weight.shape or len(a) != b.shape[1]:
-            raise ModelError(
-                f"{self.directory} changes {module} by {(len(b), a.shape[1])}, where the base has "
-                f"{tuple(weight.shape)}; this is not the base it was trained over."
-            )
+        a, b = (self.read(self._name(module, part)).float() for part in "AB")  # (r, in), (out, r)
         # In place: allocating another tensor of this size takes longer than the sum.
         return (b @ a).mul_(self._scale(module, rank=len(a))).add_(weight)
 

@@ -8,10 +8,10 @@ like ``owner/name``.
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from countdown_rl import artifacts, typed_json
@@ -32,6 +32,8 @@ _ALLOWED = ["*.safetensors", *(f"*{suffix}" for suffix in _TEXTS)]
 _IGNORED = ["*/*", "consolidated*"]
 _WEIGHTS = [*_IGNORED, "*.safetensors"]
 
+#: A model in the cache of the Hub, on any machine.
+_CACHED = re.compile(r"models--([^/\\]+)--([^/\\]+)[/\\]snapshots[/\\](\w+)")
 #: An id on the Hub: NAME/MODEL.
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
@@ -42,7 +44,7 @@ class ModelRef:
 
     *source* is the reference as it was given, *kind* is "shipped", "directory", "gguf", "hub" or "adapter". *path* is
     None for a Hub id whose files have not been downloaded, *revision* the Hub commit. Code that comes with the model
-    is run only with *trust_remote_code*.
+    is run only with *trust_remote_code*. *base* is that of an adapter; *base_given* tells that the user named it.
     """
 
     source: str
@@ -52,6 +54,7 @@ class ModelRef:
     base: "ModelRef | None" = None
     manifest: Manifest | None = None
     trust_remote_code: bool = False
+    base_given: bool = False
 
     @property
     def location(self) -> str:
@@ -69,10 +72,13 @@ class ModelRef:
 
     @property
     def trained_precision(self) -> str | None:
-        """The precision in which this adapter was trained, where its manifest has it."""
-        if self.base is None or self.manifest is None:
+        """The precision in which this adapter was trained, where its manifest or the name of a 4-bit base tells."""
+        if self.base is None:
             return None
-        return self.manifest.facts.get("precision") or self.manifest.options.get("precision")
+        if self.manifest is not None:
+            return self.manifest.facts.get("precision") or self.manifest.options.get("precision")
+        name = adapter_config(local_path(self)).get("base_model_name_or_path") or ""
+        return "nf4" if name.lower().endswith("bnb-4bit") else None
 
     @cached_property
     def digest(self) -> str:
@@ -99,20 +105,28 @@ class ModelRef:
             entry["tokenizer"] = _digest(path.parent if path.is_file() else path, {*TOKENIZER, GENERATION})
         if self.manifest is not None:
             entry |= self.manifest.as_input()
-        elif self.base is not None:
+        if self.base is not None and (self.manifest is None or self.base_given):
             entry["base"] = self.base.as_input()
         return entry
 
 
-def resolve(source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> ModelRef:
-    """Find the model that *source* names and check that its files are complete."""
-    ref = _find(source, revision)
+def resolve(
+    source: str, *, revision: str | None = None, trust_remote_code: bool = False, base_model: str | None = None
+) -> ModelRef:
+    """Find the model that *source* names and check that its files are complete.
+
+    Args:
+        base_model: reference of the base of an adapter, in place of the one that it records.
+    """
+    ref = _find(source, revision, base_model)
+    if base_model is not None and ref.base is None:
+        raise UsageError(f"--base-model is for adapters, and {source} is not one; leave it out.")
     if trust_remote_code:
         ref = replace(ref, base=ref.base and replace(ref.base, trust_remote_code=True), trust_remote_code=True)
     return ref
 
 
-def _find(source: str, revision: str | None) -> ModelRef:
+def _find(source: str, revision: str | None, base_model: str | None = None) -> ModelRef:
     path = Path(source).expanduser()
     if revision is not None and _is_local(source):
         raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
@@ -124,7 +138,8 @@ def _find(source: str, revision: str | None) -> ModelRef:
         gguf_config(path)
         return ModelRef(source, "gguf", path)
     if path.is_dir():
-        return _directory(source, path)
+        return _directory(source, path, base_model)
+    _check_finished(source, path)
     # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
     is_path = (
         source.startswith(("/", "~", "./", "../", "artifacts/"))
@@ -136,7 +151,7 @@ def _find(source: str, revision: str | None) -> ModelRef:
         hint = f"`{made_by}` makes it" if made_by else "check the path"
         raise ModelError(f"{source} does not exist; {hint}.")
     if HUB_ID.fullmatch(source):
-        return _hub(source, revision)
+        return _hub(source, revision, base_model)
     raise ModelError(
         f"{source} is not a known model; give {' or '.join(SHIPPED)}, a directory, a .gguf file, "
         "or a Hub id such as Qwen/Qwen3-0.6B."
@@ -177,7 +192,15 @@ def _is_local(source: str) -> bool:
     return source in SHIPPED or Path(source).expanduser().exists()
 
 
-def _directory(source: str, path: Path) -> ModelRef:
+def _check_finished(source: str, path: Path) -> None:
+    """Raise ModelError if *path* is the output, or among the checkpoints, of a run that has not finished."""
+    log = path.with_name("train") if path.name in ("adapter", "model") else Path(f"{path}-run")  # by default
+    for place in (path, path.parent, path / "checkpoints", log / "checkpoints"):
+        if (place / artifacts.RUN).is_file():
+            raise ModelError(f"{source} is of an unfinished run; run the same command again, and give its --out.")
+
+
+def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
     for file in filter(Path.exists, path.iterdir()):
         large = file.suffix in _TEXTS and file.stat().st_size > typed_json.MAX_BYTES
         if large or not (file.is_file() or file.is_dir()):  # reading it might never end
@@ -189,8 +212,10 @@ def _directory(source: str, path: Path) -> ModelRef:
         trained_over = manifest.inputs.get("model", {}) if manifest and manifest.kind == "adapter" else {}
         while trained_over.get("kind") == "adapter":  # which was trained further
             trained_over = trained_over.get("base") or trained_over["manifest"]["inputs"].get("model", {})
-        return ModelRef(source, "adapter", path, base=_base(source, path, trained_over), manifest=manifest)
+        base = _base(source, path, trained_over, base_model)
+        return ModelRef(source, "adapter", path, base=base, manifest=manifest, base_given=base_model is not None)
     if not (path / "config.json").is_file():
+        _check_finished(source, path)
         gguf_files = sorted(path.glob("*.gguf"))
         if len(gguf_files) == 1:
             return replace(resolve(str(gguf_files[0])), source=source, manifest=manifest)
@@ -201,29 +226,65 @@ def _directory(source: str, path: Path) -> ModelRef:
     return ModelRef(source, "directory", path, manifest=manifest)
 
 
-def _base(source: str, path: Path, trained_over: dict[str, Any]) -> ModelRef:
-    """The base model of the adapter at *path*, checked against *trained_over*, the entry in its manifest."""
-    config = adapter_config(path)
-    name = config.get("base_model_name_or_path")
+def _base(source: str, path: Path, trained_over: dict[str, Any], given: str | None) -> ModelRef:
+    """The base model of the adapter at *path*: *given*, or the one that it records, wherever it lies.
+
+    It is checked against *trained_over*, the entry in the adapter's manifest. Several places may hold a model of the
+    recorded name; there the digest of that entry decides.
+    """
+    config, digest = adapter_config(path), str(trained_over.get("digest") or "")
+    name = given or config.get("base_model_name_or_path")
     if not name:
-        raise ModelError(f"{source} does not name its base model; set base_model_name_or_path in its config.")
-    revision = trained_over.get("revision") or config.get("revision")
-    try:
-        base = resolve(name, revision=None if _is_local(name) else revision)
-    except ModelError as error:
-        raise ModelError(f"{source} adapts {name}, which cannot be used: {error}") from error
-    if base.kind == "adapter":
-        raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")
-    digest = trained_over.get("digest")
-    if digest and digest != base.digest:
+        _check_finished(source, path)
+        raise ModelError(
+            f"{source} has no base_model_name_or_path in its configuration; name its base by --base-model."
+        )
+    revision = None if given else trained_over.get("revision") or config.get("revision")
+    if not _is_local(name) and (cached := _CACHED.search(name)):
+        name, revision = f"{cached[1]}/{cached[2]}", cached[3]
+    places = [] if given else _places(name, path, verified=bool(digest))
+    for place in dict.fromkeys([*places, name]):
+        try:
+            base = resolve(place, revision=None if _is_local(place) else revision)
+        except ModelError as error:
+            raise ModelError(
+                f"{source} adapts {name} (base_model_name_or_path), which cannot be used: {error} --base-model names "
+                "another."
+            ) from error
+        # Of a base on the Hub the manifest has the commit, with which files cannot be compared.
+        if not digest or base.digest == digest or (given and (base.revision is None) == ("revision" in trained_over)):
+            break
+    else:
         raise ArtifactError(
             f"{source} was trained over another {name} than the present one (its digest was {digest[:12]}, now "
             f"{base.digest[:12]}); restore that one, or train again."
         )
+    if base.kind == "adapter":
+        raise ModelError(f"{source} adapts {name}, which is an adapter itself; merge that one first.")
     return base
 
 
-def _hub(source: str, revision: str | None) -> ModelRef:
+def _places(name: str, adapter: Path, verified: bool) -> Iterator[str]:
+    """Models that may be the base *name* of an adapter: the path itself, or as seen from the directory *adapter*.
+
+    A relative path is one from where the training ran, an absolute one may be of another machine, of which some last
+    parts agree. The last part alone counts beside the adapter, unless *name* may be a Hub id and is not *verified* by
+    a digest.
+    """
+    if _is_local(name):
+        yield name
+    parts = [part for part in PureWindowsPath(name).parts if part.strip("./\\~") and not part.endswith(":\\")]
+    last_is_enough = verified or not HUB_ID.fullmatch(name)
+    for directory in dict.fromkeys((*adapter.absolute().parents, *adapter.resolve().parents)):
+        beside = directory in (adapter.absolute().parent, adapter.resolve().parent)
+        for start in range(len(parts)):
+            place = directory.joinpath(*parts[start:])
+            enough = start == 0 or start < len(parts) - 1 or (beside and last_is_enough)
+            if enough and (place.is_file() or (place / "config.json").is_file()):
+                yield str(place)
+
+
+def _hub(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     """The model on the Hub, or in its local cache where the Hub cannot be reached."""
     path = download(source, revision, ignored=_WEIGHTS)
     if (path / "config.json").is_file():
@@ -231,7 +292,8 @@ def _hub(source: str, revision: str | None) -> ModelRef:
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{source} has no config.json on the Hub, so it is no model that can be loaded here.")
     path = download(source, path.name)
-    return ModelRef(source, "adapter", path, revision=path.name, base=_base(source, path, {}))
+    base = _base(source, path, {}, base_model)
+    return ModelRef(source, "adapter", path, revision=path.name, base=base, base_given=base_model is not None)
 
 
 def download(

@@ -1,5 +1,6 @@
 """A model's architecture without its weights: its configuration, its dimensions, and a skeleton on the meta device."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,20 @@ class ModelShape:
 def check_context(context: int | None, prompt: int, completion: int, option: str) -> None:
     """Check that *prompt* tokens and *completion* more, bounded by *option*, are no more than the *context* length."""
     if context and prompt + completion > context:
+        advice = f"lower {option}" if prompt < context else "shorten the prompt, or take a model with a longer context"
         raise ModelError(
             f"the model reads {context} tokens, but the longest prompt ({prompt}) and {option} ({completion}) need "
-            f"{prompt + completion}; {f'lower {option}' if prompt < context else 'shorten or remove that prompt'}."
+            f"{prompt + completion}; {advice}."
+        )
+
+
+def check_tokens(model: Any, prompts: Iterable[Sequence[int]], source: str) -> None:
+    """Check that *model*, whose reference is *source*, has an embedding for all token ids of *prompts*."""
+    rows, largest = len(model.get_input_embeddings().weight), max(map(max, filter(None, prompts)), default=0)
+    if largest >= rows:
+        raise ModelError(
+            f"the tokenizer of {source} gives token id {largest:,}, and its embeddings have {rows:,} rows; use the "
+            "tokenizer that belongs to these weights, or an adapter that was saved with its embeddings."
         )
 
 
@@ -51,11 +63,16 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     from transformers import AutoConfig
 
     try:
-        return model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
+        config = model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
     except CountdownError:
         raise
     except Exception as error:  # each library has its own exceptions
         raise ModelError(f"the configuration of {path} cannot be read: {first_line(error)}") from error
+    fields = model_files.gguf_config(path) if path.is_file() else {}
+    size = fields.get(f"{fields.get('general.architecture')}.attention.key_length")
+    if size is not None:  # transformers (5.23) does not read the size of a head
+        config.head_dim = size
+    return config
 
 
 def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
+from countdown_rl.artifacts import RUN
 from countdown_rl.errors import ArtifactError, UsageError
 
-RUN = "run.json"
 MARK = "complete"
 
 

@@ -122,7 +122,7 @@ class Validation(TrainerCallback):
     ) -> None:
         self._on_warning = on_warning
         self._options, self._rows, self._store = prepared.options, prepared.validation, prepared.store
-        self._trainer, self._base, self._journal = trainer, loaded.ref.base or loaded.ref, journal
+        self._trainer, self._ref, self._journal = trainer, loaded.ref, journal
         self._complete, self._figures = complete, figures
         self._prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in self._rows]
 
@@ -152,7 +152,7 @@ class Validation(TrainerCallback):
             if processes.is_main():
                 directory = self._store.best(step)
                 directory.mkdir(parents=True, exist_ok=True)
-                tuning.save_weights(self._trainer, self._base, self._options, directory, state)
+                tuning.save_weights(self._trainer, self._ref, self._options, directory, state)
                 artifacts.fsync(directory)
         return correct
 

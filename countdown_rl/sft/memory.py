@@ -111,7 +111,7 @@ def plan(
         sizes: those of :func:`estimate` that follow from neither.
     """
     device = load.device_name("auto").partition(":")[0]
-    precision, rank = run_precision(ref, options), options.lora_r
+    precision, rank = load.trained_precision(ref, options.precision), options.lora_r
     if ref.base is not None:
         rank = int(model_files.adapter_config(reference.local_path(ref)).get("r", 8))
     estimates = []
@@ -142,13 +142,6 @@ def _shared(single: Estimate, model: Any, width: int, shards: int, zero: int) ->
         if single.generation:
             parts["generation"] = single.generation + width * (total if zero else total - waiting)
     return replace(single, **parts)
-
-
-def run_precision(ref: reference.ModelRef, options: TuningOptions) -> str:
-    """The precision of a run: for "auto" that of the adapter *ref* or of stored 4-bit weights, where *ref* has them."""
-    precision = load.trained_precision(ref, options.precision)
-    quantized = precision == "auto" and load.stored_format(ref.base or ref) == "bitsandbytes-4bit"
-    return "nf4" if quantized else precision
 
 
 def lora_parameters(model: Any, rank: int) -> int:

@@ -76,7 +76,7 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
         raise UsageError("--eval-every needs all weights in each process; use --launch ddp or zero2.")
     Checkpoints(run.checkpoints, {}).check_paths(run.out, options.kind, run.log)
     journal.check_log(run.log, SftRow)
-    ref = reference.resolve(run.model, revision=run.revision, trust_remote_code=run.trust_remote_code)
+    ref = tuning.resolve(run)
     light = reference.without_weights(ref)
     tuning.check_model(light, options, sharded=run.sharded)
     trackers.check_trackers(options.report_to)
@@ -85,9 +85,11 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
     validation = tuning.read_validation(run.data, options) if run.data else []
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
+    adapted = tuning.check_adapter(light, shape.skeleton(config, trust_remote_code=run.trust_remote_code), options)
     parameters = skeleton.num_parameters()
     tokenizer = load.load_tokenizer(light)
     examples = dataset(demonstrations.tokenize(known, tokenizer, options.max_length), options)
+    shape.check_tokens(adapted, examples["input_ids"], run.model)
     context = shape.ModelShape.of(config).context_length
     longest = max(map(len, examples["input_ids"]))
     if context and longest > context:

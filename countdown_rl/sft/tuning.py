@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ModelError, UsageError, out_of_memory
+from countdown_rl.errors import ModelError, UsageError, first_line, out_of_memory
 from countdown_rl.models import chat_template, load, lora, reference, torch_internals
 from countdown_rl.runlog import log, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints, step_of
 from countdown_rl.runlog.journal import Journal
-from countdown_rl.sft import memory
 from countdown_rl.tasks.task import Row
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
@@ -34,6 +33,7 @@ class Run:
         checkpoints: directory of an unfinished run. One with the same options, data and model is resumed, another
             one is refused. Cleared at the end.
         log: the CSV of the run, one row a step; samples of completions go beside it.
+        base_model: of an adapter, in place of the one that it records.
         restart: start from the beginning, whatever *checkpoints* holds.
         processes: number of processes that train; *sharded*: each holds a part of the weights.
         zero: the stage of DeepSpeed's ZeRO; 0 without DeepSpeed.
@@ -44,6 +44,7 @@ class Run:
     checkpoints: Path
     log: Path | None = None
     revision: str | None = None
+    base_model: str | None = None
     restart: bool = False
     trust_remote_code: bool = False
     sharded: bool = field(default_factory=processes.shards_weights)
@@ -88,12 +89,54 @@ def read_validation(data: Path, options: Any) -> list[Row]:
     return jsonl.read_rows(data / "valid.jsonl")[: options.eval_size]
 
 
+def resolve(run: Run) -> reference.ModelRef:
+    """The model of *run*."""
+    return reference.resolve(
+        run.model, revision=run.revision, trust_remote_code=run.trust_remote_code, base_model=run.base_model
+    )
+
+
 def check_model(ref: reference.ModelRef, options: Any, *, sharded: bool) -> None:
     """Check that *ref* can be trained with *options*."""
     if options.tune == "all" and ref.base is not None:
         raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
-    if sharded and memory.run_precision(ref, options) == "nf4":
+    if sharded and load.trained_precision(ref, options.precision) == "nf4":
         raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch zero2.")
+
+
+def new_adapter(options: Any) -> Any:
+    """The configuration of a new adapter, on all linear layers."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def check_adapter(ref: reference.ModelRef, skeleton: Any, options: Any) -> Any:
+    """Put the adapter that a run of *options* trains on the *skeleton* of *ref*, as the run will, and return it."""
+    from peft import get_peft_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if options.tune == "all":
+        return skeleton
+    if ref.base is not None:
+        adapter = lora.Adapter(reference.local_path(ref))
+        adapter.check_unchanged_base()
+        adapted = adapter.attach(skeleton, trainable=True)
+        if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+            raise ModelError(
+                f"{ref.source} has LoRA on its output head, which TRL's losses cannot train; merge it first."
+            )
+        return adapted
+    try:
+        return get_peft_model(skeleton, new_adapter(options), low_cpu_mem_usage=True)
+    except ValueError as error:  # of an architecture whose layers PEFT does not adapt
+        raise ModelError(f"{ref.source} takes no LoRA adapter: {first_line(error)} Give --tune all.") from error
 
 
 def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> load.Loaded:
@@ -169,26 +212,16 @@ def _arithmetic(loaded: load.Loaded) -> str:
 def make_trainer(make: Callable[..., AnyTrainer], loaded: load.Loaded, options: Any, **settings: Any) -> AnyTrainer:
     """The trainer of *loaded* that *make* returns, quiet and with the trained weights in fp32.
 
-    A new adapter is on all linear layers. TRL casts one over 4-bit weights to bf16, in which small updates are lost.
+    TRL casts one over 4-bit weights to bf16, in which small updates are lost.
     """
     import torch
-    from peft import LoraConfig
     from transformers import PrinterCallback
 
-    new_adapter = None
-    if options.tune == "lora" and loaded.ref.base is None:
-        new_adapter = LoraConfig(
-            r=options.lora_r,
-            lora_alpha=options.lora_alpha,
-            lora_dropout=options.lora_dropout,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        )
     exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
     trainer = make(
         model=loaded.model,
         processing_class=loaded.tokenizer,
-        peft_config=new_adapter,
+        peft_config=new_adapter(options) if options.tune == "lora" and loaded.ref.base is None else None,
         **settings,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
@@ -244,9 +277,9 @@ def gathered(trainer: Any) -> dict[str, Any] | None:
 
 
 def save_weights(
-    trainer: Any, base: reference.ModelRef, options: Any, directory: Path, state: dict[str, Any] | None = None
+    trainer: Any, ref: reference.ModelRef, options: Any, directory: Path, state: dict[str, Any] | None = None
 ) -> None:
-    """Write the trained weights to *directory*: an adapter over *base*, or a checkpoint of the whole model in bf16.
+    """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
 
     Args:
         state: the weights, where the processes hold parts of them.
@@ -255,7 +288,9 @@ def save_weights(
 
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if options.tune == "lora":
-        lora.save(policy, directory, base=base.location, revision=base.revision, weights=state)
+        base = ref.base or ref
+        further = lora.Adapter(reference.local_path(ref)).specs if ref.base else ()
+        lora.save(policy, directory, base=base.location, revision=base.revision, weights=state, further=further)
         return
     dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
     tensors = (state or policy.state_dict()).items()
@@ -292,7 +327,7 @@ def finish(
             if best:
                 shutil.copytree(store.best(best[0]), draft.path, dirs_exist_ok=True)
             else:
-                save_weights(trainer, ref.base or ref, options, draft.path, state)
+                save_weights(trainer, ref, options, draft.path, state)
             if prompt:
                 chat_template.complete_user_turn(loaded.tokenizer, prompt)
             loaded.tokenizer.save_pretrained(draft.path)

@@ -97,7 +97,7 @@ def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None]
     rewards.check_rewards(weights, rows[:2])
     validation = tuning.read_validation(run.data, options)
     load.silence_libraries()
-    ref = reference.resolve(run.model, revision=run.revision, trust_remote_code=run.trust_remote_code)
+    ref = tuning.resolve(run)
     light = reference.without_weights(ref)
     check_model(light, options, sharded=run.sharded)
     trackers.check_trackers(options.report_to)
@@ -109,13 +109,16 @@ def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None]
 
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
+    adapted = tuning.check_adapter(light, shape.skeleton(config, trust_remote_code=run.trust_remote_code), options)
     tokenizer = load.load_tokenizer(light)
     device = load.device_name("auto").partition(":")[0]
     dimensions = shape.ModelShape.of(config)
-    longest = check_prompts(tokenizer, dimensions.context_length, rows, options, validation)
+    longest = check_prompts(tokenizer, dimensions.context_length, rows, options, validation, adapted)
     if options.share_prompts:
         shared_prompts.check(skeleton)
-    loaded = load.Loaded(skeleton, tokenizer, light, memory.run_precision(light, options), device, "skeleton")
+    loaded = load.Loaded(
+        skeleton, tokenizer, light, load.trained_precision(light, options.precision), device, "skeleton"
+    )
     engine, planned = plan(run, options, loaded, list(weights.values()), longest)
     return PreparedTraining(
         run=run,
@@ -180,8 +183,9 @@ def check_prompts(
     rows: Sequence[Row],
     options: TrainOptions,
     validation: Sequence[Row] = (),
+    model: Any = None,
 ) -> int:
-    """Check the length of all prompts that the run will use.
+    """Check the length of all prompts that the run will use, and that *model*, a skeleton, has their tokens.
 
     Returns:
         The tokens of the longest one.
@@ -199,7 +203,10 @@ def check_prompts(
     longest = 0
     for start in range(0, len(drawn), 1024):
         part = drawn[start : start + 1024]
-        for row, ids in zip(part, chat_template.encode(tokenizer, (row.messages() for row in part)), strict=True):
+        prompts = chat_template.encode(tokenizer, (row.messages() for row in part))
+        if model is not None:
+            shape.check_tokens(model, prompts, tokenizer.name_or_path)
+        for row, ids in zip(part, prompts, strict=True):
             longest = max(longest, len(ids))
             if len(ids) > options.max_prompt_length:
                 raise InputError(

@@ -34,6 +34,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from countdown_rl.errors import UsageError
+from countdown_rl.models.shape import ModelShape
 from countdown_rl.training import advantages
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.rollouts import Example, Rollouts
@@ -96,7 +97,7 @@ class Trainer(RoundTrainer):
         self.figures: dict[str, float] = {}
         self.ends_line = torch.empty(0, dtype=torch.bool)
         if options.discount < 1:
-            count = self.model.get_input_embeddings().num_embeddings
+            count = ModelShape.of(self.model.config).vocab_size
             ends = ["\n" in rollouts.stop.tokenizer.decode([index]) for index in range(count)]
             self.ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
 

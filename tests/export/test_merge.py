@@ -299,3 +299,75 @@ def test_a_4_bit_base_is_merged_by_its_dequantized_values():
     assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
     assert load_model(resolve("base")).storage == "dequantized-nf4"
     assert load_model(resolve("merged")).storage == "plain"
+
+
+def four_bit_base(path: Path) -> Path:
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    tiny_llama.checkpoint(Path("full"))
+    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    AutoModelForCausalLM.from_pretrained(
+        "full", quantization_config=config, dtype=torch.bfloat16, device_map={"": "cpu"}
+    ).save_pretrained(path)
+    tiny_llama.tokenizer().save_pretrained(path)
+    return path
+
+
+def test_an_adapter_without_a_manifest_over_a_4_bit_base_was_trained_over_nf4():
+    four_bit_base(Path("base"))
+    tiny_llama.adapter(Path("peft"), Path("full"), reference="base")
+    with pytest.raises(UsageError, match=r"--base dequantized.*--base-model"):
+        merged(Path("peft"))
+    manifest, _ = merged(Path("peft"), base="dequantized", dtype="fp32")
+    assert manifest.facts["trained_over"] == "nf4"
+    assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
+    # Over the unquantized weights, which it does not name.
+    manifest = merge_adapter(resolve("peft", base_model="full"), Path("merged"), MergeOptions(trained_over="nf4"))
+    assert manifest.facts["agreement"]["with_definition"] != manifest.facts["agreement"]["with_policy_as_trained"]
+
+
+def test_the_name_of_a_4_bit_base_tells_what_an_adapter_was_trained_over():
+    tiny_llama.adapter(
+        Path("peft"), tiny_llama.checkpoint(Path("full")), reference="unsloth/Qwen3-0.6B-unsloth-bnb-4bit"
+    )
+    ref = resolve("peft", base_model="full")
+    assert load_model(ref).storage == "dequantized-nf4"
+    manifest = merge_adapter(ref, Path("merged"), MergeOptions(base="dequantized"))
+    assert manifest.facts["trained_over"] == "nf4"
+
+
+def test_an_option_tells_what_an_adapter_was_trained_over():
+    peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
+    with pytest.raises(UsageError, match="--trained-over nf4"):
+        merged(peft, base="dequantized")
+    manifest, _ = merged(peft, base="dequantized", trained_over="nf4")
+    assert (manifest.facts["base"], manifest.facts["trained_over"]) == ("dequantized", "nf4")
+    adapter = trained(Path("base"), precision="bf16")
+    with pytest.raises(UsageError, match="bf16"):
+        merged(adapter, trained_over="nf4")
+
+
+@pytest.mark.parametrize("kind", ["lora_A", "lora_B", "alpha"])
+@pytest.mark.parametrize("config", [{}, {"target_modules": ["q_proj", "embed_tokens"]}], ids=str)
+def test_an_adapter_that_changes_nothing_is_refused(kind, config):
+    from safetensors.torch import load_file, save_file
+
+    peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", **config)
+    file, settings = peft / "adapter_model.safetensors", json.loads((peft / "adapter_config.json").read_text())
+    part = kind.removeprefix("lora")
+    tensors = load_file(file)
+    save_file({name: value * (part not in name) for name, value in tensors.items()}, file, {"format": "pt"})
+    if kind == "alpha":
+        (peft / "adapter_config.json").write_text(json.dumps(settings | {"lora_alpha": 0}))
+    with pytest.raises(ModelError, match="nothing"):
+        merged(peft)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_repeated_layers_are_merged_each_with_its_own_change(tied):
+    base = tiny_llama.checkpoint(Path("base"), tie_word_embeddings=tied)
+    adapter = trained(base, target_modules=["q_proj", "up_proj"], layer_replication=[[0, 2], [1, 2]])
+    manifest, ours = merged(adapter, dtype="fp32")
+    assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
+    name = "self_attn.q_proj.weight"
+    assert not torch.equal(ours[f"model.layers.1.{name}"], ours[f"model.layers.2.{name}"])

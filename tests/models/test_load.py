@@ -8,10 +8,10 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models import load, nf4, reference, shape
+from countdown_rl.models import load, nf4, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
-from countdown_rl.models.shape import ModelShape, read_config
+from countdown_rl.models.shape import ModelShape, check_context, read_config
 from countdown_rl.sft import tuning
 from tests.support import four_bit, tiny_llama
 
@@ -345,7 +345,158 @@ def test_weights_that_fsdp_will_share_out_stay_in_main_memory(base, monkeypatch)
     assert (loaded.model.device.type, loaded.model.dtype, loaded.device) == ("cpu", torch.bfloat16, "cuda:0")
 
 
-@pytest.mark.parametrize(("prompt", "advice"), [(90, "lower --max-new-tokens"), (100, "shorten or remove that prompt")])
-def test_the_advice_for_a_short_context_can_help(prompt, advice):
-    with pytest.raises(ModelError, match=advice):
-        shape.check_context(100, prompt, 20, "--max-new-tokens")
+def adapter_over(base: Path, path: Path, recorded: str, **manifest) -> Path:
+    """An adapter over *base* at *path* that names *recorded* as its base; an artifact, if *manifest* is given."""
+    made = tiny_llama.adapter(path.with_name("made"), base, reference=recorded)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not manifest:
+        return shutil.move(made, path)
+    return as_artifact(path, "adapter", made, **manifest)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "place"),
+    [
+        ("base", "base"),
+        ("./base/", "base"),
+        ("../base", "base"),
+        ("models/base", "models/base"),
+        ("models/base", "../models/base"),
+        ("/home/me/project/base", "base"),
+        ("/home/me/project/base", "../project/base"),
+        (r"C:\Users\me\models\base", "base"),
+        (r"models\base", "../models/base"),
+        ("~/nowhere/base", "base"),
+    ],
+)
+def test_a_base_is_looked_for_from_where_the_adapter_lies(base, tmp_path, monkeypatch, recorded, place):
+    adapter = adapter_over(base, tmp_path / "project" / "out" / "adapter", recorded)
+    shutil.copytree(base, adapter.parent / place)
+    monkeypatch.chdir(tmp_path)
+    ref = resolve("project/out/adapter/")
+    assert ref.base.path.resolve() == (adapter.parent / place).resolve()
+    (tmp_path / "link").symlink_to(adapter)
+    assert resolve("link").base.path.resolve() == ref.base.path.resolve()
+
+
+def test_of_several_models_of_the_recorded_name_the_one_of_the_training_is_taken(base, tmp_path, monkeypatch):
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    shutil.copytree(base, project / "models" / "base")
+    monkeypatch.chdir(project)
+    entry = resolve("models/base").as_input()
+    adapter = adapter_over(base, project / "adapter", "models/base", inputs={"model": entry})
+    tiny_llama.checkpoint(elsewhere / "models" / "base", seed=5)
+    monkeypatch.chdir(elsewhere)
+    assert resolve(str(adapter)).base.path.resolve() == project / "models" / "base"
+    shutil.rmtree(project / "models")
+    with pytest.raises(ArtifactError, match="trained over another"):
+        resolve(str(adapter))
+    shutil.copytree(base, elsewhere / "moved")
+    assert resolve(str(adapter), base_model="moved").base.digest == entry["digest"]
+    with pytest.raises(ArtifactError, match="trained over another"):
+        resolve(str(adapter), base_model="models/base")
+
+
+def test_the_last_part_of_a_hub_id_is_not_taken_for_its_model(base, tmp_path, monkeypatch):
+    adapter = adapter_over(base, tmp_path / "adapter", "some/base")
+    shutil.copytree(base, tmp_path / "base")
+    monkeypatch.setattr(reference, "_hub", lambda source, *_: reference.ModelRef(source, "hub", None, revision="1"))
+    assert resolve(str(adapter)).base.source == "some/base"
+
+
+def test_a_path_in_another_machines_cache_is_a_hub_id(base, tmp_path, monkeypatch):
+    recorded = (
+        "/root/.cache/huggingface/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de289a04d12100db370d81485cdf75e47ca"
+    )
+    adapter = adapter_over(base, tmp_path / "adapter", recorded)
+    monkeypatch.setattr(
+        reference, "_hub", lambda source, revision, _: reference.ModelRef(source, "hub", None, revision)
+    )
+    found = resolve(str(adapter)).base
+    assert (found.source, found.revision) == ("Qwen/Qwen3-0.6B", "c1899de289a04d12100db370d81485cdf75e47ca")
+
+
+def test_a_base_that_is_not_found_can_be_named(base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    adapter = adapter_over(base, tmp_path / "adapter", "lost")
+    with pytest.raises(ModelError, match=r"base_model_name_or_path.*--base-model"):
+        resolve("adapter")
+    ref = resolve("adapter", base_model=str(base))
+    assert ref.as_input()["base"]["digest"] == resolve(str(base)).digest
+    assert load_model(ref).storage == "plain"
+    with pytest.raises(UsageError, match="--base-model"):
+        resolve(str(base), base_model=str(base))
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": null}')
+    with pytest.raises(ModelError, match="--base-model"):
+        resolve("adapter")
+
+
+@pytest.mark.parametrize("given", ["out", "out-run", "out-run/checkpoints", "out-run/checkpoints/checkpoint-4"])
+def test_an_unfinished_run_is_called_one(base, tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    adapter = adapter_over(base, tmp_path / "out-run" / "checkpoints" / "checkpoint-4", "none")
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": ""}')
+    Path("out-run/checkpoints/run.json").write_text("{}")
+    with pytest.raises(ModelError, match="unfinished"):
+        resolve(given)
+    assert resolve("out-run/checkpoints/checkpoint-4", base_model=str(base)).kind == "adapter"
+
+
+def with_tensors(base: Path, out: Path, tensors: dict[str, torch.Tensor], **config) -> Path:
+    """A copy of *base* that holds *tensors* beside its own, with other settings."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(base, out)
+    save_file(load_file(base / "model.safetensors") | tensors, out / "model.safetensors", {"format": "pt"})
+    settings = json.loads((base / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(settings | config))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("model.layers.0.self_attn.q_proj.bias", {}),
+        ("model.layers.1.self_attn.q_norm.weight", {}),
+        ("lm_head.bias", {}),
+        ("model.layers.0.self_attn.q_proj.lora_A.weight", {}),
+        ("model.layers.2.input_layernorm.weight", {}),
+        ("model.layers.1.mlp.up_proj.weight", {"num_hidden_layers": 1}),
+    ],
+)
+def test_weights_within_the_model_that_it_does_not_have_are_refused(base, tmp_path, name, config):
+    path = with_tensors(base, tmp_path / "more", {name: torch.zeros(64)} if not config else {}, **config)
+    with pytest.raises(ModelError, match=r"lm_head|layers\.[0-2]"):
+        load_model(resolve(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", {}),
+        ("model.layers.2.mlp.up_proj.weight", {"num_nextn_predict_layers": 1}),
+        ("mtp.layers.0.weight", {}),
+        ("vision_tower.blocks.0.weight", {}),
+        ("model.visual.blocks.0.weight", {}),
+        ("score.weight", {}),
+        ("v_head.summary.weight", {}),
+        ("lm_head.weight", {}),
+    ],
+)
+def test_weights_of_parts_that_take_no_part_are_left_out(base, tmp_path, name, config):
+    tensor = torch.zeros(320, 64, dtype=torch.bfloat16)
+    assert load_model(resolve(str(with_tensors(base, tmp_path / "more", {name: tensor}, **config))))
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path):
+    base = tiny_llama.checkpoint(tmp_path / "base", shard="60KB")
+    next(base.glob("model-00002-*")).unlink()
+    with pytest.raises(ModelError, match="00002"):
+        load_model(resolve(str(base)))
+
+
+def test_the_advice_about_a_context_depends_on_what_is_too_long():
+    with pytest.raises(ModelError, match="lower --max-new-tokens"):
+        check_context(100, 90, 20, "--max-new-tokens")
+    with pytest.raises(ModelError, match="shorten the prompt"):
+        check_context(100, 100, 1, "--max-new-tokens")

@@ -12,8 +12,11 @@ import torch
 
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError, InputError
+from countdown_rl.errors import ArtifactError, InputError, ModelError
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.evaluate import evaluate
 from countdown_rl.models import chat_template
+from countdown_rl.models.lora import Adapter
 from countdown_rl.runlog import log
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
@@ -241,3 +244,92 @@ def test_under_zero3_the_first_process_alone_has_the_gathered_weights():
     assert tuning.gathered(trainer) is None
     accelerator.get_state_dict = lambda model: {"w": 1}
     assert tuning.gathered(trainer) == {"w": 1}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"target_modules": ["q_proj"], "trainable_token_indices": [3, 9]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+    ],
+    ids=str,
+)
+def test_an_adapter_on_the_embedding_is_trained_further(place, tmp_path, tied, config):
+    base = tiny_llama.checkpoint(tmp_path / "base", tie_word_embeddings=tied)
+    adapter = tiny_llama.adapter(tmp_path / "adapter", base, **config)
+    result = run(place, tmp_path, replace(SMALL, max_steps=2, eval_every=0), model=str(adapter))
+    assert result.rows[-1].loss != result.rows[0].loss
+    before, after = (Adapter(path) for path in (adapter, result.out))
+    embedding = next(name for name in after.specs if "embed" in name)
+    assert after.specs.keys() == before.specs.keys()
+    assert not torch.equal(after.read(embedding), before.read(embedding).float())
+    assert len(evaluated(result.out, place, tmp_path)) == 1
+
+
+def evaluated(model: Path, place: Path, where: Path):
+    """The samples of an evaluation on one row."""
+    options = EvalOptions(limit=1, max_new_tokens=4)
+    return evaluate(options, model=str(model), data=place / "demos.jsonl", out=where / "eval").samples
+
+
+def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(place / "model")
+    model.resize_token_embeddings(330)
+    path = tmp_path / "adapter"
+    get_peft_model(model, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM")).save_pretrained(path)
+    rows = Adapter(path).read("base_model.model.model.embed_tokens.weight")
+    assert len(rows) == 330
+    tiny_llama.tokenizer().save_pretrained(path)
+    result = run(place, tmp_path, replace(SMALL, max_steps=2), model=str(path))
+    assert torch.equal(Adapter(result.out).read("base_model.model.model.embed_tokens.weight"), rows.float())
+    assert len(evaluated(result.out, place, tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"init_lora_weights": "olora"}, "olora"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "output head"),
+    ],
+)
+def test_an_adapter_that_could_not_be_trained_or_merged_afterwards_is_refused_by_check(place, tmp_path, config, word):
+    adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model", **config)
+    demos = [place / "demos.jsonl"]
+    with pytest.raises(ModelError, match=word):
+        prepare.prepare(SftRun(model=str(adapter), files=demos, out=tmp_path / "o", checkpoints=tmp_path / "c"), SMALL)
+
+
+@pytest.mark.parametrize("family", ["Mamba", "Mamba2", "FalconH1"])
+def test_check_refuses_lora_on_layers_that_peft_does_not_adapt(place, tmp_path, family):
+    import transformers
+
+    sizes = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "eos_token_id": 1, "pad_token_id": 0}
+    heads = {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 16} if family == "Mamba2" else {}
+    if family == "FalconH1":
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128}
+        heads |= {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16}
+    config = getattr(transformers, f"{family}Config")(**sizes | heads)
+    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer().save_pretrained(tmp_path / "model")
+    demos = [place / "demos.jsonl"]
+    model = SftRun(model=str(tmp_path / "model"), files=demos, out=tmp_path / "o", checkpoints=tmp_path / "c")
+    with pytest.raises(ModelError, match=r"out_proj|conv1d.*--tune all"):
+        prepare.prepare(model, SMALL)
+
+
+def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
+    model = tiny_llama.checkpoint(tmp_path / "model")
+    tokenizer = tiny_llama.tokenizer()
+    tokenizer.add_tokens([*(f"<{index}>" for index in range(320)), "<answer>"])
+    tokenizer.save_pretrained(model)
+    demos = [place / "demos.jsonl"]
+    with pytest.raises(ModelError, match="320 rows"):
+        prepare.prepare(SftRun(model=str(model), files=demos, out=tmp_path / "o", checkpoints=tmp_path / "c"), SMALL)
+    with pytest.raises(ModelError, match="320 rows"):
+        evaluated(model, place, tmp_path)
