@@ -13,6 +13,7 @@ from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.data import external, jsonl
+from countdown_rl.data.source import held_out
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template
@@ -71,7 +72,7 @@ def read(
         inputs["data"] = artifacts.read(data, "data").as_input()
     test = {row.identity for row in jsonl.read_rows(data / "test.jsonl")} if data is not None else set()
     result = Demonstrations()
-    for demonstration in _sources(options, files, data, inputs):
+    for demonstration in _sources(options, files, data, inputs, result.left_out):
         result.read += 1
         on_row(result.read)
         row = demonstration.row
@@ -88,25 +89,27 @@ def read(
     if not result.kept:
         raise InputError(
             f"none of the {result.read:,} demonstrations can be used: {result.left_out['wrong']:,} are wrong by the "
-            f"grader (--keep-wrong keeps them), {result.left_out['of test puzzles']:,} are of test puzzles."
+            f"grader (--keep-wrong keeps them), {result.left_out['of test puzzles']:,} are of test puzzles"
+            + "".join(f", {n:,} are {reason}" for reason, n in result.left_out.items() if "split" in reason)
+            + "."
         )
     return result, inputs
 
 
 def _sources(
-    options: SftOptions, files: Sequence[Path], data: Path | None, inputs: dict[str, Any]
+    options: SftOptions, files: Sequence[Path], data: Path | None, inputs: dict[str, Any], left_out: Counter[str]
 ) -> Iterator[Demonstration]:
-    """The demonstrations of all sources in turn; their entries are added to *inputs*."""
+    """The demonstrations of all sources in turn; adds their entries to *inputs*, and held-out rows to *left_out*."""
     if not (files or options.from_hub or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
     for index, file in enumerate(files):
-        yield from _parsed(str(file), external.from_file(file))
+        yield from _parsed(str(file), external.from_file(file), left_out)
         inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
     for index, name in enumerate(options.from_hub):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)
         inputs[f"from-hub-{index}" if index else "from-hub"] = {"source": source, "revision": commit, "digest": commit}
-        yield from _parsed(source, rows)
+        yield from _parsed(source, rows, left_out)
     if options.demonstrator:
         if data is None:
             raise UsageError(
@@ -125,9 +128,13 @@ def _by_baseline(options: SftOptions, data: Path) -> Iterator[Demonstration]:
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row, generated=True)
 
 
-def _parsed(source: str, rows: Iterable[external.Published]) -> Iterator[Demonstration]:
-    for index, (_, fields) in enumerate(rows, 1):
-        yield parse(fields, f"{source}, row {index}")
+def _parsed(source: str, rows: Iterable[external.Published], left_out: Counter[str]) -> Iterator[Demonstration]:
+    for index, (published, fields) in enumerate(rows, 1):
+        split = published or str(fields.get("split") or "")
+        if held_out(split):
+            left_out[f"of the split {split}"] += 1
+        else:
+            yield parse(fields, f"{source}, row {index}")
 
 
 def parse(fields: Mapping[str, Any], place: str) -> Demonstration:

@@ -128,7 +128,7 @@ class CountdownRow(Row):
         return self.puzzle.id
 
     @property
-    def split(self) -> str:
+    def own_split(self) -> str:
         return rules.split_of(self._sorted)
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.models import chat_template
 from countdown_rl.sft import demonstrations
@@ -114,3 +115,18 @@ def test_a_turn_ends_as_the_chat_template_says(tokenizer):
     assert demonstrations.end_of_turn(without) == without.eos_token
     other = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}")
     assert demonstrations.end_of_turn(other) == "</turn>"
+
+
+def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_path):
+    row = {"prompt": "1 + 1?", "completion": "2"}
+    for name, count in (("train", 3), ("test_hard", 2), ("validation", 1)):
+        rows = [row if name == "train" else row | {"completion": ""}] * count
+        jsonl.write_rows(tmp_path / f"{name}.jsonl", rows)
+    listed = ", ".join(f"{{split: {name}, path: {name}.jsonl}}" for name in ("train", "test_hard", "validation"))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- {{config_name: x, data_files: [{listed}]}}\n---\n")
+    hub.add_model("me/demos", tmp_path, repo_type="dataset")
+    for source in ("me/demos", "me/demos:x@main"):
+        known, inputs = demonstrations.read(SftOptions(from_hub=(source,)), [], None)
+        assert len(known.kept) == 3
+        assert known.left_out == {"of the split test_hard": 2, "of the split validation": 1}
+        assert len(inputs["from-hub"]["revision"]) == 40
