@@ -21,6 +21,8 @@ RuleName = Literal["exactly-once", "at-most-once", "television"]
 
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
+#: Bytes of a file of --prompt.
+MAX_PROMPT = 2**20
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,11 @@ def option(help: str, panel: str | None = None, *, name: str | None = None, **se
 
 
 def _read_prompt(file: str) -> str:
+    path = Path(file)
+    if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_PROMPT):
+        raise typer.BadParameter(f"{file} is no regular file, or has more than {MAX_PROMPT:,} bytes.")
     try:
-        return Path(file).read_text("utf-8")
+        return path.read_text("utf-8")
     except (OSError, UnicodeError) as error:
         raise typer.BadParameter(f"{file} cannot be read: {first_line(error)}") from error
 

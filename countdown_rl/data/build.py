@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import count
@@ -58,8 +58,10 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             source.keep_out_identity(registry.parse_row(row))
     if options.from_ or options.from_hub:
         if options.from_hub:
-            commit, published = external.from_hub(options.from_hub, options.revision)
-            inputs["from"] = {"hub": options.from_hub, "revision": commit}
+            name, _, revision = options.from_hub.partition("@")
+            commit, published = external.from_hub(name, revision or options.revision)
+            name, _, config = name.partition(":")
+            inputs["from"] = {"hub": name, "revision": commit} | ({"config": config} if config else {})
         else:
             published = external.from_file(Path(options.from_ or ""), notes.append)
         limits = {"valid": sizes.valid, "test": sizes.test}
@@ -77,10 +79,17 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             dropped = sum((item.dropped for item in imports), Counter())
             draft.facts |= {"read": sum(item.read for item in imports), "dropped": dict(sorted(dropped.items()))}
         done = count(1)
-        draft.facts["splits"] = {
-            split: _write(draft.path / f"{split}.jsonl", rows, _layout(options), lambda: on_row(next(done), options.n))
-            for split, rows in splits.items()
-        }
+        moved = any(
+            registry.parse_row(row).own_split != split
+            for item in imports
+            for split, rows in item.splits.items()
+            for row in rows
+        )
+        draft.facts["splits"] = {}
+        for split, rows in splits.items():
+            fields = _layout(options) | ({"split": split} if moved else {})
+            written = _write(draft.path / f"{split}.jsonl", rows, fields, lambda: on_row(next(done), options.n))
+            draft.facts["splits"][split] = written
     reasons = {key: item.examples[key] for item in imports for key, _ in item.dropped.most_common()}
     unused = sorted({column for item in imports for column in item.unused})
     return draft.facts | ({"reasons": reasons, "unused": unused, "notes": notes} if imports else {})
@@ -115,8 +124,8 @@ def _task(options: DataOptions) -> Task:
         raise UsageError("Give --from or --from-hub, not both.")
     if options.test_from and options.test is not None:
         raise UsageError("--test-from has all test puzzles; leave out --test.")
-    if options.revision and not options.from_hub:
-        raise UsageError("--revision goes with --from-hub.")
+    if options.revision and "@" in (options.from_hub or "@"):
+        raise UsageError("--revision goes with --from-hub, where NAME@REVISION does not name one already.")
     return task
 
 
@@ -168,5 +177,9 @@ def _write(
                 groups.setdefault(group, Counter())[value] += 1
             yield row
 
-    jsonl.write_rows(path, counted())
+    try:
+        jsonl.write_rows(path, counted())
+    finally:
+        if isinstance(rows, Generator):
+            rows.close()  # ends its threads, which the end of the process would wait for
     return {"rows": total, "groups": {group: dict(sorted(groups[group].items())) for group in sorted(groups)}}

@@ -60,7 +60,14 @@ class DataOptions(Options):
             metavar="FILE",
         ),
     ] = None
-    from_hub: Annotated[str | None, option("Hub data set to import, e.g. openai/gsm8k.", IMPORT, metavar="NAME")] = None
+    from_hub: Annotated[
+        str | None,
+        option(
+            "Hub data set to import, e.g. openai/gsm8k. Its test and validation splits stay what they are.",
+            IMPORT,
+            metavar="NAME[:CONFIG][@REVISION]",
+        ),
+    ] = None
     revision: Annotated[str | None, option("Commit, tag or branch of --from-hub.", IMPORT)] = None
     exclude: Annotated[
         tuple[str, ...],

@@ -56,7 +56,9 @@ class CountdownSource(RowSource):
                 raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
             return row
 
-        return Candidate(puzzle.id, "test" if own_test else rules.split_of(nums), make)
+        identity = " ".join(map(str, sorted(nums)))
+        split = "test" if own_test else self._split(identity, rules.split_of(nums), published_split)
+        return Candidate(puzzle.id, split, make)
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
         wanted, seed = (self._distribution, self._exclusion), self.options.seed

@@ -1,5 +1,6 @@
 """Distributions of puzzles to draw from, and puzzles to keep out."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, RULES, Rule
@@ -38,8 +39,8 @@ class Distribution:
         """The number of puzzles in all splits, solvable or not."""
         largest = max(self.sizes)
         sets = [1] + [0] * largest  # the sets of 0, 1, ... numbers of the values so far
-        for value in set(self.values):
-            copies = self.values.count(value) if self.tiles else largest
+        for copies in Counter(self.values).values():
+            copies = copies if self.tiles else largest
             sets = [sum(sets[max(0, size - copies) : size + 1]) for size in range(largest + 1)]
         return sum(sets[size] for size in self.sizes) * (self.high - self.low + 1)
 

@@ -11,7 +11,7 @@ from countdown_rl.data.distribution import Distribution, Exclusion
 from countdown_rl.puzzle import kernel, kernel_numba, solver
 from countdown_rl.puzzle.rules import PARTS, parts_of
 
-#: Sets of numbers, by size, that are solved (in about a second) before there are taken to be enough puzzles.
+#: Sets of numbers, by size, that are solved in about a second.
 _MAX_SETS = (0, 1 << 30, 1 << 30, 1 << 19, 1 << 18, 1 << 14, 1 << 9)
 
 #: Sets of the first batch, and puzzles of the largest one.
@@ -25,11 +25,13 @@ def zeros(*shape: int) -> Array:
 
 
 def puzzles(
-    distribution: Distribution, exclude: Exclusion, size: int, split: str, cells: int, enough: int
+    distribution: Distribution, exclude: Exclusion, size: int, split: str, cells: int, enough: int, max_sets: int
 ) -> Array | None:
-    """All puzzles of *cells* (as bits), or None where there are at least *enough*, or too many sets to solve.
+    """All puzzles of *cells* (as bits), or None where there are at least *enough*.
 
-    Returns an array (puzzles, 1 + size): the target, and the numbers in ascending order.
+    Returns:
+        An array (puzzles, 1 + size): the target, and the numbers in ascending order. None also where there are more
+        than *max_sets* sets of numbers, and more than can be solved in about a second.
     """
     columns = [cell for cell in range(7) if cells >> cell & 1]
     parts, count, total = [zeros(0, 1 + size)], 0, 0
@@ -41,8 +43,7 @@ def puzzles(
             listed = listed[np.array(kept, dtype=bool)]
         parts.append(listed)
         count, total = count + len(listed), total + sets
-        # Drawing the rows takes longer than solving as many sets.
-        if count >= enough or total >= max(_MAX_SETS[size], enough):
+        if count >= enough or total >= max(_MAX_SETS[size], max_sets):
             return None
     return np.concatenate(parts)
 
@@ -59,7 +60,7 @@ def _solved(distribution: Distribution, size: int, split: str) -> Iterator[tuple
     goal, tiles = solver.goal(distribution, distribution.low, distribution.high), Counter(distribution.values)
     number_sets, steps = combinations_with_replacement(sorted(tiles), size), _BATCH
     while batch := list(islice(number_sets, steps)):
-        steps = max(1, min(2 * steps, _MAX_PUZZLES // targets))
+        steps = max(1, min(2 * steps, _MAX_PUZZLES // targets, _MAX_SETS[size] // 2))  # signals wait for a batch
         nums = np.array(batch, dtype=np.int64)
         part = kernel.split_part(nums.T, PARTS)
         kept = (first <= part) & (part <= last)
@@ -69,6 +70,6 @@ def _solved(distribution: Distribution, size: int, split: str) -> Iterator[tuple
         cells = np.empty((len(nums), targets), dtype=np.uint8)
         none = zeros(len(nums))
         rows = kernel.Rows(none, none + size, none, none - 3, nums, none, none, none, none, cells)
-        source = kernel.Source(0, 0, 0, zeros(1), False, 0, 0, PARTS)
+        source = kernel.Source(0, 0, 0, zeros(1), False, 0, 0, PARTS, zeros(1))
         kernel_numba.draw(source, rows, goal, *kernel.tables(zeros, size, targets, 0), zeros(kernel.SCRATCH))
         yield len(batch), nums, cells

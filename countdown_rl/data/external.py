@@ -4,19 +4,22 @@ Rows that are dropped are counted by the reason.
 """
 
 import json
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from countdown_rl.data import files, layouts
-from countdown_rl.data.source import Candidate, Dropped
-from countdown_rl.errors import InputError
+from countdown_rl.data.source import Candidate, Dropped, held_out
+from countdown_rl.errors import InputError, ModelError
+from countdown_rl.models import hub_requests
 from countdown_rl.puzzle.rules import SPLITS
 
-#: A published row: its split ("" in a file) and its fields.
+#: A published row: its split ("" in a file, where a field ``split`` may name it) and its fields.
 Published = tuple[str, Mapping[str, Any]]
 
 #: Characters shown of a row that was dropped.
@@ -56,24 +59,68 @@ def from_file(path: Path, on_note: Callable[[str], None] = lambda _: None) -> It
 
 
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]:
-    """The commit of a Hub data set at *revision*, and its rows."""
-    from datasets import get_dataset_config_names, load_dataset
-    from huggingface_hub import HfApi
+    """The commit of the Hub data set *name*, ``NAME[:CONFIG]``, at *revision*, and its rows.
 
+    Its files are downloaded to the cache of the Hub, or read there where the Hub cannot be reached. Held-out splits
+    come first. Rows for training have the split "" where no test split is published.
+    """
+    from datasets import load_dataset, logging
+    from huggingface_hub.utils import logging as hub_logging
+
+    logging.set_verbosity(logging.CRITICAL)  # errors are reported once, in a sentence
+    hub_logging.set_verbosity(logging.CRITICAL)
+    repository, _, config = name.partition(":")
+    directory = _download(repository, revision, ["README.md"])
     with _read_errors(name):
-        commit = str(HfApi().dataset_info(name, revision=revision).sha)
-        configurations = get_dataset_config_names(name, revision=commit)
-        configuration = "main" if "main" in configurations else configurations[0]
-        splits = load_dataset(name, configuration, revision=commit, streaming=True)
+        chosen, files, patterns = _configuration(directory, repository, config)
+    directory = _download(repository, directory.name, patterns)
+    with _read_errors(name), TemporaryDirectory() as cache:  # HF_HOME may be read-only
+        settings: Any = {"data_files": files, "streaming": True, "cache_dir": cache}
+        splits = load_dataset(str(directory), chosen, **settings)
+    published_test = any(held_out(split) == "test" for split in splits)
 
     def rows() -> Iterator[Published]:
-        with _read_errors(name):
-            # The test split first: it stays whole where a problem is in another split as well.
-            for split, published in sorted(splits.items(), key=lambda item: item[0] != "test"):
-                for row in published:
-                    yield str(split), row
+        for split in sorted(splits, key=lambda split: ("test", "valid", None).index(held_out(split))):
+            with _read_errors(name):
+                for row in splits[split]:
+                    yield str(split) if held_out(split) or published_test else "", row
 
-    return commit, rows()
+    return directory.name, rows()
+
+
+def _download(repository: str, revision: str | None, patterns: list[str] | None) -> Path:
+    try:
+        return hub_requests.download(repository, revision, allowed=patterns, ignored=None, repo_type="dataset")
+    except ModelError as error:
+        raise InputError(f"{str(error).rstrip('.')}; or give a downloaded file with --from.") from error
+
+
+def _configuration(directory: Path, name: str, config: str) -> tuple[str | None, Any, list[str] | None]:
+    """The configuration *config* of the data set *name*, by default the one that its card marks.
+
+    Returns its name, its ``data_files``, and patterns of the files to download; None: as ``datasets`` finds them, all.
+    """
+    from huggingface_hub import DatasetCard
+
+    card = directory / "README.md"
+    listed = DatasetCard.load(card).data.get("configs") if card.is_file() else None
+    configs: dict[str, Any] = {str(item["config_name"]): item for item in listed or [{"config_name": "default"}]}
+    marked = [key for key, item in configs.items() if item.get("default") or key == "default" or len(configs) == 1]
+    chosen = config or next(iter(marked or configs.keys() & {"main"}), "")
+    if chosen not in configs:
+        fault = f"has no configuration {config}" if config else "has several configurations, and none by default"
+        raise InputError(f"{name} {fault}; choose one as {name}:CONFIG, of {', '.join(configs)}.")
+    if not all("data_files" in item for item in configs.values()):
+        return chosen if listed else None, None, None
+    files = configs[chosen]["data_files"]
+    paths = [item["path"] if isinstance(item, Mapping) else item for item in _listed(files)]
+    patterns = [posixpath.normpath(path) for part in paths for path in _listed(part)]
+    # In a pattern of the Hub, * matches a slash too.
+    return chosen, files, ["README.md", *(pattern.replace("**/", "*").replace("**", "*") for pattern in patterns)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 @contextmanager
@@ -84,14 +131,7 @@ def _read_errors(source: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        from huggingface_hub.errors import HfHubHTTPError, HTTPError
-
-        if isinstance(error, ConnectionError | HTTPError) and not isinstance(error, HfHubHTTPError):
-            raise InputError(
-                f"{source} cannot be read, as the Hub cannot be reached; check the network, or give a downloaded file "
-                "with --from."
-            ) from error
-        text = " ".join(str(error.__cause__ or error).split())[:160] or type(error).__name__
+        text = hub_requests.words(error.__cause__ or error)
         raise InputError(f"{source} cannot be read: {text}.") from error
 
 
@@ -117,12 +157,12 @@ def import_rows(
         on_row(len(result))
         try:
             reading = layouts.Tracked(fields)
-            row = candidate(published_split, reading)
+            row = candidate(published_split or str(reading.get("split") or ""), reading)
             limit = limits.get(row.split)
             if row.id in seen:
                 raise Dropped("duplicate")
             if limit is not None and len(result.splits[row.split]) >= limit:
-                raise Dropped("split-full")
+                raise Dropped(f"{row.split}-full", f"of the split {row.split}, which has all its rows")
             seen.add(row.id)
             made = row.make()
             if not result:
@@ -136,6 +176,11 @@ def import_rows(
     if not result:
         reasons = "; ".join(f"{n:,} {result.examples[reason]}" for reason, n in result.dropped.most_common())
         raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
+    if len(result) == n and not result.splits["train"]:
+        raise InputError(
+            f"The first {n:,} rows are all of held-out splits, which leaves none for training; raise --n, or give "
+            "--test and --valid."
+        )
     for split, limit in limits.items():
         if limit is not None and len(result.splits[split]) < limit:
             raise InputError(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from countdown_rl.data import enumeration
-from countdown_rl.data.distribution import IMPOSSIBLE, Distribution, Exclusion
+from countdown_rl.data.distribution import DIFFICULTY, IMPOSSIBLE, NEEDS, Distribution, Exclusion
 from countdown_rl.data.enumeration import Array, zeros
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.puzzle import kernel, kernel_numba, rules, solver
@@ -25,6 +25,10 @@ from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, PARTS, SPLITS, Pu
 #: Attempts at one row, and rows of one chunk.
 LIMIT = 300_000
 CHUNK = 1_024
+#: Sets of numbers, by size, among which a puzzle has to be; those of 5 and 6 are solved in about five seconds.
+_MAX_SETS = (0, LIMIT, LIMIT, LIMIT, LIMIT, 50_000, 3_000)
+#: Repetitions of earlier or excluded puzzles after which there are taken to be no others.
+_MAX_REPEATED = 10_000
 
 
 @dataclass
@@ -45,6 +49,11 @@ class SplitPlan:
     cells: Array
     positions: Array
     listed: dict[tuple[int, int], Array] = field(default_factory=dict)
+
+    def limit(self, size: int) -> int:
+        """The attempts that draw about ``_MAX_SETS`` sets of *size* numbers of the split."""
+        first, last = rules.parts_of(self.split)
+        return min(LIMIT, _MAX_SETS[size] * PARTS // (last - first + 1))
 
 
 def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: int, *, seed: int) -> SplitPlan:
@@ -77,9 +86,8 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
     salt = 16 + SPLITS.index(plan.split)
     while len(rows):
         if not weights:
-            kind = "impossible" if cells == IMPOSSIBLE else "solvable"
             raise InputError(
-                f"Only {wanted - len(rows):,} of the {wanted:,} {kind} puzzles wanted for {plan.split} exist; "
+                f"Only {wanted - len(rows):,} of the {wanted:,} {_kind(cells)} puzzles wanted for {plan.split} exist; "
                 "lower --n or widen the options."
             )
         uniform = kernel.scramble(kernel.scramble(kernel.scramble(plan.seed) ^ salt) ^ rows) / 2.0**61
@@ -90,7 +98,15 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
             selected = rows[drawn == size]
             have = int(((plan.sizes == size) & (plan.cells == cells)).sum())
             enough = 2 * (have + len(selected))
-            puzzles = enumeration.puzzles(plan.distribution, plan.exclude, size, plan.split, cells, enough)
+            drawable = (size, cells) in plan.listed or not len(selected) or _drawable(plan, selected[0], size)
+            # Drawing the rows takes longer than solving as many sets as there have to be puzzles.
+            max_sets = enough if drawable else 0
+            puzzles = enumeration.puzzles(plan.distribution, plan.exclude, size, plan.split, cells, enough, max_sets)
+            if puzzles is None and not drawable:
+                raise InputError(
+                    f"{plan.limit(size):,} draws of {size} numbers gave no {_kind(cells)} puzzle for {plan.split}; "
+                    "widen --numbers, --targets or --operators, or leave out --balance or --size."
+                )
             if puzzles is not None:
                 if (size, cells) not in plan.listed:
                     keys = np.full(len(puzzles), kernel.scramble(plan.seed), dtype=np.int64)
@@ -107,20 +123,40 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
         salt += 16
 
 
+def _drawable(plan: SplitPlan, index: int, size: int) -> bool:
+    """True where a puzzle of *size* numbers is found for the row at *index*."""
+    plan.sizes[index] = size
+    drawn = _draw_one(plan, index, 0, _tables(plan), plan.limit(size))
+    plan.sizes[index] = 0
+    return bool(drawn.attempts[0] > 0)
+
+
+def _kind(cells: int) -> str:
+    """The *cells* (as bits) in words."""
+    if cells == IMPOSSIBLE:
+        return "impossible"
+    names = [name for bits in (NEEDS, DIFFICULTY) for name, kind in bits.items() if not cells & ~kind]
+    return " ".join(["solvable", *([f"({', '.join(names)})"] if names else [])])
+
+
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
     """The rows of *plan* in order, drawn ahead by so many threads."""
     seen: set[str] = set()
-    tables = _tables(plan)
+    tables, total = _tables(plan), 0
     for first, drawn in _chunks(plan, workers):
         for offset, row in enumerate(_described(plan, drawn)):
+            index, attempt, repeated = first + offset, int(drawn.attempts[offset]), 0
+            total += max(0, attempt)
+            most = attempt + 2 * plan.limit(plan.sizes[index]) + 20 * total // (index + 1)
             while row and (row["id"] in seen or (tuple(sorted(row["nums"])), row["target"]) in plan.exclude):
-                again = _draw(plan, np.array([first + offset]), drawn.attempts[offset : offset + 1], tables)
-                drawn.attempts[offset] = again.attempts[0]
-                row = next(_described(plan, again))
+                repeated += 1
+                again = _draw_one(plan, index, attempt, tables, most - attempt)
+                attempt = int(again.attempts[0])
+                row = next(_described(plan, again)) if repeated < _MAX_REPEATED else None
             if row is None:
                 raise InputError(
-                    f"After {first + offset:,} rows for {plan.split}, {LIMIT:,} draws gave no new puzzle of that kind; "
-                    "lower --n or widen the options."
+                    f"After {index:,} rows for {plan.split}, no new {_kind(plan.cells[index])} puzzle is found; lower "
+                    "--n or widen the options."
                 )
             seen.add(row["id"])
             yield row
@@ -169,10 +205,29 @@ def _described(plan: SplitPlan, drawn: kernel.Rows) -> Iterator[dict[str, Any] |
             yield _row(distribution, nums[:size], target, 0, None, None)
 
 
-def _draw(plan: SplitPlan, indices: Array, attempts: Array, tables: tuple[Any, ...]) -> kernel.Rows:
+def _draw_one(plan: SplitPlan, index: int, attempt: int, tables: tuple[Any, ...], limit: int) -> kernel.Rows:
+    """The row at *index*, drawn as by :func:`_draw` in so short parts that a signal ends the process soon."""
+    step = max(1, plan.limit(plan.sizes[index]) // 32)
+    for start in range(attempt, attempt + max(1, limit), step):
+        drawn = _draw(plan, np.array([index]), np.array([start]), tables, limit=step)
+        if drawn.attempts[0] != -1:
+            break
+    return drawn
+
+
+def _draw(
+    plan: SplitPlan,
+    indices: Array,
+    attempts: Array,
+    tables: tuple[Any, ...],
+    *,
+    limit: int = LIMIT,
+    stop: Array | None = None,
+) -> kernel.Rows:
     """The rows at *indices*, each drawn from its own attempt on, or taken from a list and put in random order.
 
-    *tables* come from :func:`_tables`; threads must not share them.
+    Those after one that is not found within *limit* attempts are not drawn. *tables* come from :func:`_tables`; threads
+    must not share them. *stop* is a flag, (1,), by which another thread ends the drawing.
     """
     distribution, count = plan.distribution, len(indices)
     sizes, cells, attempts, targets = plan.sizes[indices], plan.cells[indices], attempts.copy(), zeros(count)
@@ -188,7 +243,8 @@ def _draw(plan: SplitPlan, indices: Array, attempts: Array, tables: tuple[Any, .
     values = np.array(distribution.values, dtype=np.int64)
     first, last = rules.parts_of(plan.split)
     stream = SPLITS.index(plan.split)
-    source = kernel.Source(plan.seed, stream, LIMIT, values, distribution.tiles, first, last, PARTS)
+    stop = zeros(1) if stop is None else stop
+    source = kernel.Source(plan.seed, stream, limit, values, distribution.tiles, first, last, PARTS, stop)
     kernel_numba.draw(source, drawn, solver.goal(distribution, distribution.low, distribution.high), *tables)
     return drawn
 
@@ -203,9 +259,11 @@ def _tables(plan: SplitPlan) -> tuple[kernel.Classes, kernel.Matches, Array]:
 def _chunks(plan: SplitPlan, workers: int) -> Iterator[tuple[int, kernel.Rows]]:
     """The rows in chunks, each with its first index; drawn ahead by threads, as the kernel releases the GIL."""
 
+    stop = zeros(1)
+
     def draw(first: int) -> tuple[int, kernel.Rows]:
         indices = np.arange(first, min(first + CHUNK, len(plan.sizes)), dtype=np.int64)
-        return first, _draw(plan, indices, zeros(len(indices)), _tables(plan))
+        return first, _draw(plan, indices, zeros(len(indices)), _tables(plan), stop=stop)
 
     pool = ThreadPoolExecutor(workers)
     pending = (pool.submit(draw, first) for first in range(0, len(plan.sizes), CHUNK))
@@ -216,4 +274,5 @@ def _chunks(plan: SplitPlan, workers: int) -> Iterator[tuple[int, kernel.Rows]]:
             ahead.extend(islice(pending, 1))
             yield chunk
     finally:
+        stop[0] = 1
         pool.shutdown(cancel_futures=True)

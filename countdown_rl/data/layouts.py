@@ -125,8 +125,8 @@ def lifted(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
 def split_of(record: Mapping[str, Any]) -> str:
     """The split that *record* says it belongs to, or ""."""
     for holder in (record, decoded(record.get("extra_info"))):
-        if isinstance(holder, Mapping) and holder.get("split") in ("train", "validation", "valid", "test"):
-            return str(holder["split"])
+        if isinstance(holder, Mapping) and isinstance(split := holder.get("split"), str):
+            return split
     return ""
 
 

@@ -1,6 +1,7 @@
 """Rows of a task: drawn one by one from a seed, or imported from published ones."""
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,13 +14,24 @@ from countdown_rl.tasks.task import Row, Task
 LIMIT = 10_000
 
 
+#: Names of splits that are not for training, as ``datasets`` finds them and as people write them (testmini, dev2).
+_TEST = re.compile(r"(?<![a-z])(test|eval|held.?out|hold.?out|bench)")
+_VALID = re.compile(r"(?<![a-z])(validation|valid|val|dev|devel|development)(sets?)?(?![a-z])")
+
+
+def held_out(published: str) -> str | None:
+    """The split, "test" or "valid", that rows of a *published* split stay in; None where they are for training."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", published).lower()
+    return "test" if _TEST.search(words) else "valid" if _VALID.search(words) else None
+
+
 class Dropped(Exception):  # noqa: N818 - not an error
     """A row that is not imported: the reason in a word, and in a phrase."""
 
     _PHRASES: ClassVar = {
         "duplicate": "equal to an earlier row",
         "excluded": "in a file of rows to keep out of the training data",
-        "split-full": "of a split that has all its rows",
+        "held-out": "equal to a row of a published test or validation split",
     }
 
     def __init__(self, reason: str, phrase: str = "") -> None:
@@ -53,9 +65,10 @@ class RowSource:
         self._kept_out.add(row.identity)
 
     def candidate(self, published_split: str, fields: Mapping[str, Any], *, own_test: bool = False) -> Candidate:
-        """The candidate of a published row. A published test split remains the test split.
+        """The candidate of a published row.
 
         Args:
+            published_split: the name of its split; "" where no test split was published.
             own_test: the row is a test puzzle of the user's own, which nothing keeps out.
         """
         try:
@@ -64,13 +77,18 @@ class RowSource:
             raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from None
         if row.identity in self._kept_out and not own_test:
             raise Dropped("excluded")
-        split = row.split
-        if own_test or published_split == "test":
-            split = "test"
-        elif published_split and split == "test":
-            split = "valid"
-        split = self._splits.setdefault(row.identity, split)
+        split = "test" if own_test else self._split(row.identity, row.split, published_split)
         return Candidate(row.id, split, lambda: {"id": row.id, **row})
+
+    def _split(self, identity: str, own: str, published: str) -> str:
+        """The split of a published row: a held-out one stays what it is, the others go where their *own* split is.
+
+        No row joins a published test split: it becomes a validation row. Held-out rows have to come first.
+        """
+        split = held_out(published) or ("valid" if published and own == "test" else own)
+        if self._splits.setdefault(identity, split) != split:
+            raise Dropped("held-out")
+        return split
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
         """New rows for each split, as many as *sizes* says; row i depends on the seed and i alone."""

@@ -17,6 +17,7 @@ from countdown_rl.hub import dataset_card, formats, model_card, secret_scan
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.formats import Weights, measures
 from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, Release
+from countdown_rl.models import hub_requests
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.report import charts, demo
 from countdown_rl.runlog import log as trainlog
@@ -109,14 +110,15 @@ def resolve_license(license: str | None, base_model: str | None, revision: str |
     if base_model is None:
         return {}
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
         data: Any = HfApi().model_info(base_model, revision=revision, timeout=20).card_data or {}
-    except RepositoryNotFoundError:
-        return {}
     except Exception as error:  # an answer that makes no sense raises any
-        raise HubError(f"the card of {base_model} cannot be read from the Hub; give --license.") from error
+        if hub_requests.is_absent(error):
+            return {}
+        raise HubError(
+            f"the card of {base_model} cannot be read, as {hub_requests.reason(error, revision)}; or give --license."
+        ) from error
     return {key: data[key] for key in ("license", "license_name", "license_link") if data.get(key)}
 
 

@@ -1,12 +1,9 @@
 """Scan of a release for tokens of the Hub."""
 
-import re
 from pathlib import Path
 
 from countdown_rl.errors import ArtifactError
-
-#: Format of every token of the Hub.
-TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}", re.ASCII)
+from countdown_rl.models.hub_requests import TOKEN
 
 #: Bytes that are read of a file of weights: more than its metadata, which come first.
 _METADATA = 1 << 24

@@ -19,6 +19,7 @@ from countdown_rl.artifacts import MANIFEST, Manifest
 from countdown_rl.errors import HubError
 from countdown_rl.hub import secret_scan
 from countdown_rl.hub.config import UploadOptions
+from countdown_rl.models import hub_requests
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
 REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
 
 _AGAIN = "run the same command again; only what is missing is uploaded."
-#: Message by HTTP status.
+#: Messages, by HTTP status, that know more than the Hub's.
 _REFUSALS = {
-    401: "the Hub does not accept the token (expired or revoked); run `hf auth login`, or set HF_TOKEN.",
     403: "the token may not write to {repo_id}; use one that may, or a --repo-id under your own name.",
     412: "{repo_id} was changed by someone else meanwhile; " + _AGAIN,
-    429: "the Hub asks to wait (too many requests); later " + _AGAIN,
 }
 
 
@@ -116,18 +115,10 @@ def _sentence(error: BaseException, repo_id: str) -> str | None:
 
     while isinstance(error, RuntimeError) and error.__cause__ is not None:  # around an error of an upload thread
         error = error.__cause__
-    if isinstance(error, OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it."
-    text = (error.server_message if isinstance(error, HfHubHTTPError) else str(error)) or "no reason given"
-    reason = secret_scan.TOKEN.sub("hf_***", " ".join(text.split())).rstrip(".") + "."
-    if isinstance(error, HfHubHTTPError):
-        status = error.response.status_code
-        if status in _REFUSALS:
-            return _REFUSALS[status].format(repo_id=repo_id)
-        return (
-            f"the Hub answered {status}; later {_AGAIN}" if status >= 500 else f"the Hub refused ({status}): {reason}"
-        )
+    if isinstance(error, HfHubHTTPError) and (refusal := _REFUSALS.get(error.response.status_code)):
+        return refusal.format(repo_id=repo_id)
     # JSONDecodeError: a gateway's HTML page, or half of a response.
-    if isinstance(error, HTTPError | LocalEntryNotFoundError | json.JSONDecodeError):
-        return f"the Hub cannot be reached, or the connection broke; check the network, then {_AGAIN}"
-    return f"the Hub does not accept {repo_id}: {reason}" if isinstance(error, ValueError) else None
+    known = (HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, json.JSONDecodeError)
+    if isinstance(error, known):
+        return f"{repo_id} cannot be uploaded, as {hub_requests.reason(error)}; what arrived is not sent again."
+    return f"the Hub does not accept {repo_id}: {hub_requests.words(error)}." if isinstance(error, ValueError) else None

@@ -17,6 +17,7 @@ from typing import Any
 from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.models import hub_requests
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config, gguf_config
 
 #: Models that ship with the package, by name.
@@ -303,20 +304,4 @@ def download(
 
     Where the Hub cannot be reached they are taken from its local cache.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
-    try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=allowed, ignore_patterns=ignored))
-    except Exception as error:  # an answer that makes no sense raises any
-        if isinstance(error, GatedRepoError):
-            reason = "is gated: accept its terms on its Hub page, then log in with `hf auth login`"
-        elif isinstance(error, RevisionNotFoundError):
-            reason = f"has no revision {revision} on the Hub"
-        elif isinstance(error, RepositoryNotFoundError):
-            reason = "is neither here nor on the Hub; check the name, or log in if it is private"
-        else:
-            reason = (
-                "is neither here nor in the cache of the Hub, which cannot be reached; check the name or the network"
-            )
-        raise ModelError(f"{source} {reason}.") from error
+    return hub_requests.download(source, revision, allowed=allowed, ignored=ignored)

@@ -86,7 +86,8 @@ class Matches(NamedTuple):
 
 class Source(NamedTuple):
     """The source of rows: ``seed`` and ``stream`` of the random numbers; ``limit``, the attempts per row; ``values``,
-    drawn with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into."""
+    drawn with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into; ``stop``,
+    an array whose first value ends the drawing once it is not 0."""
 
     seed: int
     stream: int
@@ -96,6 +97,7 @@ class Source(NamedTuple):
     first_part: int
     last_part: int
     parts: int
+    stop: Any
 
 
 class Rows(NamedTuple):
@@ -530,7 +532,8 @@ def choose_target(state, cells, matches):
 def draw(source, rows, goal, classes, matches, scratch):
     """Draw the puzzles of *rows*: each by its own random numbers, tried until it is of a wanted cell.
 
-    All targets of a draw of numbers are solved at once, and one of those that will do is chosen.
+    All targets of a draw of numbers are solved at once, and one of those that will do is chosen. A row for which the
+    limit is reached is the last one.
     """
     pool = source.values.copy()
     for row in range(len(rows.indices)):
@@ -556,6 +559,8 @@ def draw(source, rows, goal, classes, matches, scratch):
             continue
         rows.attempts[row] = -1
         for tried in range(attempt, attempt + source.limit):
+            if source.stop[0] != 0:
+                return
             ordered = scratch[: len(nums)]
             state = draw_numbers(scramble(base ^ scramble(tried + 1)), source, pool, nums, ordered)
             part = split_part(ordered, source.parts)
@@ -569,6 +574,8 @@ def draw(source, rows, goal, classes, matches, scratch):
                 describe(row, t, rows, nums, classes, matches, scratch)
                 rows.attempts[row] = tried + 1
                 break
+        if rows.attempts[row] == -1:
+            return
 
 
 def describe(row, t, rows, nums, classes, matches, scratch):

@@ -89,7 +89,12 @@ class SftOptions(TuningOptions):
     """Supervised fine-tuning of a LoRA adapter or of all weights."""
 
     from_hub: Annotated[
-        tuple[str, ...], option("Hub data set; repeatable.", DEMONSTRATIONS, metavar="NAME[@REVISION]")
+        tuple[str, ...],
+        option(
+            "Hub data set, without its test and validation splits; repeatable.",
+            DEMONSTRATIONS,
+            metavar="NAME[:CONFIG][@REVISION]",
+        ),
     ] = ()
     demonstrator: Annotated[
         str | None,

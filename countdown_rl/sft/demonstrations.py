@@ -14,6 +14,7 @@ from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.data import external, files, jsonl, layouts
+from countdown_rl.data.source import held_out
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template
@@ -36,7 +37,6 @@ class Demonstration:
     Attributes:
         place: for error messages, such as ``demos.jsonl, row 3``.
         row: the row of the task, where the demonstration names it.
-        split: the published one that it belongs to, or "".
         notes: where its parts are in the record.
         unused: names of the record's fields that are no part of it.
         generated: a baseline wrote it, so that nobody can shorten it.
@@ -46,7 +46,6 @@ class Demonstration:
     prompt: str | Messages
     completion: str
     row: Row | None
-    split: str = ""
     notes: tuple[str, ...] = ()
     unused: frozenset[str] = frozenset()
     generated: bool = False
@@ -138,15 +137,12 @@ def read(
         held_out = {name: _HeldOut(_rows(data / f"{split}.jsonl")) for split, name in splits.items()}
     result = Demonstrations()
     notes, unused, earlier = dict[str, None](), set[str](), 0
-    for demonstration in _sources(options, paths, data, inputs, layout):
+    for demonstration in _sources(options, paths, data, inputs, layout, result.left_out):
         result.read += 1
         on_row(result.read)
         row = demonstration.row
         notes |= dict.fromkeys(demonstration.notes)
         unused |= demonstration.unused
-        if demonstration.split not in ("", "train"):
-            result.left_out[f"of the split {demonstration.split}"] += 1
-            continue
         if row is not None and options.eval_every:
             _check_prompt(demonstration, row, layout)
         if split := next((name for name, rows in held_out.items() if rows.has(demonstration)), None):
@@ -186,19 +182,26 @@ def _rows(path: Path) -> list[Row]:
 
 
 def _sources(
-    options: SftOptions, paths: Sequence[Path], data: Path | None, inputs: dict[str, Any], layout: Mapping[str, str]
+    options: SftOptions,
+    paths: Sequence[Path],
+    data: Path | None,
+    inputs: dict[str, Any],
+    layout: Mapping[str, str],
+    left_out: Counter[str],
 ) -> Iterator[Demonstration]:
-    """The demonstrations of all sources in turn; their entries are added to *inputs*."""
+    """The demonstrations of all sources in turn; adds their entries to *inputs*, and held-out rows to *left_out*."""
     if not (paths or options.from_hub or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
     for index, file in enumerate(paths):
-        yield from _parsed(files.records(file), layout)
+        records = ((place, "", record) for place, record in files.records(file))
+        yield from _parsed(records, layout, left_out)
         inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
     for index, name in enumerate(options.from_hub):
         source, _, revision = name.partition("@")
         commit, rows = external.from_hub(source, revision or None)
         inputs[f"from-hub-{index}" if index else "from-hub"] = {"source": source, "revision": commit, "digest": commit}
-        yield from _parsed(((f"{source}, row {row}", fields) for row, (_, fields) in enumerate(rows, 1)), layout)
+        records = ((f"{source}, row {row}", split, fields) for row, (split, fields) in enumerate(rows, 1))
+        yield from _parsed(records, layout, left_out)
     if options.demonstrator:
         if data is None:
             raise UsageError(
@@ -217,8 +220,15 @@ def _by_baseline(options: SftOptions, data: Path) -> Iterator[Demonstration]:
         yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row, generated=True)
 
 
-def _parsed(records: Iterable[tuple[str, Mapping[str, Any]]], layout: Mapping[str, str]) -> Iterator[Demonstration]:
-    for place, record in records:
+def _parsed(
+    records: Iterable[tuple[str, str, Mapping[str, Any]]], layout: Mapping[str, str], left_out: Counter[str]
+) -> Iterator[Demonstration]:
+    """The demonstrations in *records*: the place of each, the split it was published in ("" in a file), its fields."""
+    for place, published, record in records:
+        split = published or layouts.split_of(record)
+        if held_out(split):
+            left_out[f"of the split {split}"] += 1
+            continue
         with files.at(place):
             singles = layouts.split(record)
         for index, fields in enumerate(singles, 1):
@@ -254,7 +264,7 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
         check_text("".join((*texts, completion)), "the text")
     unused = (found.unused if found else layouts.given(fields)) - set(exchange.names)
     notes = tuple(filter(None, (found.note if found else "", exchange.note)))
-    return Demonstration(place, prompt, completion, row, layouts.split_of(fields), notes, frozenset(unused))
+    return Demonstration(place, prompt, completion, row, notes, frozenset(unused))
 
 
 def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:

@@ -83,13 +83,18 @@ def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[tuple[
 
 
 def _test_puzzles(evaluations: Iterable[Result]) -> set[str]:
-    """The identities of the puzzles that are of a test split, by themselves or by the file that was evaluated."""
-    return {
-        row.identity
-        for result in evaluations
-        for row in map(parse_row, result.samples)
-        if row.split == "test" or result.metrics["data"].get("file") == "test.jsonl"
-    }
+    """The identities of the puzzles that are of a test split: by their rows, or as all of the file that was evaluated.
+
+    That file is the test split of data that a model in the chain was trained on, or has its name.
+    """
+    identities = set()
+    for result in evaluations:
+        data = result.metrics["data"]
+        links = artifacts.chain(*(entry for entry in result.manifest.inputs.values() if "digest" in entry))
+        tests = [link.files.get("test.jsonl", {}).get("sha256") for link in links]
+        whole = data.get("file") == "test.jsonl" or data["digest"] in tests
+        identities |= {row.identity for row in map(parse_row, result.samples) if whole or row.split == "test"}
+    return identities
 
 
 def _tokenizer(options: CollectOptions, evaluated: Mapping[str, Any]) -> Any:

@@ -146,7 +146,7 @@ class CountdownRow(Row):
         return {" ".join(map(str, sorted(map(int, re.findall("[0-9]+", numbers))))) for numbers in _LISTS(text)}
 
     @property
-    def split(self) -> str:
+    def own_split(self) -> str:
         return rules.split_of(self._sorted)
 
     @property

@@ -208,7 +208,12 @@ class Row(Mapping[str, Any]):
 
     @property
     def split(self) -> str:
-        """The split that the row belongs to in every data set; it depends on :attr:`identity` alone."""
+        """The split that the row belongs to: that of its field ``split`` if it is held out there, else its own."""
+        return str(self["split"]) if self.get("split") in ("valid", "test") else self.own_split
+
+    @property
+    def own_split(self) -> str:
+        """The split by :attr:`identity` alone, the same in every data set."""
         part = int(hashlib.sha256(self.identity.encode()).hexdigest()[:15], 16) % PARTS
         return SPLITS[max(0, part - PARTS + 3)]
 
@@ -233,7 +238,9 @@ class Row(Mapping[str, Any]):
     @property
     def kept(self) -> dict[str, Any]:
         """The fields that are kept beside a completion."""
-        return {key: self[key] for key in ("id", "task", *self.kept_fields, "style", "template") if key in self}
+        return {
+            key: self[key] for key in ("id", "task", *self.kept_fields, "style", "template", "split") if key in self
+        }
 
     def vote_key(self, answer: str, value: str | None) -> str:
         """The canonical form of an *answer* with its *value*, for majority voting."""

@@ -5,8 +5,10 @@ import gzip
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from itertools import combinations
 from pathlib import Path
@@ -101,6 +103,31 @@ def test_every_key_of_the_stage_is_an_option(command):
     page = command("gen-data", "--help")[1]
     for key in options:
         assert f"--{key}" in page
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("words", ["--preset tv --n 100000", "--size 6 --numbers 10-30 --operators + --targets 1-60"])
+def test_a_signal_ends_the_generation_at_once(tmp_path, number, words):
+    code = (
+        "import os, signal, threading; from countdown_rl.cli.main import main;"
+        f"threading.Timer(3, lambda: (print(end='now', flush=True), os.kill(os.getpid(), {number:d}))).start(); main()"
+    )
+    command = [sys.executable, "-c", code, "gen-data", *words.split(), "--out", str(tmp_path / "data")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(3)
+    start = time.monotonic()
+    _, err = process.communicate()
+    assert (process.returncode, b"ended by" in err) == (128 + number, True), err
+    assert time.monotonic() - start < 5
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "/dev/null", ".", "large"])
+def test_a_prompt_is_a_regular_file_of_a_sane_size(command, tmp_path, monkeypatch, file):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "large").write_bytes(b"x" * 2**21)
+    status, _, err = command("gen-data", "--prompt", file, "--out", tmp_path / "data")
+    assert (status, "regular file" in err) == (2, True)
 
 
 IMPORTED = [

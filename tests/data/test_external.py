@@ -12,10 +12,10 @@ import pytest
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
 from countdown_rl import artifacts
-from countdown_rl.data import external, files, jsonl
+from countdown_rl.data import build, external, files, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.countdown import CountdownSource
-from countdown_rl.data.source import RowSource
+from countdown_rl.data.source import RowSource, held_out
 from countdown_rl.errors import InputError
 from countdown_rl.tasks.registry import task
 
@@ -102,6 +102,127 @@ def test_gsm8k_comes_from_the_hub_and_keeps_its_test_split(hub, tmp_path):
     assert (facts["read"], facts["splits"]["test"]["rows"]) == (47, 7)
     rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl")
     assert [row["gold"] for row in rows] == [str(2 * k) for k in range(600, 607)]
+
+
+def publish(hub, folder, splits, card=""):
+    """Put a data set on the *hub*, with *splits* as rows by file name, and return its commit."""
+    for name, rows in splits.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        jsonl.write_rows(folder / name, rows)
+    (folder / "README.md").write_text(card)
+    return hub.add_model("me/rows", folder, repo_type="dataset")
+
+
+def configs(*names, default=None):
+    lines = [f"- {{config_name: {n}, default: {str(n == default).lower()}, data_files: {n}/*.jsonl}}" for n in names]
+    return "\n".join(["---", "configs:", *lines, "---", ""])
+
+
+def with_splits(**files):
+    listed = ", ".join(f"{{split: {split}, path: {path}}}" for split, path in files.items())
+    return f"---\nconfigs:\n- {{config_name: default, data_files: [{listed}]}}\n---\n"
+
+
+def read(name="me/rows", revision=None):
+    return list(external.from_hub(name, revision)[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "rows"), [("me/rows", "b", 2), ("me/rows:a", "b", 1), ("me/rows:c", "", 3)]
+)
+def test_the_configuration_is_the_default_one_or_the_one_asked_for(hub, tmp_path, name, default, rows):
+    files = {f"{config}/train.jsonl": PUZZLES[:k] for k, config in enumerate("abc", 1)}
+    publish(hub, tmp_path / "published", files, configs("a", "b", "c", default=default))
+    assert len(read(name)) == rows
+    assert len([line for line in hub.log if line.startswith("GET") and "train.jsonl" in line]) == 1
+
+
+@pytest.mark.parametrize("name", ["me/rows", "me/rows:d"])
+def test_where_no_configuration_is_the_default_they_are_named(hub, tmp_path, name):
+    publish(hub, tmp_path / "published", {"a/1.jsonl": PUZZLES, "b/1.jsonl": PUZZLES}, configs("a", "b"))
+    with pytest.raises(InputError, match=r"choose one as me/rows:CONFIG, of a, b\."):
+        read(name)
+
+
+def test_a_configuration_keeps_its_settings_and_patterns(hub, tmp_path):
+    files = "[{split: train, path: ['**/more/*.csv', one.csv]}, {split: dev, path: ./dev/a.csv}]"
+    other = "- {config_name: x, data_files: y.csv}"
+    card = f"---\nconfigs:\n{other}\n- {{config_name: z, sep: '|', data_files: {files}}}\n---\n"
+    for name in ("deep/more/1.csv", "more/2.csv", "one.csv", "dev/a.csv", "y.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"nums|target\n[1, 2]|{len(name)}\n")
+    publish(hub, tmp_path, {}, card)
+    rows = sorted((split, row["target"]) for split, row in read("me/rows:z"))
+    assert rows == [("", 7), ("", 10), ("", 15), ("dev", 9)]
+
+
+@pytest.mark.parametrize(
+    ("split", "kept_in"),
+    [
+        *(("test", "test"), ("test_hard", "test"), ("eval", "test"), ("testA", "test"), ("holdout", "test")),
+        *(("validation", "valid"), ("val", "valid"), ("dev", "valid"), ("validation.clean", "valid")),
+    ],
+)
+def test_published_splits_keep_their_meaning(hub, tmp_path, split, kept_in):
+    held = [*PUZZLES[:3], {"nums": [2, 9], "target": 11}]
+    publish(hub, tmp_path, {"a.jsonl": PUZZLES, "b.jsonl": held}, with_splits(**{"train": "a.jsonl", split: "b.jsonl"}))
+    facts = build.make(DataOptions(from_hub="me/rows"), tmp_path / "data")
+    rows = {
+        name: {row.id for row in jsonl.read_rows(tmp_path / "data" / f"{name}.jsonl")}
+        for name, counts in facts["splits"].items()
+        if counts["rows"]
+    }
+    assert {"2-9=11", "3-7-50=46", "3-7-51=47"} <= rows[kept_in]
+    assert len(rows["train"]) > 25
+    assert facts["dropped"] == {"held-out": 3}
+    if kept_in == "test":
+        assert len(rows["test"]) == 4
+
+
+def test_a_training_row_that_only_shares_the_numbers_of_a_test_row_is_left_out(hub, tmp_path):
+    train = [*PUZZLES, {"nums": [50, 7, 3], "target": 40}]
+    publish(hub, tmp_path, {"train.jsonl": train, "test.jsonl": PUZZLES[:1]})
+    facts = build.make(DataOptions(from_hub="me/rows"), tmp_path / "data")
+    assert facts["dropped"] == {"held-out": 2}
+    assert facts["splits"]["test"]["rows"] == 1
+
+
+def test_rows_of_a_full_split_are_counted_by_the_split(hub, tmp_path):
+    publish(hub, tmp_path, {"train.jsonl": PUZZLES[10:], "test.jsonl": PUZZLES[:10]})
+    facts = build.make(DataOptions(from_hub="me/rows", test=4), tmp_path / "data")
+    assert facts["dropped"]["test-full"] == 6
+    assert "of the split test" in facts["reasons"]["test-full"]
+
+
+def test_where_held_out_rows_take_all_of_n_that_is_said(hub, tmp_path):
+    publish(hub, tmp_path, {"train.jsonl": PUZZLES[10:], "test.jsonl": PUZZLES[:10]})
+    with pytest.raises(InputError, match="none for training"):
+        build.make(DataOptions(from_hub="me/rows", n=10), tmp_path / "data")
+
+
+@pytest.mark.parametrize("split", ["train", "training", "latest", "contest", "devices", "train_sft", "value", "all"])
+def test_other_splits_are_for_training(split):
+    assert held_out(split) is None
+
+
+@pytest.mark.parametrize("cached_by", ["gen-data", "hf download", "load_dataset"])
+@pytest.mark.parametrize("how", ["offline", "no network"])
+def test_a_cached_data_set_is_read_where_the_hub_cannot_be_reached(hub, tmp_path, cached_by, how):
+    pinned = publish(hub, tmp_path / "published", {"train.jsonl": PUZZLES})
+    first = {
+        "gen-data": "from countdown_rl.data import external; list(external.from_hub('me/rows', None)[1])",
+        "hf download": "from huggingface_hub import snapshot_download as d; d('me/rows', repo_type='dataset')",
+        "load_dataset": "from datasets import load_dataset; load_dataset('me/rows')",
+    }[cached_by]
+    subprocess.run([sys.executable, "-c", first], check=True, cwd=ROOT, env=hub.env(tmp_path), capture_output=True)
+    env = hub.env(tmp_path) | ({"HF_HUB_OFFLINE": "1"} if how == "offline" else {"HF_ENDPOINT": "http://127.0.0.1:9"})
+    again = (
+        "from countdown_rl.data import external; c, rows = external.from_hub('me/rows', None); print(c, len([*rows]))"
+    )
+    hub.log.clear()
+    done = subprocess.run([sys.executable, "-c", again], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.stdout.split() == [pinned, "40"], done.stderr
+    assert not hub.log
 
 
 @pytest.mark.parametrize(

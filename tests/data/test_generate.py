@@ -1,6 +1,7 @@
 """Generated puzzles: exact sizes and facts, no leaks between splits, the same rows for any number of workers."""
 
 import itertools
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -181,6 +182,52 @@ def test_excluded_puzzles_are_not_generated(n):
     left = sum(item not in exclude for item in every)
     with pytest.raises(InputError, match=f"Only {left:,} of"):
         make(TINY, n=len(every), exclude=exclude)
+
+
+SUMS = Distribution({6: 1}, tuple(range(10, 31)), 1, 20, operators="+")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [
+        (SUMS, "solvable"),
+        (replace(SUMS, sizes={2: 1, 6: 1}), "solvable"),
+        (replace(SUMS, operators="+-", low=1, high=1, values=tuple(range(100, 131, 2))), "solvable"),  # even sums
+        (replace(SUMS, operators="*", low=97, high=97, sizes={5: 1}), "solvable"),
+        (replace(SUMS, rule=RULES["television"], values=(25, 50, 75, 100) * 3, tiles=True), "solvable|at most"),
+        (replace(SUMS, sizes={5: 1}, low=60, high=180, balance=("needs",)), "mul-div"),
+    ],
+)
+def test_puzzles_that_do_not_exist_are_said_to_be_missing_at_once(wanted, kind):
+    with pytest.raises(InputError, match=kind):
+        make(wanted, n=20_000)
+
+
+def test_a_kind_that_is_rare_is_found_by_listing_where_that_is_fast():
+    wanted = Distribution({4: 1}, tuple(range(30, 60)), 2, 2, operators="+-", balance=("needs",))
+    with pytest.raises(InputError, match=r"Only 0 of the 5 solvable \(mul-div\) puzzles"):
+        make(wanted, n=10)
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_where_all_new_puzzles_run_out_that_is_said(monkeypatch, exclude):
+    """Of too many sets of numbers to list, few have a puzzle."""
+    monkeypatch.setattr(generate, "_MAX_REPEATED", 100)
+    monkeypatch.setattr(enumeration, "_MAX_SETS", (1,) * 7)
+    wanted = Distribution({3: 1}, tuple(range(1, 40)), 3, 5, operators="+")
+    every = _brute_puzzles(wanted, "train")
+    with pytest.raises(InputError, match="no new solvable puzzle is found"):
+        make(wanted, n=1 if exclude else len(every) + 1, exclude=Exclusion(every) if exclude else None)
+
+
+def test_the_threads_of_a_generator_end_with_it(monkeypatch):
+    monkeypatch.setattr(generate, "CHUNK", 8)
+    plan = generate.plan_split(PRESETS["tv"], Exclusion(), "train", 50_000, seed=1)
+    rows = generate.rows(plan, workers=2)
+    next(rows)
+    start = time.monotonic()
+    rows.close()
+    assert time.monotonic() - start < 1
 
 
 def test_other_sizes_make_up_for_one_that_runs_out():

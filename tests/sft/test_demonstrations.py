@@ -332,3 +332,18 @@ def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt,
     assert len(read_with(own_prompt, tmp_path, [row]).kept) == 1
     with pytest.raises(InputError, match=r"demos.jsonl, row 1 .*eval-every"):
         read_with(own_prompt, tmp_path, [row], eval_every=1)
+
+
+def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_path):
+    row = {"prompt": "1 + 1?", "completion": "2"}
+    for name, count in (("train", 3), ("test_hard", 2), ("validation", 1)):
+        rows = [row if name == "train" else row | {"completion": ""}] * count
+        jsonl.write_rows(tmp_path / f"{name}.jsonl", rows)
+    listed = ", ".join(f"{{split: {name}, path: {name}.jsonl}}" for name in ("train", "test_hard", "validation"))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- {{config_name: x, data_files: [{listed}]}}\n---\n")
+    hub.add_model("me/demos", tmp_path, repo_type="dataset")
+    for source in ("me/demos", "me/demos:x@main"):
+        known, inputs = demonstrations.read(SftOptions(from_hub=(source,)), [], None)
+        assert len(known.kept) == 3
+        assert known.left_out == {"of the split test_hard": 2, "of the split validation": 1}
+        assert len(inputs["from-hub"]["revision"]) == 40

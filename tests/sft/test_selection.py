@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from countdown_rl import artifacts
-from countdown_rl.data import jsonl
+from countdown_rl.data import build, jsonl
+from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
@@ -247,3 +248,27 @@ def test_trl_trains_on_the_tokens_that_were_sampled_of_a_pair(sampled, tokenizer
             prompt, completion = sampled.ids[row[side].removesuffix(tokenizer.eos_token)]
             assert example["prompt_ids"] == prompt
             assert example[f"{side}_ids"] == [*completion, tokenizer.eos_token_id]
+
+
+def test_puzzles_that_an_import_put_into_its_test_split_are_left_out_whatever_their_file_is_called(tmp_path):
+    own = tmp_path / "mine.jsonl"
+    jsonl.write_rows(own, [PUZZLE])  # of the training split by its numbers
+    assert parse_row(PUZZLE).split == "train"
+    build.make(DataOptions(n=20, test_from=str(own)), tmp_path / "data")
+    rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl")
+    source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl")
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", source)
+
+
+def test_the_test_split_of_the_data_in_the_chain_is_known_by_its_contents(tmp_path):
+    build.make(DataOptions(n=20), tmp_path / "data")
+    data = artifacts.read(tmp_path / "data", "data")
+    with artifacts.writing(tmp_path / "eval", "eval", options={}, inputs={"model": data.as_input()}) as draft:
+        file = {"file": "renamed.jsonl", "digest": data.files["test.jsonl"]["sha256"]}
+        row = parse_row(PUZZLE)
+        samples = [evaluate.graded(row, turn, 3, Completion(say(RIGHT[turn]), 9, True)) for turn in range(3)]
+        inputs = {"model": {"source": "none", "kind": "directory", "digest": "0"}, "data": file}
+        results.write(draft.path, measure(samples, [row]) | {"decoding": {}, **inputs}, samples)
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", tmp_path / "eval")
