@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import with_options
 from countdown_rl.errors import InputError
 
 #: The files of the pipeline, as patterns. They are data files of an installed package, and of a clone its own.
@@ -16,7 +15,6 @@ _FILES = ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "stages/*.yaml"
 _CLONE = Path(__file__).parents[2]
 
 
-@with_options
 def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path()) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 

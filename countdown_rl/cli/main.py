@@ -63,8 +63,11 @@ app = typer.Typer(
 
 def command(name: str) -> Command:
     """Import the module of a command and return the command."""
+    from countdown_rl.cli.parameters import with_options
+
     function = name.replace("-", "_")
-    return as_command(name, getattr(import_module(f"countdown_rl.cli.{function}"), function))
+    module = import_module(f"countdown_rl.cli.{function}")
+    return as_command(name, with_options(getattr(module, function)))
 
 
 class _Lazy(Command):
