@@ -18,7 +18,7 @@ _CLONE = Path(__file__).parents[2]
 def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path()) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 
-    The stages then run with `dvc repro` there (pip install 'countdown-rl[dvc]'). Files that exist are not replaced.
+    The stages then run with `dvc repro` there (pip install dvc). Files that exist are not replaced.
 
     Examples:
         countdown-rl init my-run

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from countdown_rl import processes
+from countdown_rl import packages, processes
 from countdown_rl.cli.help import Command, CommandGroup, as_command
 from countdown_rl.errors import CountdownError, UsageError
 
@@ -130,6 +130,8 @@ def main(run: Callable[[], Any] = app) -> None:
     except (KeyboardInterrupt, processes.Terminated) as error:
         _exit(f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (sentence := packages.missing(error.name or "")):
+            _exit(sentence, 1)
         if isinstance(error, OSError) and (sentence := _os_sentence(error)):
             _exit(sentence, 1)
         _exit("this is a bug in countdown-rl; please report it with the lines above.", 1, bug=error)
