@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from countdown_rl.errors import InputError as InputError
     from countdown_rl.errors import ModelError as ModelError
     from countdown_rl.errors import UsageError as UsageError
+    from countdown_rl.models.load import Loaded as Loaded
     from countdown_rl.puzzle.rules import Puzzle as Puzzle
     from countdown_rl.puzzle.solver import Solved as Solved
     from countdown_rl.tasks.task import Grade as Grade
@@ -35,13 +36,14 @@ _MODULES = {
         ("CountdownError", "UsageError", "InputError", "ArtifactError", "ModelError", "HubError"), "countdown_rl.errors"
     ),
     "Grade": "countdown_rl.tasks.task",
+    "Loaded": "countdown_rl.models.load",
     "Puzzle": "countdown_rl.puzzle.rules",
     "Row": "countdown_rl.tasks.task",
     "Solved": "countdown_rl.puzzle.solver",
     "Task": "countdown_rl.tasks.task",
 }
 
-__all__ = [*_MODULES, "generate", "grade", "read_rows", "solve"]
+__all__ = [*_MODULES, "generate", "grade", "load_model", "read_rows", "solve"]
 
 
 def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grade":
@@ -132,6 +134,25 @@ def read_rows(path: str | Path) -> list["Row"]:
     from countdown_rl.data import jsonl
 
     return jsonl.read_rows(jsonl.test_file(Path(path)))
+
+
+def load_model(model: str, *, revision: str | None = None, precision: str = "auto", device: str = "auto") -> "Loaded":
+    """Load a model for inference or training, with its tokenizer.
+
+    Args:
+        model: "countdown-tiny", a directory, a GGUF file or a Hub id.
+        precision: "auto", "nf4", "bf16" or "fp32".
+
+    Returns:
+        An object with ``model`` and ``tokenizer``, and how the weights are held.
+
+    Raises:
+        ModelError: it cannot be found or loaded.
+    """
+    from countdown_rl.models import load, reference
+
+    load.silence_libraries()
+    return load.load_model(reference.resolve(model, revision=revision), precision=precision, device=device)
 
 
 def __getattr__(name: str) -> Any:

@@ -114,6 +114,14 @@ class Row(Mapping[str, Any]):
         ]
         return turns if self.style.own or turns[-1]["role"] == "assistant" else [*turns, self.turns()[-1]]
 
+    def to_trl(self) -> dict[str, Any]:
+        """A row of a data set for TRL, verl or a chat template: the fields of this one, and its ``prompt``.
+
+        The prompt ends in the user turn: these add the generation prompt themselves, and a second one behind a
+        prefilled turn would end the reasoning before it begins.
+        """
+        return {"prompt": [turn for turn in self.messages() if turn["role"] != "assistant"], **self}
+
     @abstractmethod
     def turns(self) -> list[dict[str, str]]:
         """The task's own prompt: system and user turn, and in the style ``begun`` the beginning of the assistant's."""
