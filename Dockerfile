@@ -8,7 +8,7 @@ FROM python:3.12-slim
 # Triton compiles its kernels with gcc; the version of the package is that of Git.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY . /countdown-rl
-RUN pip install --no-cache-dir '/countdown-rl[vllm]'
+RUN pip install --no-cache-dir '/countdown-rl[train,vllm]'
 ENV HF_HOME=/runs/.cache
 WORKDIR /runs
 ENTRYPOINT ["countdown-rl"]

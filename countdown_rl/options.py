@@ -5,11 +5,10 @@ makes a flag of it (``cli.parameters``); constructing the dataclass checks it, i
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
-
-import typer
 
 from countdown_rl.errors import UsageError, first_line
 from countdown_rl.formatting import flag
@@ -37,9 +36,23 @@ class Options:
                     _check(name, item, hint)
 
 
-def option(help: str, panel: str | None = None, *, name: str | None = None, **settings: Any) -> Any:
-    """Return the ``typer.Option`` of a field, listed in a panel of the help; *name* replaces the flag of the field."""
-    return typer.Option(*([name] if name else []), help=help, rich_help_panel=panel, **settings)
+@dataclass(frozen=True)
+class Option:
+    """The declaration of a flag; the fields are those of ``typer.Option``."""
+
+    help: str
+    rich_help_panel: str | None = None
+    name: str | None = None
+    min: float | None = None
+    max: float | None = None
+    metavar: str | None = None
+    show_default: str | bool = True
+    parser: Callable[[str], Any] | None = None
+
+
+def option(help: str, panel: str | None = None, **settings: Any) -> Any:
+    """Return the declaration of a flag, listed in a panel of the help; ``name`` replaces the flag of the field."""
+    return Option(help, panel, **settings)
 
 
 def _read_prompt(file: str) -> str:
@@ -49,7 +62,7 @@ def _read_prompt(file: str) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {first_line(error)}") from error
+        raise UsageError(f"{file} cannot be read: {first_line(error)}") from error
 
 
 #: The text of a prompt template; its flag takes the file.
@@ -86,7 +99,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
     if not math.isfinite(value):
         raise UsageError(f"{flag(name)} {value} is not a finite number.")
     limit = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
-    for bounds in get_args(hint)[1:]:  # the typer.Option beside the type
+    for bounds in get_args(hint)[1:]:  # the Option beside the type
         smallest = -limit if bounds.min is None else bounds.min
         largest = limit if bounds.max is None else bounds.max
         if not smallest <= value <= largest:

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+from countdown_rl import packages
 from countdown_rl.errors import CountdownError, UsageError
 
 #: Launch configurations in ``assets/launch``.
@@ -244,8 +245,8 @@ def launch_configuration(name: str) -> Path:
         raise UsageError(f"--launch {name} is neither a file nor one of {', '.join(LAUNCHES)}.")
     if "distributed_type: DEEPSPEED" in path.read_text() and find_spec("deepspeed") is None:
         raise CountdownError(
-            f"--launch {name} needs DeepSpeed, which is not installed; `pip install 'countdown-rl[deepspeed]'`, "
-            "or use --launch fsdp."
+            f"--launch {name} needs DeepSpeed, which is not installed; {packages.pip_install('deepspeed')}, or use "
+            "--launch fsdp."
         )
     return path
 

@@ -12,7 +12,8 @@ import tempfile
 import threading
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
 from pathlib import Path
@@ -26,10 +27,10 @@ ALONE |= {"NO_PROXY": "127.0.0.1", "OPENAI_API_KEY": "none", "HF_HUB_OFFLINE": "
 ROWS = [{"id": f"r{n}", "nums": [2, 3, n], "target": 5 + n} for n in range(4, 8)]
 
 
-def shared() -> set[str]:
-    """Return the names of the distributions that the project needs without extras."""
+def shared(extras: Sequence[str]) -> set[str]:
+    """Return the names of the distributions that the project needs with *extras*."""
     needed: set[tuple[str, str]] = set()
-    waiting = [("countdown-rl", "")]  # distributions, each with one of its extras
+    waiting = [("countdown-rl", extra) for extra in ("", *extras)]  # distributions, each with one of its extras
     while waiting:
         name, extra = waiting.pop()
         if (name, extra) not in needed:
@@ -41,15 +42,20 @@ def shared() -> set[str]:
 
 
 def environment(directory: Path, wheel: Path, extra: str) -> Path:
-    """Make an environment of the shared packages, the project and *extra*, and return its ``bin``."""
+    """Make an environment of the shared packages, the project and *extra*, and return its ``bin``.
+
+    All extras but "base" come with ``train``.
+    """
+    extras = [] if extra == "base" else ["train"]
     venv.create(directory, symlinks=True)
     target = next(directory.glob("lib/python*/site-packages"))
-    for name in shared():
+    for name in shared(extras):
         package = distribution(name)
         for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
             if not (target / top).exists():
                 (target / top).symlink_to(package.locate_file(top))
-    requirement = f"countdown-rl[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
+    names = ",".join(dict.fromkeys([*extras, *([extra] if extra not in ("base", "train") else [])]))
+    requirement = f"countdown-rl[{names}] @ {wheel.as_uri()}" if names else str(wheel)
     pip = [sys.executable, "-m", "pip", "--python", directory / "bin/python", "install", "--quiet"]
     subprocess.run([*pip, requirement], check=True, env=ALONE)
     return directory / "bin"
@@ -79,7 +85,7 @@ class Answer(BaseHTTPRequestHandler):
         pass
 
 
-def openai(run: Callable[..., None]) -> None:
+def openai(run: partial[None]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
@@ -87,30 +93,57 @@ def openai(run: Callable[..., None]) -> None:
     server.shutdown()
 
 
-def llama_cpp(run: Callable[..., None]) -> None:
+def llama_cpp(run: partial[None]) -> None:
     quantize = ("countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "gguf")
     run(*quantize, "--gguf-type", "q4_k_m", "--out", "gguf")
     run("countdown-rl", "eval", "--model", "gguf", "--data", "rows.jsonl", "--limit", "1")
 
 
-def w4a16(run: Callable[..., None]) -> None:
+def w4a16(run: partial[None]) -> None:
     run("countdown-rl", "quantize", "--model", "countdown-tiny", "--format", "w4a16", "--out", "w4a16")
 
 
-def tracker(name: str) -> Callable[[Callable[..., None]], None]:
+def tracker(name: str) -> Callable[[partial[None]], None]:
     train = ("countdown-rl", "train", "--data", "rows.jsonl", "--max-steps", "1", "--prompts", "2")
     train += ("--num-generations", "2", "--max-completion-length", "16")
     return lambda run: run(*train, "--report-to", name)
 
 
-def inspect(run: Callable[..., None]) -> None:
+def inspect(run: partial[None]) -> None:
     task = ("countdown_rl/exact", "-T", "data=rows.jsonl", "--model", "mockllm/model")
     run("inspect", "eval", *task, "--limit", "1", "--display", "plain")
 
 
-#: The smallest use of each extra; "" is the project without one.
-USES: dict[str, Callable[[Callable[..., None]], None]] = {
-    "": lambda run: run("countdown-rl", "ask", "3", "7", "50", "--target", "46"),
+#: A script on the public API.
+SCRIPT = """
+from countdown_rl import generate, grade, read_rows, solve
+from countdown_rl.rewards import compute_score, correct
+assert grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct
+assert all(solve(row["nums"], row["target"]).solutions for row in generate(10, sizes=(3, 4), seed=42))
+assert correct(["<answer>2+3+4</answer>"], nums=[[2, 3, 4]], target=[9]) == [1.0]
+assert len(read_rows("rows.jsonl")) == 4
+"""
+
+
+def base(run: partial[None]) -> None:
+    """What judges completions, in an environment without torch."""
+    run("python", "-c", SCRIPT)
+    run("python", "-c", "import importlib.util as u; assert not u.find_spec('torch')")
+    run("countdown-rl", "solve", "3", "7", "50", "--target", "46")
+    run("countdown-rl", "grade", "done.jsonl")
+    run("countdown-rl", "gen-data", "--n", "300", "--out", "data")
+    run("countdown-rl", "eval", "--model", "random", "--data", "rows.jsonl", "--out", "random")
+    tiny = ("countdown-rl", "eval", "--model", "countdown-tiny", "--data", "rows.jsonl", "--out", "tiny")
+    run(*tiny, failing="extra `train`")
+    use("train", Path(sys.executable).parent, *tiny, cwd=run.keywords["cwd"])  # elsewhere, where torch is
+    run("countdown-rl", "compare", "tiny", "random", "--out", "comparison")
+    run("countdown-rl", "samples", "tiny")
+
+
+#: The smallest use of each extra; "base" is the project without one.
+USES: dict[str, Callable[[partial[None]], None]] = {
+    "base": base,
+    "train": lambda run: run("countdown-rl", "ask", "3", "7", "50", "--target", "46"),
     "dvc": lambda run: run("dvc", "--cd", str(ROOT), "stage", "list"),
     "inspect": inspect,
     "llama-cpp": llama_cpp,
@@ -122,17 +155,20 @@ USES: dict[str, Callable[[Callable[..., None]], None]] = {
 }
 
 
+def use(extra: str, programs: Path, program: str, *words: str, cwd: Path, failing: str = "") -> None:
+    """Run a program of the environment in *programs*; it succeeds, or fails and says *failing*."""
+    done = subprocess.run([programs / program, *words], cwd=cwd, env=ALONE, capture_output=True, text=True)
+    if (done.returncode != 0) != bool(failing) or failing not in done.stderr:
+        sys.exit(f"extra {extra}: {' '.join((program, *words))}\n{done.stdout}{done.stderr}")
+
+
 def check(extra: str, place: Path, wheel: Path) -> None:
     """Install *wheel* with *extra* in a new environment below *place*, and use it there."""
     programs = environment(place / "environment", wheel, extra)
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (place / "done.jsonl").write_text(json.dumps(ROWS[0] | {"completion": "<answer>2+3+4</answer>"}) + "\n")
 
-    def run(program: str, *words: str) -> None:
-        done = subprocess.run([programs / program, *words], cwd=place, env=ALONE, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"extra {extra}: {' '.join((program, *words))}\n{done.stdout}{done.stderr}")
-
-    USES[extra](run)
+    USES[extra](partial(use, extra, programs, cwd=place))
 
 
 def main(extras: list[str]) -> None:
@@ -144,8 +180,8 @@ def main(extras: list[str]) -> None:
         (wheel,) = wheels.iterdir()
         for extra in extras or USES:
             start = time.monotonic()
-            check(extra, Path(directory, extra or "none"), wheel)
-            print(f"{extra or 'no extra'}: {time.monotonic() - start:.0f} s", flush=True)
+            check(extra, Path(directory, extra), wheel)
+            print(f"{extra}: {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args
 
 import pytest
-from typer import Option
-from typer.models import OptionInfo
 
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import UsageError
@@ -13,7 +11,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.options import Options, field_hints
+from countdown_rl.options import Option, Options, field_hints, option
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.training.config import TrainOptions
 
@@ -25,10 +23,10 @@ STAGES = [
 
 @dataclass(frozen=True)
 class Example(Options):
-    share: Annotated[float, Option(min=0, max=1)] = 0.5
-    size: Annotated[int | None, Option(min=1)] = None
-    kind: Annotated[Literal["a", "b"], Option()] = "a"
-    from_: Annotated[tuple[Literal["x", "y"], ...], Option("--from")] = ()
+    share: Annotated[float, option("A share.", min=0, max=1)] = 0.5
+    size: Annotated[int | None, option("A size.", min=1)] = None
+    kind: Annotated[Literal["a", "b"], option("A kind.")] = "a"
+    from_: Annotated[tuple[Literal["x", "y"], ...], option("A source.", name="--from")] = ()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,7 @@ def test_values_within_bounds_are_accepted():
 def test_every_field_declares_its_option_and_a_valid_default(options):
     options()
     for field in fields(options):
-        assert any(isinstance(extra, OptionInfo) for extra in get_args(field_hints(options)[field.name])), field.name
+        assert any(isinstance(extra, Option) for extra in get_args(field_hints(options)[field.name])), field.name
 
 
 @pytest.mark.parametrize(

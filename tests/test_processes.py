@@ -76,7 +76,7 @@ def test_a_configuration_says_whether_its_processes_share_the_weights(monkeypatc
 
 def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):
     monkeypatch.setattr(processes, "find_spec", lambda name: None)
-    with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[deepspeed\]'"):
+    with pytest.raises(CountdownError, match=r"pip install 'deepspeed"):
         processes.launch_configuration("zero3")
     assert processes.launch_configuration("fsdp").is_file()
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from countdown_rl import artifacts
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode, with_options
+from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.options import option
@@ -18,7 +18,6 @@ from countdown_rl.puzzle.solver import Solved
 from countdown_rl.tasks import explain, probe
 
 
-@with_options
 def ask(
     *,
     numbers: Annotated[list[int], typer.Argument(min=1, help="Numbers, up to six.")],

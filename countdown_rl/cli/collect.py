@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, with_options
+from countdown_rl.cli.parameters import AsJson, Out
 from countdown_rl.sft.config import CollectOptions
 
 
-@with_options
 def collect(
     *,
     evaluations: Annotated[list[Path], typer.Argument(help="Directories of eval, on training puzzles.")],

@@ -18,7 +18,6 @@ from countdown_rl.tasks.registry import task_of
 REASONS = 4
 
 
-@parameters.with_options
 def eval(
     *,
     model: parameters.Model = "artifacts/adapter",

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, with_options
+from countdown_rl.cli.parameters import AsJson, Out
 from countdown_rl.data.config import DataOptions
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Task
@@ -17,7 +17,6 @@ from countdown_rl.tasks.task import Task
 EVERY = 64
 
 
-@with_options
 def gen_data(*, out: Out = Path("artifacts/data"), options: DataOptions, as_json: AsJson = False) -> None:
     """Generate or import puzzles, as splits for training and testing.
 

@@ -9,7 +9,6 @@ import typer
 
 from countdown_rl import artifacts
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import with_options
 from countdown_rl.errors import InputError
 
 #: The files of the pipeline, as patterns. They are data files of an installed package, and of a clone its own.
@@ -17,12 +16,10 @@ _FILES = ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "stages/*.yaml"
 _CLONE = Path(__file__).parents[2]
 
 
-@with_options
 def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write into.")] = Path()) -> None:
     """Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.
 
-    The stages then run with `dvc repro` there (pip install 'countdown-rl[dvc]'). Other files of these names are not
-    replaced.
+    The stages then run with `dvc repro` there (pip install dvc). Other files of these names are not replaced.
 
     Examples:
         countdown-rl init my-run

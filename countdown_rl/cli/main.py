@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from countdown_rl import processes
+from countdown_rl import packages, processes
 from countdown_rl.cli.help import Command, CommandGroup, as_command
 from countdown_rl.errors import CountdownError, UsageError, machine_failure
 
@@ -62,8 +62,11 @@ app = typer.Typer(
 
 def command(name: str) -> Command:
     """Import the module of a command and return the command."""
+    from countdown_rl.cli.parameters import with_options
+
     function = name.replace("-", "_")
-    return as_command(name, getattr(import_module(f"countdown_rl.cli.{function}"), function))
+    module = import_module(f"countdown_rl.cli.{function}")
+    return as_command(name, with_options(getattr(module, function)))
 
 
 class _Lazy(Command):
@@ -125,6 +128,8 @@ def main(run: Callable[[], Any] = app) -> None:
     except (KeyboardInterrupt, processes.Terminated) as error:
         _exit(f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (sentence := packages.missing(error.name or "")):
+            _exit(sentence, 1)
         if sentence := machine_failure(error):
             _exit(sentence, 1)
         if isinstance(error, CountdownError):

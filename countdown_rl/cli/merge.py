@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, BaseModel, Out, Revision, with_options
+from countdown_rl.cli.parameters import AsJson, BaseModel, Out, Revision
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.options import option
 
 
-@with_options
 def merge(
     *,
     adapter: Annotated[str, option("Adapter of train, or another LoRA adapter of PEFT.")] = "artifacts/adapter",

@@ -4,7 +4,7 @@ import functools
 import inspect
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
@@ -14,7 +14,7 @@ import typer
 from countdown_rl import processes
 from countdown_rl.cli import console
 from countdown_rl.errors import UsageError
-from countdown_rl.options import Options, choices, field_hints, option
+from countdown_rl.options import Option, Options, choices, field_hints, option
 from countdown_rl.processes import LAUNCHES
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _size(count: int) -> str:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of *command* that is annotated with an options dataclass by one flag per field.
 
-    The command is called with one, checked instance of that dataclass.
+    The command is called with one, checked instance of that dataclass. Declarations become those of Typer.
     """
     groups: dict[str, type[Options]] = {}
     parameters: list[inspect.Parameter] = []
@@ -191,7 +191,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             own = declared.annotation.__annotations__  # listed before those that several stages share
             parameters += [_parameter(key, hints[key], defaults[key]) for key in dict.fromkeys([*own, *hints])]
         else:
-            parameters.append(declared)
+            parameters.append(declared.replace(annotation=_declared(declared.annotation)))
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
@@ -213,4 +213,25 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
         allowed = choices(kind)  # Typer knows no list of a Literal
         item = StrEnum(name, {choice: choice for choice in allowed}) if allowed else get_args(kind)[0]
         hint, default = Annotated[list[item], *extras], list(default)  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_declared(hint))
+
+
+def _declared(hint: Any) -> Any:
+    """Return *hint* with Typer's declaration of a flag in place of the package's own."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, *extras = get_args(hint)
+    return Annotated[kind, *(_typer_option(extra) if isinstance(extra, Option) else extra for extra in extras)]
+
+
+def _typer_option(declared: Option) -> Any:
+    settings = asdict(declared)
+    name, parse = settings.pop("name"), settings.pop("parser")
+
+    def parser(text: str) -> Any:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return typer.Option(*([name] if name else []), parser=parser if parse else None, **settings)

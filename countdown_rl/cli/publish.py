@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, with_options
+from countdown_rl.cli.parameters import AsJson
 from countdown_rl.formatting import interval, percent
 from countdown_rl.hub.config import PublishOptions, UploadOptions
 from countdown_rl.options import option
 
 
-@with_options
 def publish(
     *,
     options: PublishOptions,

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 from countdown_rl.cli import console
-from countdown_rl.cli.parameters import AsJson, Out, Revision, with_options
+from countdown_rl.cli.parameters import AsJson, Out, Revision
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.options import option
 
 
-@with_options
 def quantize(
     *,
     model: Annotated[str, option("Directory of merge, or another safetensors checkpoint.")] = "artifacts/merged",

@@ -10,7 +10,6 @@ from countdown_rl.runlog.log import SftRow
 from countdown_rl.sft.config import DEMONSTRATIONS, SftOptions
 
 
-@parameters.with_options
 def sft(
     *,
     model: parameters.Model = "countdown-tiny",

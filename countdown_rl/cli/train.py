@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from countdown_rl.training.prepare import PreparedTraining
 
 
-@parameters.with_options
 def train(
     *,
     model: parameters.Model = "countdown-tiny",

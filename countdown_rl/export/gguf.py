@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
 
+from countdown_rl import packages
 from countdown_rl.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
 from countdown_rl.models import chat_template, model_files
@@ -209,7 +210,7 @@ def _ggml() -> ctypes.CDLL:
         import libggml
     except ImportError as error:
         raise ModelError(
-            "q4_k_m needs the ggml library: `pip install 'countdown-rl[llama-cpp]'`, or give --gguf-type q8_0 or q4_0."
+            f"q4_k_m needs ggml: {packages.pip_install('libggml-python')}, or give --gguf-type q8_0 or q4_0."
         ) from error
     package = Path(libggml.__file__).parent
     library = ctypes.CDLL(str(next(path for path in package.rglob("*ggml-base.*") if path.suffix != ".lib")))

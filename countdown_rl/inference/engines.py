@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from countdown_rl import packages
 from countdown_rl.errors import ModelError, UsageError, out_of_memory
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
@@ -151,7 +152,7 @@ def check_installed(name: str) -> None:
     """Raise ModelError if the package that the engine *name* needs is not installed."""
     if not installed(name):
         raise ModelError(
-            f"--engine {name} needs {PACKAGES[name]}: `pip install 'countdown-rl[{name}]'`, or leave --engine out."
+            f"--engine {name} needs {PACKAGES[name]}: {packages.pip_install(PACKAGES[name])}, or leave --engine out."
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from countdown_rl import packages
 from countdown_rl.errors import ModelError
 
 #: Group sizes that vLLM's kernels support, in order of preference.
@@ -29,7 +30,7 @@ def group_size(widths: Collection[int]) -> int:
 def check_installed() -> None:
     """Check that compressed-tensors is installed. Raises ModelError if it is not."""
     if find_spec("compressed_tensors") is None:
-        raise ModelError("W4A16 weights need compressed-tensors: `pip install 'countdown-rl[w4a16]'`.")
+        raise ModelError(f"W4A16 weights need compressed-tensors: {packages.pip_install('compressed-tensors')}.")
 
 
 def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from countdown_rl import packages
 from countdown_rl.errors import CountdownError
 
 #: Project name of all runs, for the trackers that have projects.
@@ -22,7 +23,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raise CountdownError if one of the trackers *names* is not installed."""
     for name in names:
         if find_spec(name) is None:
-            raise CountdownError(f"--report-to {name} needs a package: pip install 'countdown-rl[{name}]'.")
+            raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
 
 
 def prepare(names: Sequence[str], directory: Path) -> None:

@@ -158,6 +158,14 @@ class Row(Mapping[str, Any]):
         """The prompt as a conversation; a prefill is its last turn, of the assistant."""
         return self.prompt().messages()
 
+    def to_trl(self) -> dict[str, Any]:
+        """A row of a data set for TRL, verl or a chat template: the fields of this one, and its ``prompt``.
+
+        The prompt ends in the user turn: these add the generation prompt themselves, and a second one behind a
+        prefilled turn would end the reasoning before it begins.
+        """
+        return {"prompt": [turn for turn in self.messages() if turn["role"] != "assistant"], **self}
+
     @abstractmethod
     def default_prompt(self) -> Prompt:
         """The task's own prompt; its prefill is used in styles in which the prompt opens the thinking."""

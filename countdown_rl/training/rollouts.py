@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl import processes
+from countdown_rl import packages, processes
 from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import generate
@@ -147,7 +147,7 @@ def check_engine(options: TrainOptions, ref: reference.ModelRef) -> None:
     if load.stored_format(ref.base or ref) != "plain":
         raise UsageError(f"--rollouts {options.rollouts} needs unquantized safetensors, and {ref.source} has none.")
     if find_spec("vllm") is None:
-        raise ModelError(f"--rollouts {options.rollouts} needs vLLM: `pip install 'countdown-rl[vllm]'`.")
+        raise ModelError(f"--rollouts {options.rollouts} needs vLLM: {packages.pip_install('vllm')}.")
 
 
 def plan(

@@ -419,7 +419,7 @@ def test_trl_fields_take_effect(place, tmp_path):
 
 def test_a_tracker_that_is_not_installed_is_one_sentence(place, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning.trackers, "find_spec", lambda name: None)
-    with pytest.raises(CountdownError, match=r"pip install 'countdown-rl\[wandb\]'"):
+    with pytest.raises(CountdownError, match=r"pip install 'wandb'"):
         run(place, tmp_path, replace(SMALL, report_to=("wandb",)))
     assert not (tmp_path / "checkpoints").exists()
 

@@ -1,0 +1,83 @@
+"""Reward functions in the forms of other trainers: TRL's ``reward_funcs`` and verl's ``compute_score``.
+
+    trainer = GRPOTrainer(model, reward_funcs=[correct, format_reward], train_dataset=dataset)
+
+The columns of the data set name the puzzle: ``nums`` and ``target``, or the fields of another task, as
+:meth:`countdown_rl.Row.to_trl` gives them. Other columns are ignored.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.task import Grade
+
+#: A completion: text, or messages of which the last is the completion.
+Completion = str | Sequence[Mapping[str, Any]]
+
+#: Fields of a row that are not the task's own.
+_COMMON = ("task", "style", "template")
+
+
+def text_of(completion: Completion) -> str:
+    """The text of a *completion*."""
+    return completion if isinstance(completion, str) else str(completion[-1]["content"] or "")
+
+
+def correct(completions: Sequence[Completion], **columns: Any) -> list[float]:
+    """1.0 for each completion whose answer is correct by exact arithmetic, else 0.0."""
+    return [float(grade.correct) for grade in _grades(completions, columns)]
+
+
+def format_reward(completions: Sequence[Completion], **columns: Any) -> list[float]:
+    """1.0 for each completion that has reasoning and then an answer, each in its tags, else 0.0."""
+    return [float(grade.format) for grade in _grades(completions, columns)]
+
+
+def length(budget: int, penalty: float = 0.5) -> Callable[..., list[float]]:
+    """A reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
+
+    def length_reward(completions: Sequence[Completion], completion_ids: Any, **_: Any) -> list[float]:
+        return [-penalty if len(ids) >= budget else 0.0 for ids in completion_ids]
+
+    return length_reward
+
+
+def compute_score(
+    data_source: Any,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    score: float = 1.0,
+    format_score: float = 0.0,
+    **_: Any,
+) -> dict[str, float]:
+    """verl's custom reward function (``custom_reward_function.path`` and ``.name``).
+
+    Args:
+        solution_str: the completion, without the prompt.
+        ground_truth: the fields of the row, such as ``{"nums": [3, 7, 50], "target": 46}``; ``numbers`` is read as
+            ``nums``. A mapping, or JSON.
+        score, format_score: of a correct completion, and of a wrong one in the right format.
+
+    Returns:
+        ``score``, which verl trains on, and ``acc`` and ``format``, which it logs.
+    """
+    fields = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    grade = parse_row(fields).grade(solution_str)
+    value = score if grade.correct else format_score if grade.format else 0.0
+    return {"score": value, "acc": float(grade.correct), "format": float(grade.format)}
+
+
+def _grades(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[Grade]:
+    """The grade of each completion of the row in its *columns*."""
+    grades = []
+    for index, completion in enumerate(completions):
+        task = columns["task"][index] if columns.get("task") else None
+        names = (*_COMMON, "numbers", *task_of({"task": task}).fields)
+        fields = {name: columns[name][index] for name in names if name in columns}
+        row = parse_row({name: value for name, value in fields.items() if value is not None})
+        grades.append(row.grade(text_of(completion)))
+    return grades

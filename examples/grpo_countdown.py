@@ -1,0 +1,211 @@
+"""GRPO on the Countdown numbers puzzle, on one page: sample, grade, advantages, clipped loss, step, evaluate.
+
+    python examples/grpo_countdown.py                # the shipped model, CPU, about five minutes
+    python examples/grpo_countdown.py --model DIR    # another causal language model with a chat template
+
+What is left out of GRPO (DeepSeekMath, arXiv:2402.03300): the KL penalty and its reference model (``beta`` 0, as in
+DAPO and Dr. GRPO), and the mean over each completion: the loss is a mean over all tokens of a step (DAPO,
+arXiv:2503.14476). What is left out of ``countdown-rl train``: LoRA and 4-bit weights, gradient accumulation, several
+processes, vLLM, credit by line, dynamic sampling, and a run that is killed and continues.
+
+Rewards, data and the exact grader come from ``countdown_rl``; everything else is PyTorch.
+"""
+
+import argparse
+import csv
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from countdown_rl import Row, generate, load_model
+from countdown_rl.rewards import correct, format_reward
+
+
+@dataclass
+class Config:
+    """Settings of a run; each is a flag."""
+
+    model: str = "countdown-tiny"
+    steps: int = 60
+    prompts: int = 8  # puzzles of a step
+    samples: int = 8  # completions of a puzzle: a group
+    max_new_tokens: int = 160
+    temperature: float = 1.0
+    learning_rate: float = 2e-4  # all weights of 3.5 million; billions of weights take 1e-6
+    clip: float = 0.2  # of the importance ratio
+    epochs: int = 1  # optimizer steps on one set of completions: mu in GRPO
+    max_grad_norm: float = 1.0
+    format_weight: float = 0.1
+    eval_every: int = 20
+    eval_size: int = 200
+    seed: int = 42
+    log: str = "grpo_countdown.csv"
+
+
+@dataclass
+class Batch:
+    """Completions of one step; B = prompts x samples rows of T tokens, the prompt padded on the left."""
+
+    ids: Tensor  # (B, T)
+    attention: Tensor  # (B, T), 0 where padded
+    completion: Tensor  # (B, T), 1 for the tokens that were sampled, the end token included
+    texts: list[str]
+
+    @property
+    def lengths(self) -> list[int]:
+        return self.completion.sum(1).tolist()
+
+
+@torch.no_grad()
+def sample(model, tokenizer, rows: list[Row], config: Config, *, samples: int, greedy: bool = False) -> Batch:
+    """Complete the prompt of each row *samples* times, those of one row side by side."""
+    prompts = [
+        tokenizer.apply_chat_template(row.to_trl()["prompt"], add_generation_prompt=True, tokenize=False)
+        for row in rows
+        for _ in range(samples)
+    ]
+    encoded = tokenizer(prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
+    encoded = encoded.to(model.device)
+    start = encoded["input_ids"].shape[1]
+    decoding = {"do_sample": False} if greedy else {"do_sample": True, "temperature": config.temperature}
+    if not greedy:  # the whole distribution: a truncated one would bias the gradient
+        decoding |= {"top_k": 0, "top_p": 1.0}
+    model.eval()
+    ids = model.generate(
+        **{key: encoded[key] for key in ("input_ids", "attention_mask")},
+        max_new_tokens=config.max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        **decoding,
+    )
+    model.train()
+    # A completion goes up to and including its first end token; what generate pads behind it is no part of it.
+    ends = model.generation_config.eos_token_id
+    ends = torch.tensor(ends if isinstance(ends, list) else [ends], device=ids.device)
+    is_end = torch.isin(ids[:, start:], ends)
+    before_end = is_end.cumsum(1) - is_end.long() == 0  # (B, T - start)
+    completion = torch.zeros_like(ids)
+    completion[:, start:] = before_end.long()
+    attention = torch.cat([encoded["attention_mask"], before_end.long()], 1)
+    kept = [row[mask.bool()] for row, mask in zip(ids, completion, strict=True)]
+    texts = [tokenizer.decode(row[~torch.isin(row, ends)]) for row in kept]  # <think> may be a special token: keep it
+    return Batch(ids, attention, completion, texts)
+
+
+def grade(rows: list[Row], texts: list[str], config: Config) -> tuple[Tensor, Tensor]:
+    """The rewards and the correctness (B,) of completions, by exact arithmetic."""
+    samples = len(texts) // len(rows)
+    repeated = [row for row in rows for _ in range(samples)]
+    columns = {name: [row[name] for row in repeated] for name in ("nums", "target")}
+    right = torch.tensor(correct(texts, **columns))
+    return right + config.format_weight * torch.tensor(format_reward(texts, **columns)), right
+
+
+def advantages(rewards: Tensor, samples: int) -> Tensor:
+    """Rewards (B,) less the mean of their group, over its deviation; zero where all rewards of a group are equal."""
+    groups = rewards.view(-1, samples)
+    centered = groups - groups.mean(1, keepdim=True)
+    return (centered / (groups.std(1, keepdim=True) + 1e-4)).view(-1)
+
+
+def log_probabilities(model, batch: Batch, temperature: float) -> Tensor:
+    """Log-probability (B, T - 1) of each token after the first, under the distribution that was sampled from."""
+    positions = (batch.attention.cumsum(1) - 1).clamp(min=0)
+    logits = model(input_ids=batch.ids, attention_mask=batch.attention, position_ids=positions).logits[:, :-1]
+    logits = logits.float() / temperature
+    return logits.gather(2, batch.ids[:, 1:, None]).squeeze(2) - logits.logsumexp(2)
+
+
+def clipped_loss(new: Tensor, old: Tensor, advantage: Tensor, mask: Tensor, clip: float) -> Tensor:
+    """The clipped surrogate of PPO, as a mean over all tokens of the step.
+
+    Args:
+        new, old: (B, T) log-probabilities under the policy, and under the one that sampled.
+        advantage: (B,), one for all tokens of a completion.
+        mask: (B, T), 1 for the tokens of completions.
+    """
+    ratio = (new - old).exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    gain = torch.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
+    return -(gain * mask).sum() / mask.sum()
+
+
+def step(model, optimizer, batch: Batch, advantage: Tensor, config: Config) -> tuple[float, float]:
+    """Update the policy on one batch; return the loss and the norm of the gradient of the last update."""
+    mask = batch.completion[:, 1:]
+    rows = (advantage != 0).nonzero().squeeze(1)  # the others have no gradient; their tokens still count in the mean
+    part = Batch(batch.ids[rows], batch.attention[rows], batch.completion[rows], [])
+    share = mask[rows].sum() / mask.sum()
+    old = None
+    loss, norm = torch.zeros(()), torch.zeros(())
+    for _ in range(config.epochs if len(rows) else 0):
+        new = log_probabilities(model, part, config.temperature)
+        old = new.detach() if old is None else old
+        loss = share * clipped_loss(new, old, advantage[rows], mask[rows], config.clip)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+        optimizer.step()
+    return loss.item(), norm.item()
+
+
+def evaluate(model, tokenizer, rows: list[Row], config: Config) -> float:
+    """The share of rows that greedy decoding solves."""
+    right = []
+    for first in range(0, len(rows), 64):
+        part = rows[first : first + 64]
+        right += grade(part, sample(model, tokenizer, part, config, samples=1, greedy=True).texts, config)[1].tolist()
+    return sum(right) / len(right)
+
+
+def train(config: Config) -> list[dict[str, float]]:
+    """Train, write the log, and return its rows."""
+    torch.manual_seed(config.seed)
+    loaded = load_model(config.model, precision="fp32")
+    model, tokenizer = loaded.model.requires_grad_(True), loaded.tokenizer
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
+    puzzles = generate(config.steps * config.prompts, seed=config.seed)
+    held_out = list(generate(config.eval_size, split="valid", seed=config.seed))  # no set of numbers is in both
+    log: list[dict[str, float]] = []
+    solved = evaluate(model, tokenizer, held_out, config)
+    print(f"before: {solved:.1%} of {len(held_out)} held-out puzzles", flush=True)
+    for number in range(1, config.steps + 1):
+        begin = time.perf_counter()
+        rows = [next(puzzles) for _ in range(config.prompts)]
+        batch = sample(model, tokenizer, rows, config, samples=config.samples)
+        rewards, right = grade(rows, batch.texts, config)
+        advantage = advantages(rewards, config.samples)
+        mixed = (advantage.view(-1, config.samples).abs().amax(1) > 0).float().mean().item()
+        loss, norm = step(model, optimizer, batch, advantage.to(model.device), config)
+        row = {
+            "step": number,
+            "reward": rewards.mean().item(),
+            "correct": right.mean().item(),
+            "mixed_groups": mixed,
+            "tokens": sum(batch.lengths) / len(batch.lengths),
+            "loss": loss,
+            "grad_norm": norm,
+            "seconds": time.perf_counter() - begin,
+        }
+        row["eval_correct"] = float("nan")
+        if number % config.eval_every == 0 or number == config.steps:
+            row["eval_correct"] = evaluate(model, tokenizer, held_out, config)
+        log.append(row)
+        print("  ".join(f"{name} {value:.4g}" for name, value in row.items() if value == value), flush=True)
+        with open(config.log, "w", newline="") as file:
+            writer = csv.DictWriter(file, row.keys())
+            writer.writeheader()
+            writer.writerows({name: f"{value:.6g}" for name, value in each.items()} for each in log)
+    return log
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in vars(Config()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, metavar=str(default))
+    train(Config(**vars(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()

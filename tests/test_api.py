@@ -1,0 +1,119 @@
+"""The public API: what a script of somebody else's imports."""
+
+import json
+import subprocess
+import sys
+from itertools import islice
+
+import pytest
+
+import countdown_rl
+from countdown_rl import Grade, InputError, Row, generate, grade, read_rows, solve
+from countdown_rl.rewards import compute_score, correct, format_reward, length
+from tests.support import oracle
+
+PUZZLE = {"nums": [3, 7, 50], "target": 46}
+RIGHT = " 50 first</think>\n<answer>50 - 7 + 3</answer>"
+WRONG = " 50 first</think>\n<answer>50 - 7</answer>"
+
+
+def test_every_public_name_can_be_imported():
+    assert {type(getattr(countdown_rl, name)) for name in countdown_rl.__all__}
+    assert set(countdown_rl.__all__) <= set(dir(countdown_rl))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        countdown_rl.no_such_name  # noqa: B018
+
+
+def test_judging_imports_neither_torch_nor_the_command_line():
+    script = """
+import sys, countdown_rl
+from countdown_rl import grade, solve, Task
+from countdown_rl.rewards import correct
+assert grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct
+assert all(solve(row["nums"], row["target"]).solutions for row in countdown_rl.generate(2))
+print([name for name in ("torch", "typer", "rich", "transformers", "datasets") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("completion", "fields", "expected"),
+    [
+        ("<answer>50 - 7 + 3</answer>", {}, True),
+        ("50 - 7 + 3", {"style": "direct"}, True),
+        ([{"role": "assistant", "content": RIGHT}], {}, True),
+        ("<answer>50 - 7</answer>", {}, False),
+        ("<answer>50 - 7</answer>", {"rule": "at-most-once", "target": 43}, True),
+        ("<answer>18</answer>", {"task": "gsm8k", "question": "6 * 3?", "gold": "18"}, True),
+    ],
+)
+def test_a_completion_is_graded_by_the_fields_of_its_row(completion, fields, expected):
+    puzzle = {} if "task" in fields else PUZZLE
+    result = grade(completion, **puzzle | fields)
+    assert isinstance(result, Grade)
+    assert result.correct is expected
+
+
+def test_fields_that_are_no_row_are_an_input_error():
+    with pytest.raises(InputError, match="target"):
+        grade("1", nums=[1])
+
+
+def test_solve_counts_as_the_oracle_does():
+    for row in generate(20, sizes=(3,)):
+        facts = solve(row["nums"], row["target"])
+        assert facts.solutions == oracle.count(row["nums"], row["target"]) > 0
+        assert grade(facts.solution, **row, style="direct").correct
+    assert solve([2, 2], 99).solutions == 0
+
+
+def test_row_i_depends_on_the_seed_and_i_alone():
+    rows = list(generate(30, seed=7))
+    assert list(map(dict, islice(generate(300, seed=7), 30))) == list(map(dict, rows))
+    assert list(map(dict, generate(30, seed=8))) != list(map(dict, rows))
+    assert all(isinstance(row, Row) for row in rows)
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize("n", [1, 2, 25])
+def test_generated_puzzles_are_of_the_split_and_sizes_that_were_asked_for(split, n):
+    rows = list(generate(n, split=split, sizes={3: 1.0, 4: 3.0}, targets=(20, 30), numbers=(1, 50)))
+    assert len(rows) == n
+    assert {row.split for row in rows} == {split}
+    assert all(len(row["nums"]) in (3, 4) and 20 <= row["target"] <= 30 for row in rows)
+
+
+def test_rows_are_read_from_a_file_and_from_a_data_directory(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(PUZZLE) + "\n")
+    (row,) = read_rows(str(file))
+    assert row["target"] == 46
+
+
+def test_rewards_take_text_and_messages_and_ignore_other_columns():
+    completions = [RIGHT, [{"role": "assistant", "content": WRONG}], "50 - 7 + 3"]
+    columns = {key: [value] * 3 for key, value in PUZZLE.items()}
+    columns |= {"prompts": ["p"] * 3, "completion_ids": [[1] * 9, [1] * 10, [1] * 11], "difficulty": [None] * 3}
+    assert correct(completions=completions, **columns) == [1.0, 0.0, 0.0]
+    assert format_reward(completions=completions, **columns) == [1.0, 1.0, 0.0]
+    assert length(10)(completions=completions, **columns) == [0.0, -0.5, -0.5]
+    assert correct(completions[2:], **{key: values[2:] for key, values in columns.items()}, style=["direct"]) == [1.0]
+
+
+def test_a_batch_may_mix_tasks_and_rules():
+    columns = {
+        "task": ["countdown", "gsm8k"],
+        "nums": [[3, 7, 50], None],
+        "target": [46, None],
+        "question": [None, "6 * 3?"],
+        "gold": [None, "18"],
+    }
+    assert correct(["<answer>50-7+3</answer>", "<answer>18</answer>"], **columns) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("truth", [PUZZLE, {"numbers": [3, 7, 50], "target": 46}, json.dumps(PUZZLE)])
+def test_compute_score_has_the_form_of_verl(truth):
+    assert compute_score("countdown", RIGHT, truth) == {"score": 1.0, "acc": 1.0, "format": 1.0}
+    assert compute_score("countdown", WRONG, truth, extra_info={"index": 3}, format_score=0.1)["score"] == 0.1
+    assert compute_score("countdown", "no", truth)["score"] == 0.0
