@@ -58,7 +58,7 @@ def option(help: str, panel: str | None = None, **settings: Any) -> Any:
 def _read_prompt(file: str) -> str:
     path = Path(file)
     if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_PROMPT):
-        raise typer.BadParameter(f"{file} is no regular file, or has more than {MAX_PROMPT:,} bytes.")
+        raise UsageError(f"{file} is no regular file, or has more than {MAX_PROMPT:,} bytes.")
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeError) as error:

@@ -193,8 +193,7 @@ def _sources(
     if not (paths or options.from_hub or options.demonstrator):
         raise UsageError("there is nothing to learn from; give --from FILE, --from-hub NAME or --demonstrator NAME.")
     for index, file in enumerate(paths):
-        records = ((place, "", record) for place, record in files.records(file))
-        yield from _parsed(records, layout, left_out)
+        yield from _parsed(((place, "", record) for place, record in files.records(file)), layout, left_out)
         inputs[f"from-{index}" if index else "from"] = artifacts.file_input(file)
     for index, name in enumerate(options.from_hub):
         source, _, revision = name.partition("@")
