@@ -182,6 +182,8 @@ class Adapter:
             model = kind(model, config, low_cpu_mem_usage=is_skeleton)
         except Exception as error:  # PEFT raises any, by the kind of LoRA
             raise ModelError(f"{self.directory} does not fit its base: {first_line(error)}") from error
+        if config.layer_replication and (types := getattr(model.config, "layer_types", None)):  # PEFT repeats none
+            model.config.layer_types = [kind for begin, end in config.layer_replication for kind in types[begin:end]]
         tensors = self.specs if is_skeleton else {name: self.read(name) for name in self.specs}
         modules = {name for name, _ in model.get_base_model().named_modules()}
         tensors = {_located(name, modules): tensor for name, tensor in tensors.items()}

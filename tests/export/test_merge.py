@@ -11,7 +11,7 @@ from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import resolve
-from tests.support import tiny_llama
+from tests.support import standins, tiny_llama
 
 
 @pytest.fixture(autouse=True)
@@ -363,9 +363,9 @@ def test_an_adapter_that_changes_nothing_is_refused(kind, config):
         merged(peft)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_repeated_layers_are_merged_each_with_its_own_change(tied):
-    base = tiny_llama.checkpoint(Path("base"), tie_word_embeddings=tied)
+@pytest.mark.parametrize("family", ["llama-3.1", "qwen3"])  # untied, and tied with a list of types of layers
+def test_repeated_layers_are_merged_each_with_its_own_change(family):
+    base = standins.checkpoint(Path("base"), family)
     adapter = trained(base, target_modules=["q_proj", "up_proj"], layer_replication=[[0, 2], [1, 2]])
     manifest, ours = merged(adapter, dtype="fp32")
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
