@@ -63,7 +63,7 @@ def _trainer(
     loaded: Loaded,
     journal: Journal,
     on_step: Callable[[SftRow], None],
-    on_warning: Callable[[str], None],
+    on_warning: Callable[[str], None] = lambda _: None,
 ) -> Any:
     from trl import SFTTrainer
 

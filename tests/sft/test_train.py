@@ -124,7 +124,7 @@ def test_a_check_shows_the_memory_that_a_run_needs(place, tmp_path, monkeypatch,
 def test_the_accuracy_on_validation_puzzles_is_told_when_it_is_known(place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
-        jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1))
+        jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1, 11, 19))
         jsonl.write_rows(draft.path / "test.jsonl", sums(2, 2, 20, 30))
     words = ["sft", "--model", place / "model", "--from", place / "demos.jsonl", "--data", "data"]
     words += ["--max-steps", 3, "--eval-every", 2, "--eval-size", 2, "--max-completion-length", 200]
