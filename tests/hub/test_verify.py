@@ -109,7 +109,7 @@ def edit(file: Path, pattern: str, replacement: str) -> None:
 
 def right(root: Path, sample: dict[str, Any], row: Any) -> dict[str, Any]:
     """*sample* with a right answer to *row*."""
-    answer = row["solution"] or "impossible"
+    answer = row.get("solution") or "impossible"
     graded = evaluate.graded(row, 0, 1, Completion(f"</think><answer>{answer}</answer>", sample["tokens"], True))
     assert graded["correct"]
     return graded
