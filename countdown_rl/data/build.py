@@ -60,8 +60,10 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
         if options.from_hub:
             name, _, revision = options.from_hub.partition("@")
             commit, published = external.from_hub(name, revision or options.revision)
-            name, _, config = name.partition(":")
-            inputs["from"] = {"hub": name, "revision": commit} | ({"config": config} if config else {})
+            records = ((f"{name}, row {row}", split, record) for row, (split, record) in enumerate(published, 1))
+            published = external.lifted(records, name, notes.append)
+            repository, _, config = name.partition(":")
+            inputs["from"] = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
         else:
             published = external.from_file(Path(options.from_ or ""), notes.append)
         limits = {"valid": sizes.valid, "test": sizes.test}

@@ -48,14 +48,21 @@ class Import:
 
 def from_file(path: Path, on_note: Callable[[str], None] = lambda _: None) -> Iterator[Published]:
     """The rows of a file in any format and layout; *on_note* is called with where they lie in the records."""
-    notes = set[str]()
-    for place, record in files.records(Path(path)):
+    return lifted(((place, "", record) for place, record in files.records(Path(path))), str(path), on_note)
+
+
+def lifted(
+    records: Iterable[tuple[str, str, Mapping[str, Any]]], source: str, on_note: Callable[[str], None]
+) -> Iterator[Published]:
+    """The rows in *records* of *source*, each with its place and published split, in the layout of any project."""
+    notes = {""}
+    for place, split, record in records:
         with files.at(place):
             fields, note = layouts.lifted(record)
-        if note and note not in notes:
+        if note not in notes:
             notes.add(note)
-            on_note(f"{path}: {note}.")
-        yield layouts.split_of(record), fields
+            on_note(f"{source}: {note}.")
+        yield split or layouts.split_of(record), fields
 
 
 def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]:

@@ -320,6 +320,14 @@ def test_a_hub_data_set_is_read_at_a_recorded_commit_and_keeps_its_test_split(co
     }
 
 
+def test_rows_of_the_hub_are_found_in_the_layouts_of_others(command, tmp_path, monkeypatch):
+    rows = [("", {"reward_model": {"ground_truth": row}}) for row in IMPORTED]
+    monkeypatch.setattr(external, "from_hub", lambda name, revision: ("c0ffee", iter(rows)))
+    status, out, err = command("gen-data", "--from-hub", "me/verl", "--out", tmp_path / "data", "--json")
+    assert (status, json.loads(out)["splits"]["train"]["rows"]) == (0, 2), err
+    assert "me/verl: read as verl rows: the puzzle from reward_model.ground_truth." in err
+
+
 def test_solve_prints_a_solution_and_the_number_of_solutions(command):
     assert command("solve", 3, 7, 50, "--target", 46)[:2] == (0, "50 + 3 - 7 = 46\n")
     assert command("solve", 2, 4, 6, "--target", 99)[:2] == (0, "impossible\n")
