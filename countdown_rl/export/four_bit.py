@@ -8,17 +8,24 @@ from typing import Any
 import torch
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models import checkpoint, model_files, nf4, shape, w4a16
+from countdown_rl.models import checkpoint, model_files, nf4, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
 
+#: Largest share of the weights beside embeddings and output head that may stay in 16 bits.
+_MAX_LEFT = 0.25
 
-def write(source: Checkpoint, directory: Path, out: Path, format: str) -> dict[str, Any]:
-    """Write *source*, the checkpoint in *directory*, to *out* as nf4 or w4a16, and return facts for the manifest."""
-    model = shape.skeleton(shape.read_config(directory))
-    layers = nf4.linears(model)
+
+def write(source: Checkpoint, model: Any, directory: Path, out: Path, format: str) -> dict[str, Any]:
+    """Write *source*, the checkpoint in *directory*, to *out* as nf4 or w4a16, and return facts for the manifest.
+
+    *model* is its skeleton.
+
+    Raises:
+        ModelError: too few weights are those of plain linear layers, as in a mixture of experts.
+    """
+    untied = source.drop_tied(model)
+    layers = {name: module for name, module in nf4.linears(model).items() if not nf4.is_transposed(module)}
     names = {f"{name}.weight" for name in layers} & source.specs.keys()
-    if any(nf4.is_transposed(module) for module in layers.values()):
-        raise ModelError("4-bit weights are written of plain linear layers, and this model has others.")
     pack, quantization_config, facts = nf4.pack, nf4.CONFIG, {}
     if format == "w4a16":
         group = w4a16.group_size({source.specs[name].shape[1] for name in names})
@@ -29,6 +36,7 @@ def write(source: Checkpoint, directory: Path, out: Path, format: str) -> dict[s
         pack = partial(w4a16.pack, group=group)
         quantization_config = w4a16.quantization_config(group, [*skipped, *others])
         facts = {"group_size": group, "left_in_16_bits": skipped}
+    _check_share(model, names)
 
     def packed(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         if name in names:
@@ -37,13 +45,26 @@ def write(source: Checkpoint, directory: Path, out: Path, format: str) -> dict[s
         return {name: weight.to(torch.bfloat16) if weight.is_floating_point() else weight}
 
     size = checkpoint.write(source, out, packed)
-    config = model_files.config(directory)
+    config = model_files.config(directory) | ({"tie_word_embeddings": False} if untied else {})
     config.pop("torch_dtype", None)
     config |= {"dtype": "bfloat16", "quantization_config": quantization_config}
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    model_files.copy(directory, out, [*model_files.TOKENIZER, model_files.GENERATION])
     return facts | {
         "parameters": sum(spec.numel() for spec in source.specs.values()),
         "parameters_in_4_bits": sum(source.specs[name].numel() for name in names),
         "bytes": size,
     }
+
+
+def _check_share(model: Any, names: set[str]) -> None:
+    """Check that the parameters *names* of *model* are most of its weights beside embeddings and output head."""
+    outside = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    outside.add(id(getattr(model.get_output_embeddings(), "weight", None)))
+    sizes = {name: value.numel() for name, value in model.named_parameters() if id(value) not in outside}
+    left = {name: size for name, size in sizes.items() if name not in names}
+    if sum(left.values()) > _MAX_LEFT * sum(sizes.values()):
+        largest = max(left, key=left.__getitem__)
+        raise ModelError(
+            f"{sum(left.values()) / sum(sizes.values()):.0%} of the weights would stay in 16 bits, such as {largest}: "
+            "only plain linear layers are written in 4 bits, not the experts of a mixture; publish the 16-bit weights."
+        )

@@ -24,9 +24,9 @@ from gguf import GGMLQuantizationType as Type
 from countdown_rl import packages
 from countdown_rl.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
-from countdown_rl.models import chat_template, model_files
+from countdown_rl.models import chat_template
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
-from countdown_rl.models.shape import ModelShape, read_config
+from countdown_rl.models.shape import ModelShape, read_config, skeleton
 
 #: The type of most tensors of each ``--gguf-type``.
 _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": Type.Q4_K}
@@ -76,21 +76,17 @@ def write(
         ModelError: GGUF does not support the model, or *kind* needs a library that is not installed.
     """
     config = read_config(directory)
-    arch = ARCHITECTURES.get(config.model_type)
-    if arch is None:
-        raise ModelError(
-            f"GGUF export supports {', '.join(ARCHITECTURES)}, and this model is {config.model_type}; "
-            "convert it with llama.cpp's convert_hf_to_gguf.py."
-        )
+    arch = architecture(config)
     if kind == "q4_k_m":
         _ggml()
     shape = ModelShape.of(config)
-    tensors = _plan(source, shape, arch, kind, tied=config.tie_word_embeddings)
+    untied = source.drop_tied(skeleton(config))
+    tensors = _plan(source, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[arch])
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
-    _write_config(writer, directory, config, shape)
+    _write_config(writer, config, shape)
     gguf_tokenizer.write(writer, directory, tokenizer, shape.vocab_size, conversations)
     frequencies = _rope_frequencies(config.rope_parameters, shape.head_dim)
     if frequencies is not None:
@@ -112,10 +108,22 @@ def write(
     return dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
 
 
-def modelfile(file: str, tokenizer: Any, context: int) -> str | None:
+def architecture(config: Any) -> Any:
+    """GGUF's architecture for a model of *config*. Raises ModelError if it is not supported."""
+    arch = ARCHITECTURES.get(config.model_type)
+    if arch is None:
+        raise ModelError(
+            f"GGUF export supports {', '.join(ARCHITECTURES)}, and this model is {config.model_type}; "
+            "convert it with llama.cpp's convert_hf_to_gguf.py."
+        )
+    return arch
+
+
+def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ()) -> str | None:
     """An Ollama Modelfile for the GGUF *file*, with the chat template in Ollama's template language.
 
-    None where the chat template changes the turns, which Ollama's language cannot.
+    None where the chat template changes the turns, which Ollama's language cannot. *ends* are the ids of the tokens
+    that end a completion.
     """
     system, user = "%OLLAMASYSTEM%", "%OLLAMAUSER%"
     turn = {"role": "user", "content": user}
@@ -138,20 +146,21 @@ def modelfile(file: str, tokenizer: Any, context: int) -> str | None:
         f"{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"
     )
     lines = [f"FROM ./{file}", f'TEMPLATE """{template}"""', "PARAMETER temperature 0", f"PARAMETER num_ctx {context}"]
-    if (end := tokenizer.eos_token) and end.isprintable() and '"' not in end:
-        lines.append(f'PARAMETER stop "{end}"')
+    stops = (token for token in tokenizer.convert_ids_to_tokens(ends) if token.isprintable() and '"' not in token)
+    lines += [f'PARAMETER stop "{token}"' for token in stops]
     return "\n".join(lines) + "\n"
 
 
 def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: bool) -> dict[str, _Tensor]:
     """The tensors of the file, by their names in *source*."""
     names = gguf.get_tensor_name_map(arch, shape.num_layers)
-    tied = tied or "lm_head.weight" not in source.specs
     plan = {}
     for original, spec in source.specs.items():
-        if tied and original == "lm_head.weight":
+        if original.endswith("rotary_emb.inv_freq"):  # in older checkpoints; the configuration has them
             continue
         name = names.get_name(original, try_suffixes=(".weight", ".bias"))
+        if tied and name == "output.weight":  # stored under the name of the head alone
+            name = "token_embd.weight"
         if name is None:
             raise ModelError(f"GGUF has no name for {original}, so this model cannot be written as GGUF.")
         type = Type.F32 if len(spec.shape) < 2 else _type(name, kind, shape.num_layers, tied)
@@ -235,8 +244,8 @@ def _rope_frequencies(rope: Mapping[str, Any], width: int) -> np.ndarray | None:
     return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
 
 
-def _write_config(writer: Any, directory: Path, config: Any, shape: ModelShape) -> None:
-    """Write the dimensions of the model, and its own sampling settings, which become llama.cpp's defaults for it."""
+def _write_config(writer: Any, config: Any, shape: ModelShape) -> None:
+    """Write the dimensions of the model, and greedy decoding as llama.cpp's default for it."""
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_context_length(shape.context_length)
@@ -250,9 +259,4 @@ def _write_config(writer: Any, directory: Path, config: Any, shape: ModelShape) 
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    sampling = model_files.generation_config(directory)
-    if not sampling.get("do_sample"):
-        sampling = {"temperature": 0.0}  # greedy, as in transformers
-    for key, ours, cast in (("temperature", "temp", float), ("top_k", "top_k", int), ("top_p", "top_p", float)):
-        if sampling.get(key) is not None:
-            getattr(writer, f"add_sampling_{ours}")(cast(sampling[key]))
+    writer.add_sampling_temp(0.0)

@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 
 from countdown_rl.errors import ModelError
-from countdown_rl.models import chat_template, model_files
+from countdown_rl.models import chat_template, ends
 
 Conversation = Sequence[Mapping[str, str]]
 
@@ -49,13 +49,14 @@ def write(writer: Any, directory: Path, tokenizer: Any, size: int, conversations
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]])
-    for name in ("bos", "eos", "unk", "pad"):
-        index = getattr(tokenizer, f"{name}_token_id")
+    ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "unk", "pad")}
+    # Three of the tokens that end a completion have names of their own; llama.cpp knows further ones by their text.
+    stops = ends.of_checkpoint(tokenizer, directory)
+    stops.sort(key=[tokenizer.eos_token_id, ends.turn_token(tokenizer), *stops].index)
+    ids |= dict(zip(("eos", "eot", "eom"), stops, strict=False))
+    for name, index in ids.items():
         if index is not None:
             getattr(writer, f"add_{name}_token_id")(index)
-    ends = model_files.generation_config(directory).get("eos_token_id")
-    if others := {*(ends if isinstance(ends, list) else [ends])} - {None, tokenizer.eos_token_id}:
-        writer.add_eot_token_id(min(others))
     writer.add_add_bos_token(begins_with_bos(tokenizer))
     writer.add_add_eos_token(False)
     if tokenizer.chat_template:

@@ -18,7 +18,7 @@ from countdown_rl import artifacts
 from countdown_rl.errors import ModelError, UsageError, first_line
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
-from countdown_rl.models import checkpoint, model_files, nf4, reference, shape, torch_internals
+from countdown_rl.models import checkpoint, ends, model_files, nf4, reference, shape, torch_internals
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.load import Loaded, device_name, load_model, load_tokenizer, trained_precision
 from countdown_rl.models.lora import Adapter
@@ -117,8 +117,8 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
     embedding, head = (
         module_names.get(id(part)) for part in (model.get_input_embeddings(), model.get_output_embeddings())
     )
-    tied = model.config.tie_word_embeddings
-    if tied and {embedding, head} & adapter.modules:
+    untied = source.drop_tied(model)
+    if model.config.tie_word_embeddings and not untied and {embedding, head} & adapter.modules:
         return False
     if not source.specs.keys() >= {f"{module}.weight" for module in adapter.modules}:
         return False
@@ -129,13 +129,11 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
     adapter.attach(model)
 
     def merged(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-        if tied and name == f"{head}.weight":  # a copy of the embedding
-            return {}
         target = dtype if dtype and weight.is_floating_point() else weight.dtype
         return {name: adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight).to(target)}
 
     checkpoint.write(source, out, merged)
-    config = model_files.config(base)
+    config = model_files.config(base) | ({"tie_word_embeddings": False} if untied else {})
     if dtype is not None:
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
@@ -183,12 +181,13 @@ def _untie(model: Any) -> None:
 
 
 def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:
-    """Write the tokenizer, and the generation config of the base."""
+    """Write the tokenizer and the end tokens."""
     model_files.copy(base, out, [model_files.GENERATION])
-    adapter = reference.local_path(ref)
+    adapter, tokenizer = reference.local_path(ref), load_tokenizer(ref)
     model_files.copy(adapter if (adapter / "tokenizer_config.json").is_file() else base, out)
     if not (out / "tokenizer.json").is_file():  # an older checkpoint with the files of the slow tokenizer only
-        load_tokenizer(ref).save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    ends.write(out, ends.of_checkpoint(tokenizer, out), tokenizer.pad_token_id)
 
 
 def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: str) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.errors import ModelError
+from countdown_rl.errors import CountdownError, ModelError, first_line
 from countdown_rl.export import four_bit, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.gguf_tokenizer import Conversation
-from countdown_rl.models import load, model_files, reference, shape, w4a16
+from countdown_rl.models import ends, load, model_files, reference, shape, w4a16
 from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.reference import ModelRef
@@ -43,7 +43,10 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
     directory = reference.local_path(ref)
     if shape.quantization_config(directory) is not None:
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
-    source = Checkpoint(directory)
+    if options.format == "gguf":
+        gguf.architecture(shape.read_config(directory))
+    source, tokenizer = Checkpoint(directory), load.load_tokenizer(ref)
+    model = _skeleton(ref, directory)
     libraries = LIBRARIES[options.format]
     if options.format == "gguf" and llama_cpp.installed():
         libraries += ("xllamacpp",)  # it reads the file back
@@ -51,9 +54,11 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
         out, "quantized", options=asdict(options), inputs={"model": ref.as_input()}, libraries=libraries
     ) as draft:
         if options.format == "gguf":
-            facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name)
+            facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name, tokenizer)
         else:
-            facts = four_bit.write(source, directory, draft.path, options.format)
+            facts = four_bit.write(source, model, directory, draft.path, options.format)
+        model_files.copy(directory, draft.path)
+        ends.write(draft.path, ends.of_checkpoint(tokenizer, directory), tokenizer.pad_token_id)
         reference.check_unchanged(ref)
         draft.facts.update(
             facts,
@@ -90,15 +95,38 @@ def _check_source(ref: ModelRef, format: str) -> None:
         )
 
 
-def _write_gguf(ref: ModelRef, source: Checkpoint, directory: Path, out: Path, kind: str, name: str) -> dict[str, Any]:
-    """Write the GGUF file, its tokenizer and an Ollama Modelfile to *out*, and return facts for the manifest."""
-    tokenizer = load.load_tokenizer(ref)
+def _skeleton(ref: ModelRef, directory: Path) -> Any:
+    """The model of the checkpoint in *directory* on the meta device, after its tensors were compared with it."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, info = model_files.from_pretrained(
+            AutoModelForCausalLM,
+            directory,
+            trust_remote_code=ref.trust_remote_code,
+            use_safetensors=True,
+            device_map={"": "meta"},
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused by name
+        )
+    except CountdownError:
+        raise
+    except Exception as error:  # an unknown architecture, a configuration that makes no sense
+        raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
+    load.check_tensors(ref.source, model, info)
+    return model
+
+
+def _write_gguf(
+    ref: ModelRef, source: Checkpoint, directory: Path, out: Path, kind: str, name: str, tokenizer: Any
+) -> dict[str, Any]:
+    """Write the GGUF file and an Ollama Modelfile to *out*, and return facts for the manifest."""
     file = out / f"model-{kind.upper()}.gguf"
     conversations = probe.conversations(ref.as_input(), PROMPTS)
     types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations)
-    model_files.copy(directory, out)
     context = shape.ModelShape.of(shape.read_config(directory)).context_length or 8192
-    if tokenizer.chat_template and (text := gguf.modelfile(file.name, tokenizer, min(context, 8192))):
+    ids = ends.of_checkpoint(tokenizer, directory)
+    if tokenizer.chat_template and (text := gguf.modelfile(file.name, tokenizer, min(context, 8192), ids)):
         (out / "Modelfile").write_text(text, "utf-8")
     facts = {
         "gguf_type": kind,

@@ -9,13 +9,13 @@ from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation.results import Result
-from countdown_rl.models.model_files import TOKENIZER
+from countdown_rl.models.model_files import GENERATION, TOKENIZER
 from countdown_rl.models.reference import SHIPPED, ModelRef
 
 KINDS = ("quantized", "merged", "model", "adapter")
 
-_TOKENIZER = "".join(f"{re.escape(name)}|" for name in TOKENIZER)
-_CHECKPOINT = r"(generation_)?config\.json|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+_COMMON = "".join(f"{re.escape(name)}|" for name in (*TOKENIZER, GENERATION))
+_CHECKPOINT = r"config\.json|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class WeightFormat:
     library: str
     packages: str = ""
     tags: tuple[str, ...] = ()
-    files: re.Pattern[str] = re.compile(_TOKENIZER + _CHECKPOINT)
+    files: re.Pattern[str] = re.compile(_COMMON + _CHECKPOINT)
 
 
 FULL = WeightFormat("full", "full-precision weights (safetensors)", "transformers", "transformers")
@@ -50,14 +50,14 @@ GGUF = WeightFormat(
     "GGUF for llama.cpp, Ollama and other programs built on it",
     "gguf",
     tags=("gguf", "llama.cpp"),
-    files=re.compile(_TOKENIZER + r"[\w.-]+\.gguf|Modelfile"),
+    files=re.compile(_COMMON + r"[\w.-]+\.gguf|Modelfile"),
 )
 ADAPTER = WeightFormat(
     "adapter",
     "LoRA adapter",
     "peft",
     "transformers peft",
-    files=re.compile(_TOKENIZER + r"adapter_config\.json|adapter_model\.safetensors"),
+    files=re.compile(_COMMON + r"adapter_config\.json|adapter_model\.safetensors"),
 )
 
 #: By the names that the facts of a release have.
@@ -73,6 +73,12 @@ class Weights:
     manifest: Manifest
     entry: dict[str, Any]
     format: WeightFormat
+
+    @property
+    def title(self) -> str:
+        """The title of the format, with the measured size of quantized weights."""
+        bits = self.manifest.facts.get("bits_per_parameter")
+        return self.format.title + (f", {bits:.1f} bits a parameter" if bits else "")
 
     @property
     def gguf(self) -> str:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from countdown_rl.artifacts import ProvenanceEntry, origin
 from countdown_rl.evaluation.results import Result, breakdowns, split
 from countdown_rl.formatting import cell, code, flag, interval, percent, short, value
+from countdown_rl.hub import formats
 from countdown_rl.hub.formats import Weights
 from countdown_rl.models.chat_template import MARK
+from countdown_rl.models.model_files import GENERATION
 from countdown_rl.tasks.probe import layout
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
@@ -82,6 +84,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         curves=CURVES if release.log else None,
         agreement=merged.facts.get("agreement", {}).get("with_policy_as_trained") if merged else None,
         with_demo=with_demo,
+        ends=release.weights.format is formats.ADAPTER and GENERATION in release.weights.manifest.files,
         **_prompt(release),
         max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
         split=split(release.evaluation) if release.evaluation else "",

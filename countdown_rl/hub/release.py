@@ -17,7 +17,8 @@ from countdown_rl.hub import dataset_card, formats, model_card, secret_scan
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.formats import Weights, measures
 from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, Release
-from countdown_rl.models import hub_requests
+from countdown_rl.models import ends, hub_requests, model_files
+from countdown_rl.models.model_files import GENERATION
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.report import charts, demo
 from countdown_rl.runlog import log as trainlog
@@ -185,9 +186,14 @@ def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry
 
 def _copy(weights: Weights, draft: Draft, base_model: str | None) -> None:
     for name, entry in sorted(weights.manifest.files.items()):
-        if name == "adapter_config.json" and base_model is not None:
-            if artifacts.entry(weights.path / name) != entry:
-                raise ArtifactError(f"{weights.path / name} is damaged; make {weights.path} again.")
+        sampling = name == GENERATION and ends.change_decoding(model_files.generation_config(weights.path))
+        changed = sampling or (name == "adapter_config.json" and base_model is not None)
+        if changed and artifacts.entry(weights.path / name) != entry:
+            raise ArtifactError(f"{weights.path / name} is damaged; make {weights.path} again.")
+        if sampling:  # which an older version copied from the base
+            config = model_files.generation_config(weights.path)
+            ends.write(draft.path, config.get("eos_token_id"), config.get("pad_token_id"))
+        elif changed:
             config = json.loads((weights.path / name).read_bytes()) | {"base_model_name_or_path": base_model}
             (draft.path / name).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         elif weights.format.files.fullmatch(name):

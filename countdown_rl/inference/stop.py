@@ -5,25 +5,26 @@ from typing import Any
 
 import torch
 
+from countdown_rl.models import ends
 from countdown_rl.models.shape import ModelShape
 
 
 class Stop:
-    """The end of a completion: an end token of the model or the tokenizer, or the string *text*.
+    """The end of a completion: an end token of the model, its tokenizer or its chat template, or the string *text*.
 
     *model* is None where another engine holds it; then the tokenizer alone names the end tokens.
     """
 
     def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
         self.tokenizer, self.text = tokenizer, text
-        end_ids = None if model is None else model.generation_config.eos_token_id
-        text_ids = tokenizer.encode(text, add_special_tokens=False)
-        ids = {tokenizer.eos_token_id, tokenizer.pad_token_id, *(end_ids if isinstance(end_ids, list) else [end_ids])}
-        ids |= set(text_ids) if len(text_ids) == 1 else set()
-        # Some checkpoints name an end token outside their vocabulary, which is never generated.
+        named = None if model is None else model.generation_config.eos_token_id
         size = len(tokenizer) if model is None else ModelShape.of(model.config).vocab_size
+        text_ids = tokenizer.encode(text, add_special_tokens=False)
+        padding = tokenizer.pad_token_id
         #: Single tokens that end a completion.
-        self.ids = {index for index in ids if index is not None and index < size}
+        self.ids = set(ends.token_ids(tokenizer, named, size))
+        self.ids |= set(text_ids) if len(text_ids) == 1 else set()
+        self.ids |= {padding} if padding is not None and padding < size else set()
         #: Those that are no part of the text.
         self.ends = self.ids.difference(text_ids)
         #: (V,) whether a token can be the last one; a completion is decoded and searched only then.

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -50,6 +51,21 @@ class Checkpoint:
                     raise ModelError(f"{path} holds {name} as {code}, a type that is not supported here.")
                 self.specs[name] = torch.empty(shape, dtype=DTYPES[code], device="meta")
                 self.files[name] = path
+
+    def drop_tied(self, model: Any) -> bool:
+        """Leave out each tensor that equals the one to which the configuration of *model* ties it.
+
+        Returns:
+            True if the values of such a pair differ, so that the model is not tied.
+        """
+        differ = False
+        for name, original in model.all_tied_weights_keys.items():
+            if name in self.specs and original in self.specs:
+                if torch.equal(self.read(name), self.read(original)):
+                    del self.specs[name], self.files[name]
+                else:
+                    differ = True
+        return differ
 
     def read(self, name: str) -> torch.Tensor:
         """Return the values of *name*.

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -270,18 +270,23 @@ def _read_weights(ref: ModelRef, stored: str, precision: str, device: Any, nativ
         ignore_mismatched_sizes=True,  # they are refused below, by name
         **options,
     )
+    check_tensors(ref.source, model, info)
+    return model
+
+
+def check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
+    """Check that *model* took the tensors of the checkpoint *source*, by the *info* of its loading, and lacks none."""
     missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if missing:
         raise ModelError(
-            f"{ref.source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
+            f"{source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
             "size than its configuration says."
         )
     if misplaced := _misplaced(model, info["unexpected_keys"]):
         raise ModelError(
-            f"{ref.source} holds {misplaced}, which the model of its configuration does not have; they do not belong "
+            f"{source} holds {misplaced}, which the model of its configuration does not have; they do not belong "
             "together."
         )
-    return model
 
 
 def _misplaced(model: Any, names: Iterable[str]) -> str | None:

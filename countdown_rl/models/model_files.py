@@ -70,9 +70,7 @@ class GenerationConfig(TypedDict, total=False):
     """Fields of ``generation_config.json`` that are read here."""
 
     eos_token_id: int | list[int] | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
+    pad_token_id: int | None
 
 
 class _Index(TypedDict):

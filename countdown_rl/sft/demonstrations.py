@@ -17,7 +17,7 @@ from countdown_rl.data import external, files, jsonl, layouts
 from countdown_rl.data.source import held_out
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines
-from countdown_rl.models import chat_template
+from countdown_rl.models import chat_template, ends
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.tasks import probe
 from countdown_rl.tasks.registry import parse_row, task_of
@@ -278,16 +278,6 @@ def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, s
             )
 
 
-def end_of_turn(tokenizer: Any) -> str:
-    """The text by which the chat template ends a turn of the assistant; the end-of-text token where it has none."""
-    mark = "?!mark!?"
-    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
-    rest = ""
-    if tokenizer.chat_template:
-        rest = chat_template.apply(tokenizer, turns).rpartition(mark)[2].strip()
-    return rest or str(tokenizer.eos_token)
-
-
 def start_of_text(tokenizer: Any) -> str:
     """The text that *tokenizer* puts before every other, such as a begin-of-text token."""
     return str(tokenizer.decode(tokenizer("")["input_ids"]))
@@ -309,7 +299,7 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
     Raises:
         InputError: another one is longer than *max_length*, and the text names it; or none is left.
     """
-    end = end_of_turn(tokenizer)
+    turn_end, end = ends.end_of_turn(tokenizer), ends.learned_end(tokenizer)
     start = start_of_text(tokenizer)
     prompts, completions = [], []
     for demonstration in known.kept:
@@ -320,7 +310,8 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
             prefill = last["content"] if last["role"] == "assistant" else ""
             prompt = chat_template.Rendered(chat_template.render(tokenizer, demonstration.prompt), prefill)
         prompts.append(prompt.text)
-        completions.append(_without_end(prompt.continuation(demonstration.completion), end, tokenizer.eos_token) + end)
+        completion = prompt.continuation(demonstration.completion)
+        completions.append(_without_end(completion, turn_end, tokenizer.eos_token) + end)
     encoded = (tokenizer(texts, add_special_tokens=False)["input_ids"] for texts in (prompts, completions))
     examples, kept = [], []
     for demonstration, prompt, completion in zip(known.kept, *encoded, strict=True):

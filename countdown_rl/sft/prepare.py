@@ -1,5 +1,6 @@
 """Preparation of supervised fine-tuning: all that can be checked without loading weights."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import processes
-from countdown_rl.errors import UsageError
+from countdown_rl.errors import UsageError, first_line
 from countdown_rl.models import load, reference, shape
 from countdown_rl.runlog import journal, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
@@ -85,6 +86,8 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
     validation = tuning.read_validation(run.data, options) if run.data else []
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
     skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
+    if options.packing:
+        check_packing(config, trust_remote_code=run.trust_remote_code)
     adapted = tuning.check_adapter(light, shape.skeleton(config, trust_remote_code=run.trust_remote_code), options)
     parameters = skeleton.num_parameters()
     tokenizer = load.load_tokenizer(light)
@@ -121,6 +124,58 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
             scored=longest,
         ),
     )
+
+
+def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
+    """Check that packed samples do not see each other in a model of *config*: two layers with random weights decide.
+
+    Raises:
+        UsageError: they do, or the architecture cannot read packed samples on this machine.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    samples = list(range(1, 13)), list(range(20, 30))
+    rows = [{"input_ids": ids, "labels": ids} for ids in samples]
+    device = load.device_name("auto")
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(
+                _shallow(config), dtype=torch.float32, trust_remote_code=trust_remote_code
+            )
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=parameter.shape[-1] ** -0.5)
+            model.to(device).eval()
+            alone = [model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0] for ids in samples]
+            batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(rows)
+            inputs = {name: value for name, value in batch.items() if name != "labels"}
+            inputs = {
+                name: getattr(value, "to", lambda _, value=value: value)(device) for name, value in inputs.items()
+            }
+            packed = model(**inputs, use_cache=False).logits[0]
+    except Exception as error:  # each architecture has its own
+        raise UsageError(f"{config.model_type} cannot be trained with --packing: {first_line(error)}") from error
+    expected = torch.cat(alone)
+    if not (packed - expected).abs().max() < 1e-2 * expected.std():
+        raise UsageError(
+            f"packed samples would see each other in {config.model_type}: its logits differ from those of each sample "
+            "alone; leave --packing out."
+        )
+
+
+def _shallow(config: Any) -> Any:
+    """*config* with two layers and 64 tokens."""
+    shallow = copy.deepcopy(config)
+    text = shallow.get_text_config()
+    layers, depth = text.num_hidden_layers, min(2, text.num_hidden_layers)
+    for name, value in vars(text).items():
+        if isinstance(value, list) and len(value) == layers:  # one value a layer
+            setattr(text, name, value[:depth])
+    text.num_hidden_layers, text.vocab_size, text.pad_token_id = depth, 64, 0
+    return shallow
 
 
 def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:

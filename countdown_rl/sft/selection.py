@@ -13,9 +13,9 @@ from countdown_rl.errors import InputError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import Sample
 from countdown_rl.evaluation.results import Result
-from countdown_rl.models import chat_template, load, reference
+from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.sft.config import CollectOptions
-from countdown_rl.sft.demonstrations import end_of_turn, start_of_text
+from countdown_rl.sft.demonstrations import start_of_text
 from countdown_rl.tasks.registry import parse_row
 
 #: ``datasets`` and ``trl`` take the file of this name in a directory as its split "train", and no other.
@@ -109,7 +109,7 @@ def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str
     They are messages where the chat template renders these as the text that the model read and wrote, else that text.
     TRL continues no begun turn of the assistant, so that of the prompt opens both answers.
     """
-    end, start = end_of_turn(tokenizer), start_of_text(tokenizer)
+    end, start = ends.end_of_turn(tokenizer), start_of_text(tokenizer)
     conversations: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     exact = True

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from countdown_rl import processes
-from countdown_rl.inference.generate import STOP, Decoding, Generator, batches
+from countdown_rl.inference.generate import Decoding, Generator, batches
 from countdown_rl.models.load import Loaded
 from countdown_rl.runlog import trackers
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
-from countdown_rl.sft import demonstrations, tuning
+from countdown_rl.sft import tuning
 from countdown_rl.sft.prepare import PreparedSft
 
 
@@ -36,7 +36,6 @@ def train(
     """
     journal = Journal(prepared.run.log if processes.is_main() else None, prepared.max_steps, SftRow)
     loaded = tuning.begin(prepared, journal, on_note)
-    _let_turns_end(loaded)
     trainer = _trainer(prepared, loaded, journal, on_step, on_warning)
     on_note(f"Training on {len(prepared.examples):,} examples, {prepared.max_steps:,} steps.")
     tuning.run(trainer, prepared, journal, longest="--max-length")
@@ -44,18 +43,6 @@ def train(
     known = prepared.demonstrations.kept
     prompts = (each.prompt for each in known if each.row is not None and not isinstance(each.prompt, str))
     return tuning.finish(trainer, loaded, prepared, journal, facts, prompt=next(prompts, None))
-
-
-def _let_turns_end(loaded: Loaded) -> None:
-    """Make the end of a turn that is learned an end token, where it is a token and none yet."""
-    from countdown_rl.inference.stop import Stop
-
-    tokenizer, model = loaded.tokenizer, loaded.model
-    end, *_ = tokenizer(demonstrations.end_of_turn(tokenizer), add_special_tokens=False)["input_ids"]
-    known = Stop(tokenizer, model, STOP).ids
-    if end not in known and end in tokenizer.added_tokens_decoder:
-        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
-        model.generation_config.eos_token_id = sorted({*known, end} - {tokenizer.pad_token_id})
 
 
 def _trainer(

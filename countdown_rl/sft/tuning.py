@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from countdown_rl import artifacts, processes
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ModelError, UsageError, first_line, out_of_memory
-from countdown_rl.models import chat_template, load, lora, reference, torch_internals
+from countdown_rl.models import chat_template, ends, load, lora, reference, torch_internals
 from countdown_rl.runlog import log, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints, step_of
 from countdown_rl.runlog.journal import Journal
@@ -286,19 +286,22 @@ def save_weights(
     """
     import torch
 
-    policy = trainer.accelerator.unwrap_model(trainer.model)
+    policy, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     if options.tune == "lora":
         base = ref.base or ref
         further = lora.Adapter(reference.local_path(ref)).specs if ref.base else ()
         lora.save(policy, directory, base=base.location, revision=base.revision, weights=state, further=further)
-        return
-    dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
-    tensors = (state or policy.state_dict()).items()
-    tied = policy.all_tied_weights_keys
-    policy.save_pretrained(directory, state_dict={name: value.to(dtype) for name, value in tensors if name not in tied})
-    config = copy.deepcopy(policy.config)
-    config.dtype = dtype  # not of the weights that are being trained
-    config.save_pretrained(directory)
+    else:
+        dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
+        tied = policy.all_tied_weights_keys
+        tensors = {name: value.to(dtype) for name, value in (state or policy.state_dict()).items() if name not in tied}
+        policy.save_pretrained(directory, state_dict=tensors)
+        config = copy.deepcopy(policy.config)
+        config.dtype = dtype  # not of the weights that are being trained
+        config.tie_word_embeddings = bool(tied)  # its file may say so beside a head of its own
+        config.save_pretrained(directory)
+    named, size = policy.generation_config.eos_token_id, policy.config.get_text_config().vocab_size
+    ends.write(directory, ends.token_ids(tokenizer, named, size), tokenizer.pad_token_id)
 
 
 def finish(

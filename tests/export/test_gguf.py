@@ -11,7 +11,7 @@ from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load
 from countdown_rl.models.reference import resolve
 from countdown_rl.tasks import probe
-from tests.support import tiny_llama
+from tests.support import standins, tiny_llama
 
 #: Puzzles that the shipped model solves.
 PUZZLES = (((3, 7, 50), 46), ((2, 3, 4), 14), ((10, 20, 30), 60), ((5, 8, 9), 12))
@@ -205,3 +205,24 @@ def test_a_turn_that_the_template_shows_twice_is_twice_in_the_modelfile():
 
 def test_a_template_that_changes_the_turns_has_no_modelfile():
     assert modelfile(tiny_llama.TEMPLATE.replace("message['content']", "message['content'] | lower")) is None
+
+
+def test_all_end_tokens_are_in_the_file_and_no_sampling_settings():
+    standins.base_checkpoint(Path("full"))
+    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    tokens, metadata = load.load_tokenizer(resolve("full")), fields()
+    text, turn = (tokens.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>"))
+    assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.eot_token_id"]) == (text, turn)
+    assert {name: value for name, value in metadata.items() if "sampling" in name} == {"general.sampling.temp": 0.0}
+
+
+def test_three_end_tokens_have_names_of_their_own():
+    standins.checkpoint(Path("full"), "llama-3.1")
+    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    tokens, metadata = load.load_tokenizer(resolve("full")), fields()
+    names = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
+    ids = {tokens.convert_tokens_to_ids(name) for name in names}
+    assert {metadata[f"tokenizer.ggml.{kind}_token_id"] for kind in ("eos", "eot", "eom")} == ids
+    assert metadata["tokenizer.ggml.eos_token_id"] == tokens.eos_token_id
+    modelfile = Path("quantized/Modelfile").read_text()
+    assert all(f'PARAMETER stop "{name}"' in modelfile for name in names)

@@ -371,3 +371,19 @@ def test_repeated_layers_are_merged_each_with_its_own_change(family):
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
     name = "self_attn.q_proj.weight"
     assert not torch.equal(ours[f"model.layers.1.{name}"], ours[f"model.layers.2.{name}"])
+
+
+@pytest.mark.parametrize("kept", ["both", "head"])
+def test_a_head_of_its_own_beside_a_tied_configuration_is_merged(kept):
+    from safetensors.torch import load_file, save_file
+
+    base = tiny_llama.checkpoint(Path("base"))
+    tensors = load_file(base / "model.safetensors")
+    tensors["lm_head.weight"] = torch.randn_like(tensors["model.embed_tokens.weight"])
+    if kept == "head":  # tied under the name of the head
+        del tensors["model.embed_tokens.weight"]
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    _, ours = merged(trained(base), verify="sample")
+    assert torch.equal(ours["lm_head.weight"], tensors["lm_head.weight"].float())
+    assert torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"]) == (kept == "head")
+    assert json.loads(Path("merged/config.json").read_text())["tie_word_embeddings"] == (kept == "head")

@@ -12,7 +12,7 @@ from countdown_rl.export.quantize import quantize_model, warning
 from countdown_rl.models import nf4
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import resolve
-from tests.support import tiny_llama
+from tests.support import architectures, tiny_llama
 
 
 @pytest.fixture(autouse=True)
@@ -185,3 +185,97 @@ def test_a_source_that_is_replaced_meanwhile_is_refused():
     with pytest.raises(ArtifactError, match="replaced merged"):
         load_model(ref)
     assert not Path("quantized").exists()
+
+
+def edited(change, **settings) -> None:
+    """A checkpoint whose tensors were changed by *change*."""
+    from safetensors.torch import load_file, save_file
+
+    tiny_llama.checkpoint(Path("full"), **settings)
+    tensors = load_file("full/model.safetensors")
+    change(tensors)
+    save_file(tensors, "full/model.safetensors", {"format": "pt"})
+
+
+def with_head(tensors) -> None:
+    tensors["lm_head.weight"] = torch.randn_like(tensors["model.embed_tokens.weight"])
+
+
+def with_copy(tensors) -> None:
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+
+def head_alone(tensors) -> None:
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+
+
+def logits(model):
+    with torch.inference_mode():
+        return model(torch.arange(5, 25).view(1, 20)).logits.float()
+
+
+@pytest.mark.parametrize("change", [with_head, with_copy, head_alone])
+@pytest.mark.parametrize("format", ["nf4", "w4a16", "gguf"])
+def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(change, format):
+    from transformers import AutoModelForCausalLM
+
+    edited(change, hidden_size=64)
+    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format=format, gguf_type="f16"))
+    original = AutoModelForCausalLM.from_pretrained("full", dtype=torch.float32)
+    if format == "gguf":
+        original, closeness = logits(original), 0.01
+    else:
+        for name in nf4.linears(original):  # the head itself is not quantized
+            original.set_submodule(name, load_model(resolve("quantized")).model.get_submodule(name).float())
+        original, closeness = logits(original), 0.05
+    ours = logits(load_model(resolve("quantized"), precision="fp32").model)
+    assert (ours - original).norm() / original.norm() < closeness
+    if format != "gguf":
+        assert json.loads(Path("quantized/config.json").read_text())["tie_word_embeddings"] == (change != with_head)
+
+
+@pytest.mark.parametrize("format", ["nf4", "w4a16", "gguf"])
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda tensors: tensors.pop("lm_head.weight"), "lm_head.weight"),
+        (lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"), "model.layers.1.mlp.up_proj.weight"),
+        (lambda tensors: tensors.update({"model.layers.2.x": torch.zeros(2)}), "model.layers.2.x"),
+        (lambda tensors: tensors.update({"model.norm.weight": torch.ones(3)}), "model.norm.weight"),
+        (lambda tensors: tensors.update({"lm_head.bias": torch.ones(320)}), "lm_head.bias"),
+    ],
+)
+def test_a_checkpoint_with_other_tensors_than_its_architecture_is_refused(format, change, name):
+    edited(change, tie_word_embeddings=False)
+    with pytest.raises(ModelError, match=name):
+        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format=format))
+    assert not Path("quantized").exists()
+
+
+def test_rotary_frequencies_of_older_checkpoints_are_no_fault():
+    edited(lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))
+    for format in ("nf4", "gguf"):
+        quantize_model(resolve("full"), Path(format), QuantizeOptions(format=format, gguf_type="f16"))
+
+
+@pytest.mark.parametrize("format", ["nf4", "w4a16"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "jamba", "gpt2", "falcon"])
+def test_a_model_whose_weights_would_mostly_stay_in_16_bits_is_refused(format, name):
+    architectures.checkpoint(Path("full"), name)
+    with pytest.raises(ModelError, match=r"16 bits|no layer"):
+        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format=format))
+
+
+def test_4_bit_weights_of_other_architectures_load_in_transformers():
+    from transformers import AutoModelForCausalLM
+
+    for name in ("gpt_neox", "phi3", "cohere", "olmo2"):
+        architectures.checkpoint(Path(name), name, hidden_size=64, intermediate_size=128)
+        facts = quantize_model(resolve(name), Path("quantized"), QuantizeOptions()).facts
+        theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})
+        assert (
+            sum(layer.in_features * layer.out_features for layer in four_bit_layers(theirs).values())
+            == (facts["parameters_in_4_bits"])
+        )
+        a, b = logits(theirs), logits(load_model(resolve("quantized")).model)
+        assert (a - b).norm() / b.norm() < 0.05

@@ -1,5 +1,6 @@
 """The model card: metadata that the Hub reads, results, and examples that run."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -113,3 +114,16 @@ def test_the_example_of_gsm8k_is_a_word_problem(root):
     shutil.rmtree("eval")
     release_chain.evaluate(Path(), "merged", accuracy=0.5, task="gsm8k")
     assert "A shelf holds 3 rows" in card().text
+
+
+def test_the_bits_of_quantized_weights_are_those_measured(root):
+    inputs = artifacts.read(Path("merged"), "merged").inputs
+    with artifacts.writing(Path("nf4"), "quantized", options={}, inputs=inputs) as draft:
+        for file in Path("merged").iterdir():
+            shutil.copyfile(file, draft.path / file.name)
+        (draft.path / "manifest.json").unlink()
+        config = json.loads((draft.path / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "bitsandbytes"}
+        (draft.path / "config.json").write_text(json.dumps(config))
+        draft.facts["bits_per_parameter"] = 7.468
+    assert "bf16 compute), 7.5 bits a parameter." in card(model="nf4").text

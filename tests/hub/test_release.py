@@ -234,3 +234,16 @@ def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
     done = command("publish", "--model", "merged", "--with-demo", "--out", "other")
     assert "--format gguf" in str(done.exception)
     assert not Path("other").exists()
+
+
+def test_a_release_decodes_as_it_was_measured(root):
+    """Weights that an older version merged have the base's sampling settings."""
+    config = {"eos_token_id": [1, 2], "pad_token_id": 0, "repetition_penalty": 1.1, "do_sample": True, "max_length": 20}
+    inputs = artifacts.read(Path("merged"), "merged").inputs
+    with artifacts.writing(Path("older"), "merged", options={}, inputs=inputs) as draft:
+        for file in Path("merged").iterdir():
+            shutil.copyfile(file, draft.path / file.name)
+        (draft.path / "manifest.json").unlink()
+        (draft.path / "generation_config.json").write_text(json.dumps(config))
+    release.build(PublishOptions(model="older", name="older"), OUT)
+    assert json.loads((OUT / "generation_config.json").read_text()) == {"eos_token_id": [1, 2], "pad_token_id": 0}

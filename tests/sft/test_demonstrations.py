@@ -9,7 +9,7 @@ from countdown_rl import artifacts
 from countdown_rl.data import build, jsonl
 from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import InputError, UsageError
-from countdown_rl.models import chat_template
+from countdown_rl.models import chat_template, ends
 from countdown_rl.sft import demonstrations
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
@@ -257,11 +257,11 @@ def test_there_must_be_a_source():
 
 
 def test_a_turn_ends_as_the_chat_template_says(tokenizer):
-    assert demonstrations.end_of_turn(tokenizer) == "<|end|>"
+    assert ends.end_of_turn(tokenizer) == "<|end|>"
     without = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}{% endfor %}")
-    assert demonstrations.end_of_turn(without) == without.eos_token
+    assert ends.end_of_turn(without) == without.eos_token
     other = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}")
-    assert demonstrations.end_of_turn(other) == "</turn>"
+    assert ends.end_of_turn(other) == "</turn>"
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")
@@ -283,7 +283,7 @@ END = "<|end|>"
         ({"prompt": TURNS, "completion": f"a{END} {END}\n\n"}, OPENS, f"a{END}"),
         ({"prompt": TURNS, "completion": "a\n"}, OPENS, f"a\n{END}"),
         ({"prompt": TURNS, "completion": f"a\n{END}"}, OPENS, f"a\n{END}"),
-        ({"prompt": TURNS, "completion": f"a</turn>\n{END}\n"}, ENDS, "a</turn>"),
+        ({"prompt": TURNS, "completion": f"a</turn>\n{END}\n"}, ENDS, f"a</turn>{END}"),
     ],
 )  # fmt: skip
 def test_the_opening_tag_and_the_end_are_learned_once(fields, template, learned):

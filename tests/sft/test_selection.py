@@ -14,7 +14,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import chat_template, load, reference
+from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.sft import demonstrations, selection
 from countdown_rl.sft.config import CollectOptions, SftOptions
 from countdown_rl.tasks.registry import parse_row
@@ -140,7 +140,7 @@ def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style,
     completions = [row.style.opening + say(answer) for answer in (RIGHT[0], WRONG[0])]
     (pair,) = selection._pairs([tuple({**row, "completion": text} for text in completions)], tokenizer)
     assert is_conversational(pair) == conversational
-    prompt, end = chat_template.render(tokenizer, row.messages()), demonstrations.end_of_turn(tokenizer)
+    prompt, end = chat_template.render(tokenizer, row.messages()), ends.end_of_turn(tokenizer)
     if conversational:
         pair = apply_chat_template(pair, tokenizer)
     else:

@@ -1,5 +1,6 @@
 """Supervised fine-tuning: it learns, resumes to the same bytes, and has the gradient of TRL's own trainer."""
 
+import json
 import os
 import random
 import signal
@@ -15,8 +16,12 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError, InputError, ModelError
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import evaluate
-from countdown_rl.models import chat_template
+from countdown_rl.export.config import MergeOptions, QuantizeOptions
+from countdown_rl.export.merge import merge_adapter
+from countdown_rl.export.quantize import quantize_model
+from countdown_rl.models import chat_template, ends, shape
 from countdown_rl.models.lora import Adapter
+from countdown_rl.models.reference import resolve
 from countdown_rl.runlog import log
 from countdown_rl.runlog.journal import Journal
 from countdown_rl.runlog.log import SftRow
@@ -24,7 +29,7 @@ from countdown_rl.sft import demonstrations, prepare, train, tuning
 from countdown_rl.sft.config import SftOptions
 from countdown_rl.sft.demonstrations import Demonstrations
 from countdown_rl.sft.prepare import SftRun
-from tests.support import command, tiny_llama
+from tests.support import architectures, command, standins, tiny_llama
 
 SMALL = SftOptions(
     max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
@@ -175,7 +180,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     loaded = tuning.load_model(prepared.ref, options)
     ours = train._trainer(prepared, loaded, Journal(None, 6, SftRow), lambda _: None)
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.kept[:4]
-    end = demonstrations.end_of_turn(tokenizer)
+    end = ends.end_of_turn(tokenizer)
     rows = [
         {"prompt": chat_template.render(tokenizer, each.prompt), "completion": each.completion + end} for each in kept
     ]
@@ -333,3 +338,53 @@ def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
         prepare.prepare(SftRun(model=str(model), files=demos, out=tmp_path / "o", checkpoints=tmp_path / "c"), SMALL)
     with pytest.raises(ModelError, match="320 rows"):
         evaluated(model, place, tmp_path)
+
+
+@pytest.mark.parametrize("tune", ["lora", "all"])
+def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
+    """A base model with a chat template: text ends with one token, turns with another."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    standins.base_checkpoint(tmp_path / "base")
+    jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
+    changes = {"model": str(tmp_path / "base"), "files": [tmp_path / "demos.jsonl"]}
+    tuned = run(tmp_path, tmp_path, replace(SMALL, tune=tune, max_steps=3), **changes).out
+    tokens = AutoTokenizer.from_pretrained(tuned)
+    text, turn = (tokens.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>"))
+    expected = {"eos_token_id": sorted([text, turn]), "pad_token_id": text}
+    places = [tuned]
+    if tune == "lora":
+        from peft import AutoPeftModelForCausalLM
+
+        adapted = AutoPeftModelForCausalLM.from_pretrained(tuned)
+        adapted.generation_config = GenerationConfig.from_pretrained(tuned)  # as the card says
+        assert standins.cut_off(adapted, turn) == standins.cut_off(adapted, text) == 3
+        merge_adapter(resolve(str(tuned)), tmp_path / "merged", MergeOptions(verify="none"))
+        places.append(tmp_path / "merged")
+    for format in ("nf4", "gguf"):
+        options = QuantizeOptions(format=format, gguf_type="q8_0")
+        quantize_model(resolve(str(places[-1])), tmp_path / format, options)
+    for place in (*places, tmp_path / "nf4", tmp_path / "gguf"):
+        assert json.loads((place / "generation_config.json").read_text()) == expected
+    whole = AutoModelForCausalLM.from_pretrained(places[-1])
+    assert standins.cut_off(whole, turn) == standins.cut_off(whole, text) == 3
+    assert {f'PARAMETER stop "{token}"' for token in ("<|endoftext|>", "<|im_end|>")} <= set(
+        (tmp_path / "gguf" / "Modelfile").read_text().splitlines()
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "jamba", "mamba2", "falcon_h1", "qwen3_5_text", "opt"])
+def test_packing_is_refused_where_samples_would_see_each_other(tmp_path, monkeypatch, capsys, name):
+    architectures.checkpoint(tmp_path / "model", name)
+    jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
+    words = ["sft", "--check", "--model", tmp_path / "model", "--from", tmp_path / "demos.jsonl", "--packing"]
+    assert command.status(monkeypatch, *words) == 2
+    assert "--packing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_moe", "gpt2"])
+def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
+    architectures.checkpoint(tmp_path / "model", name, **({} if name == "gpt2" else {"num_hidden_layers": 4}))
+    before = torch.random.get_rng_state()
+    prepare.check_packing(shape.read_config(tmp_path / "model"))
+    assert torch.equal(torch.random.get_rng_state(), before)

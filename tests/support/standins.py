@@ -157,3 +157,38 @@ def checkpoint(path: Path, name: str, *, seed: int = 0, **changes: Any) -> Path:
     model.to(torch.bfloat16).save_pretrained(path)
     tokens.save_pretrained(path)
     return path
+
+
+def base_checkpoint(path: Path) -> Path:
+    """A checkpoint like Qwen2.5's base models: text ends with ``<|endoftext|>``, turns with ``<|im_end|>``.
+
+    Its generation config also has settings that no evaluation applies.
+    """
+    import json
+
+    from transformers import AutoTokenizer
+
+    checkpoint(path, "qwen2.5")
+    tokens = AutoTokenizer.from_pretrained(path)
+    tokens.eos_token = "<|endoftext|>"
+    tokens.save_pretrained(path)
+    settings = {"do_sample": True, "temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "max_length": 20}
+    settings |= {"eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.eos_token_id, "suppress_tokens": [9]}
+    (path / "generation_config.json").write_text(json.dumps(settings))
+    return path
+
+
+def cut_off(model: Any, end: int, *, after: int = 3) -> int:
+    """The number of tokens that plain ``generate`` of *model* adds where the last of *after* tokens is *end*."""
+    import torch
+
+    def force(ids: Any, scores: Any) -> Any:
+        scores[:] = float("-inf")
+        scores[:, end if ids.shape[1] == 2 + after - 1 else 7] = 0.0
+        return scores
+
+    ids = torch.tensor([[5, 6]], device=model.device)
+    out = model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, logits_processor=[force]
+    )
+    return int(out.shape[1]) - 2

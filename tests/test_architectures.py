@@ -1,0 +1,138 @@
+"""More than 25 architectures through sft, eval, merge and train, against plain transformers."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from countdown_rl import artifacts
+from countdown_rl.data import jsonl
+from countdown_rl.errors import ModelError
+from countdown_rl.export.config import MergeOptions
+from countdown_rl.export.merge import merge_adapter
+from countdown_rl.inference.generate import Decoding, Generator
+from countdown_rl.models import chat_template, load
+from countdown_rl.models.load import load_model
+from countdown_rl.models.reference import resolve
+from countdown_rl.sft import demonstrations
+from countdown_rl.sft import prepare as sft_prepare
+from countdown_rl.sft import train as sft_train
+from countdown_rl.sft.config import SftOptions
+from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training import prepare, rewards, train
+from countdown_rl.training.config import TrainOptions
+from tests.support import architectures
+
+ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "own"} for n in range(4)]
+ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+    load.silence_libraries()
+
+
+#: PEFT does not adapt them.
+REFUSED = ("falcon_h1", "mamba", "mamba2")
+
+
+@pytest.fixture(params=[name for name in architectures.SETTINGS if name not in REFUSED])
+def model(request, tmp_path, monkeypatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    architectures.checkpoint(Path("base"), request.param)
+    return "base"
+
+
+def fine_tuned(model: str, tune: str) -> sft_train.tuning.Result:
+    jsonl.write_rows(Path("demos.jsonl"), [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS])
+    options = SftOptions(
+        tune=tune, max_steps=2, batch_size=4, micro_batch=2, learning_rate=1e-2, warmup_steps=0, precision="fp32",
+        threads=1, lora_r=4,
+    )  # fmt: skip
+    run = sft_prepare.SftRun(model=model, files=[Path("demos.jsonl")], out=Path("tuned"), checkpoints=Path("work"))
+    return sft_train.train(sft_prepare.prepare(run, options))
+
+
+def loss_by_hand(model: str) -> float:
+    """The mean negative log-likelihood of the tokens of all completions, one at a time."""
+    loaded = load_model(resolve(model), precision="fp32")
+    known = demonstrations.Demonstrations(
+        [demonstrations.parse(fields, "") for fields in map(json.loads, Path("demos.jsonl").read_text().splitlines())]
+    )
+    total, count = 0.0, 0
+    for example in demonstrations.tokenize(known, loaded.tokenizer, 1024):
+        ids, labels = torch.tensor(example["input_ids"]), torch.tensor(example["labels"])
+        with torch.inference_mode():
+            scores = loaded.model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)
+        learned = labels[1:] != -100
+        total -= scores.gather(1, ids[1:, None])[learned].sum().item()
+        count += int(learned.sum())
+    return total / count
+
+
+def prompts(tokenizer) -> list[list[int]]:
+    return chat_template.encode(tokenizer, [parse_row(row).messages() for row in ROWS[:2]])
+
+
+def plainly(loaded, prompt: list[int], tokens: int) -> list[int]:
+    """The most likely continuation, by forward passes without a cache."""
+    stop = Generator(loaded, Decoding(1))._stop
+    ids = list(prompt)
+    with torch.inference_mode():
+        for _ in range(tokens):
+            ids.append(int(loaded.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+            if stop(ids[len(prompt) :]):
+                break
+    return ids[len(prompt) :]
+
+
+@pytest.mark.slow
+def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_does(model):
+    result = fine_tuned(model, "lora")
+    assert result.rows[0].loss == pytest.approx(loss_by_hand(model), rel=1e-3)
+    adapted = load_model(resolve("tuned"), precision="fp32")
+    some = prompts(adapted.tokenizer)
+    expected = [plainly(adapted, prompt, 6) for prompt in some]
+    completions = Generator(adapted, Decoding(6)).complete(some)
+    assert [each.tokens for each in completions] == [len(ids) for ids in expected]
+    decoded = [adapted.tokenizer.decode(ids, skip_special_tokens=True) for ids in expected]
+    assert [each.text for each in completions] == decoded
+
+    merge_adapter(resolve("tuned"), Path("merged"), MergeOptions(verify="none", dtype="fp32"))
+    merged = load_model(resolve("merged"), precision="fp32")
+    ids = torch.tensor([some[0]])
+    with torch.inference_mode():
+        torch.testing.assert_close(merged.model(ids).logits, adapted.model(ids).logits, rtol=1e-3, atol=1e-3)
+
+
+def grade(row, completion):
+    right = len(completion) % 2 == 0
+    return SimpleNamespace(text=completion, correct=right, format=True, reason="", answer=None, value=None)
+
+
+@pytest.mark.slow
+def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
+    monkeypatch.setattr(CountdownRow, "grade", grade)
+    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7)
+    with artifacts.writing(Path("data"), "data", options={}) as draft:
+        for split in ("train", "valid", "test"):
+            jsonl.write_rows(draft.path / f"{split}.jsonl", ROWS)
+    options = TrainOptions(
+        max_steps=2, prompts=1, num_generations=4, micro_batch=4, max_completion_length=6, learning_rate=1e-2,
+        lora_r=4, threads=1, precision="fp32",
+    )  # fmt: skip
+    run = prepare.TrainRun(model=model, data=Path("data"), out=Path("adapter"), checkpoints=Path("work"))
+    result = train.train(prepare.prepare(run, options))
+    assert len(result.rows) == 2
+    assert all(row.grad_norm > 0 for row in result.rows)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_architecture_that_takes_no_adapter_is_refused_before_its_weights_are_loaded(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    architectures.checkpoint(Path("base"), name)
+    with pytest.raises(ModelError, match="adapter"):
+        fine_tuned("base", "lora")
