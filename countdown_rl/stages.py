@@ -1,0 +1,208 @@
+"""The stages as functions: paths or rows in, one artifact directory out.
+
+Each has the options of its command under their names (``max_new_tokens`` for ``--max-new-tokens``), raises the errors
+of :mod:`countdown_rl.errors`, and returns what was written. The functions are imported from :mod:`countdown_rl`.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from countdown_rl.errors import CountdownError
+
+if TYPE_CHECKING:
+    from countdown_rl.artifacts import Manifest
+    from countdown_rl.sft.tuning import Result
+    from countdown_rl.tasks.task import Row
+
+Stage = TypeVar("Stage", bound=Callable[..., Any])
+Source = str | Path
+
+_FLAG = re.compile(r"(?<![\w-])--(?:no-)?([a-z][a-z0-9-]*)")
+
+
+def _stage(function: Stage) -> Stage:
+    """Let the errors of *function* name options as Python does: ``max_new_tokens`` for ``--max-new-tokens``."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        try:
+            return function(*args, **keywords)
+        except CountdownError as error:
+            text = _FLAG.sub(lambda match: match[1].replace("-", "_"), str(error))
+            raise type(error)(text).with_traceback(error.__traceback__) from error.__cause__
+
+    return call  # type: ignore[return-value]
+
+
+@_stage
+def train(
+    model: Source,
+    data: "Source | Iterable[Row]",
+    out: Source,
+    *,
+    rewards: Mapping[str | Callable[..., Any], float] | None = None,
+    on_step: Callable[[Any], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
+    on_warning: Callable[[str], None] = lambda _: None,
+    **options: Any,
+) -> "Result":
+    """Train a LoRA adapter, or all weights, with GRPO, and write an ``adapter`` or ``model`` artifact at *out*.
+
+    A run that was killed is resumed by the same call. The log and samples of completions go to the directory
+    ``OUT-run`` beside *out*.
+
+    Args:
+        model: "countdown-tiny", a directory, a GGUF file or a Hub id.
+        data: a data directory, of which the training split is used, a file of rows, or rows.
+        rewards: weights by name, or by function: a function of one completion, ``f(grade, row, tokens)``, or of a
+            batch as TRL calls it. It has to be at the top level of a module or script.
+        on_step: called with the row of the log of each step.
+        on_note, on_warning: called with remarks and warnings.
+        options: fields of :class:`countdown_rl.training.config.TrainOptions`, and of ``RunOptions`` and ``revision``,
+            ``base_model`` and ``trust_remote_code``.
+
+    Raises:
+        UsageError: the options contradict each other.
+        InputError, ModelError, ArtifactError: an input is missing or wrong, or *out* cannot be written.
+    """
+    from countdown_rl.sft import tuning
+    from countdown_rl.training import prepare
+    from countdown_rl.training import train as training
+    from countdown_rl.training.config import TrainOptions
+
+    given, run = _split(prepare.TrainRun, options)
+    if rewards is not None:
+        given["reward"] = tuple(f"{_name(reward)}={weight!r}" for reward, weight in rewards.items())
+    place = Path(f"{out}-run")
+    run = _run(model, out, place) | {"data": _file(data, place / "rows.jsonl")} | run
+    prepared = prepare.prepare(prepare.TrainRun(**run), TrainOptions(**given), on_note)
+    if finished := tuning.finished(prepared, overwrite=False):
+        return tuning.Result(Path(out), [], finished.facts, {}, None)
+    return training.train(prepared, on_step=on_step, on_note=on_note, on_warning=on_warning)
+
+
+@_stage
+def sft(
+    model: Source,
+    demonstrations: Source | Iterable[Mapping[str, Any]],
+    out: Source,
+    *,
+    data: Source | None = None,
+    on_step: Callable[[Any], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
+    **options: Any,
+) -> "Result":
+    """Fine-tune a model on demonstrations, and write an ``adapter`` or ``model`` artifact at *out*.
+
+    Args:
+        demonstrations: a file, or records: TRL's ``prompt`` and ``completion`` or ``messages``, or the fields of a
+            puzzle and ``completion``.
+        data: a data directory, whose test puzzles are left out, and whose validation puzzles are evaluated.
+        options: fields of :class:`countdown_rl.sft.config.SftOptions`; otherwise as in :func:`train`.
+
+    Raises: as :func:`train`.
+    """
+    from countdown_rl.sft import prepare, tuning
+    from countdown_rl.sft import train as training
+    from countdown_rl.sft.config import SftOptions
+
+    given, run = _split(prepare.SftRun, options)
+    place = Path(f"{out}-run")
+    files = [_file(demonstrations, place / "demonstrations.jsonl")]
+    run = _run(model, out, place) | {"files": files, "data": Path(data) if data else None} | run
+    prepared = prepare.prepare(prepare.SftRun(**run), SftOptions(**given))
+    if finished := tuning.finished(prepared, overwrite=False):
+        return tuning.Result(Path(out), [], finished.facts, {}, None)
+    return training.train(prepared, on_step=on_step, on_note=on_note)
+
+
+@_stage
+def merge(
+    adapter: Source, out: Source, *, revision: str | None = None, base_model: str | None = None, **options: Any
+) -> "Manifest":
+    """Merge a LoRA adapter into its base, and write a ``merged`` artifact of ordinary safetensors at *out*.
+
+    Args:
+        options: fields of :class:`countdown_rl.export.config.MergeOptions`.
+
+    Raises:
+        ModelError: the adapter cannot be merged, or the result differs from the adapter over its base.
+    """
+    from countdown_rl.export.config import MergeOptions
+    from countdown_rl.export.merge import merge_adapter
+    from countdown_rl.models import load, reference
+
+    load.silence_libraries()
+    ref = reference.resolve(str(adapter), revision=revision, base_model=base_model)
+    return merge_adapter(ref, Path(out), MergeOptions(**options))
+
+
+@_stage
+def quantize(model: Source, out: Source, *, revision: str | None = None, **options: Any) -> "Manifest":
+    """Write the weights of *model* in fewer bits, as a ``quantized`` artifact at *out*.
+
+    Args:
+        options: fields of :class:`countdown_rl.export.config.QuantizeOptions`, such as ``format="gguf"``.
+
+    Raises:
+        ModelError: the model cannot be quantized.
+    """
+    from countdown_rl.export.config import QuantizeOptions
+    from countdown_rl.export.quantize import quantize_model
+    from countdown_rl.models import load, reference
+
+    load.silence_libraries()
+    return quantize_model(reference.resolve(str(model), revision=revision), Path(out), QuantizeOptions(**options))
+
+
+@_stage
+def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **options: Any) -> "Manifest":
+    """Build the release folder of a model or data set at *out*; with *repo_id* upload it to the Hub.
+
+    Args:
+        options: fields of :class:`countdown_rl.hub.config.PublishOptions`, such as ``model`` or ``data``.
+
+    Raises:
+        ArtifactError: an input is missing, damaged or about other weights.
+        HubError: the Hub refuses the upload.
+    """
+    from countdown_rl.hub import release, upload
+    from countdown_rl.hub.config import PublishOptions, UploadOptions
+
+    target = UploadOptions(push=repo_id is not None, repo_id=repo_id, public=public)
+    manifest = release.build(PublishOptions(**options), Path(out))
+    if repo_id is not None:
+        upload.push(Path(out), manifest, target)
+    return manifest
+
+
+def _split(run: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The *options* that are not fields of *run*, and those that are."""
+    names = run.__dataclass_fields__  # type: ignore[attr-defined]
+    return (
+        {name: value for name, value in options.items() if name not in names},
+        {name: value for name, value in options.items() if name in names},
+    )
+
+
+def _run(model: Source, out: Source, place: Path) -> dict[str, Any]:
+    """The fields of a run that writes its log and checkpoints into *place*."""
+    return {"model": str(model), "out": Path(out), "log": place / "log.csv", "checkpoints": place / "checkpoints"}
+
+
+def _file(source: "Source | Iterable[Mapping[str, Any]]", file: Path) -> Path:
+    """The path *source*, or *file* with the rows that it is."""
+    if isinstance(source, str | Path):
+        return Path(source)
+    from countdown_rl.data import jsonl
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    jsonl.write_rows(file, ({**row} for row in source))
+    return file
+
+
+def _name(reward: str | Callable[..., Any]) -> str:
+    return reward if isinstance(reward, str) else f"{reward.__module__}:{reward.__qualname__}"
