@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 import countdown_rl
-from countdown_rl import Grade, InputError, Row, generate, grade, read_rows, solve
+from countdown_rl import Grade, InputError, ModelError, Row, UsageError, generate, grade, read_rows, solve
 from countdown_rl.rewards import compute_score, correct, format_reward, length
 from tests.support import oracle
 
@@ -117,3 +117,44 @@ def test_compute_score_has_the_form_of_verl(truth):
     assert compute_score("countdown", RIGHT, truth) == {"score": 1.0, "acc": 1.0, "format": 1.0}
     assert compute_score("countdown", WRONG, truth, extra_info={"index": 3}, format_score=0.1)["score"] == 0.1
     assert compute_score("countdown", "no", truth)["score"] == 0.0
+
+
+def closeness(grade, row, tokens):
+    return tokens / 1000 + grade.correct
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda rows: countdown_rl.merge("adapter", "y", base="foo"), ModelError, "adapter"),
+        (lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"), UsageError, "format foo is not one"),
+        (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval_every"),
+        (lambda rows: countdown_rl.train("no-such-model", rows, "z"), ModelError, "no-such-model"),
+        (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "empty"),
+        (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),
+    ],
+)
+def test_errors_of_the_stages_name_options_as_python_does(call, error, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=words) as caught:
+        call(list(generate(3)))
+    assert "--" not in str(caught.value)
+    assert not [path for path in tmp_path.iterdir() if not path.name.endswith("-run")]
+
+
+@pytest.mark.slow
+def test_the_stages_go_from_rows_to_quantized_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = list(generate(40))
+    right = [{**row, "completion": row.style.answer(row["solution"])} for row in rows]
+    assert countdown_rl.sft("countdown-tiny", right, "start", max_steps=2, batch_size=4).facts["steps"] == 2
+    steps = []
+    settings = {"max_steps": 2, "prompts": 4, "num_generations": 4, "max_completion_length": 48, "temperature": 1.5}
+    rewards = {"correct": 1.0, closeness: 0.5}
+    result = countdown_rl.train("start", iter(rows), "adapter", rewards=rewards, on_step=steps.append, **settings)
+    assert [row.step for row in steps] == [1, 2]
+    assert result.rows == steps
+    assert countdown_rl.train("start", rows, "adapter", rewards=rewards, **settings).facts == result.facts  # is there
+    assert countdown_rl.merge("adapter", "merged").kind == "merged"
+    assert countdown_rl.quantize("merged", "nf4").facts["format"] == "nf4"
+    assert countdown_rl.publish("release", model="nf4").facts["formats"] == {".": "nf4"}

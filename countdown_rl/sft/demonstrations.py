@@ -19,7 +19,6 @@ from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template, ends
 from countdown_rl.sft.config import SftOptions
-from countdown_rl.tasks import probe
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row, check_text
@@ -127,14 +126,13 @@ def read(
     """
     inputs: dict[str, Any] = {}
     layout: Mapping[str, str] = {}
-    if data is not None:
-        inputs["data"] = artifacts.read(data, "data").as_input()
-        links = artifacts.chain(inputs["data"])
-        layout = {"task": probe.trained_on(links).name, **probe.layout(links)}
     held_out = {}
     if data is not None:
-        splits = {"test": "test", **({"valid": "validation"} if options.eval_every else {})}
-        held_out = {name: _HeldOut(_rows(data / f"{split}.jsonl")) for split, name in splits.items()}
+        inputs["data"] = artifacts.read(data, "data").as_input()
+        splits = {**({"valid": "validation"} if options.eval_every else {}), "test": "test"}
+        kept_out = {name: _rows(data / f"{split}.jsonl") for split, name in splits.items()}
+        held_out = {name: _HeldOut(rows) for name, rows in kept_out.items()}
+        layout = next(({"task": rows[0].task, **rows[0].layout} for rows in kept_out.values() if rows), {})
     result = Demonstrations()
     notes, unused, earlier = dict[str, None](), set[str](), 0
     for demonstration in _sources(options, paths, data, inputs, layout, result.left_out):
@@ -269,7 +267,7 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
 def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:
     """Raise InputError if the *demonstration* of *row* has another prompt than a validation row of *layout*."""
     fields = {key: value for key, value in row.items() if key not in ("style", "template")}
-    if row.task == layout["task"] and not isinstance(demonstration.prompt, str):
+    if row.task == layout.get("task") and not isinstance(demonstration.prompt, str):
         expected = parse_row({**fields, **layout}).messages()
         if list(demonstration.prompt) != expected:
             raise InputError(

@@ -167,9 +167,9 @@ def test_transformers_loads_only_through_the_function_that_checks():
         for match in calls.finditer(path.read_text())
     ]
     assert found == [
-        "countdown_rl/models/load.py: .from_pretrained(",  # of PEFT, with use_safetensors
-        *["countdown_rl/models/lora.py: .from_pretrained("] * 3,  # text for the user
+        *["countdown_rl/models/lora.py: .from_pretrained("] * 4,  # text for the user; a configuration of PEFT
         "countdown_rl/models/model_files.py: .from_pretrained(",
         "countdown_rl/models/shape.py: .from_config(",
+        "countdown_rl/sft/prepare.py: .from_config(",  # with random weights
     ]
     assert "use_safetensors=True" in (ROOT / "countdown_rl/models/load.py").read_text()

@@ -263,7 +263,8 @@ def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path)
     monkeypatch.setattr(engines, "installed", lambda name: name == "vllm")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    monkeypatch.setattr(engines, "without_weights", lambda ref: replace(ref, path=tmp_path))
+    for module in (engines, load):
+        monkeypatch.setattr(module, "without_weights", lambda ref: replace(ref, path=tmp_path))
     ref = ModelRef("unsloth/model-bnb-4bit", "hub", None, revision="1" * 40)
     assert engines.resolve("auto", ref, precision="auto", device="auto") == "transformers"
     with pytest.raises(UsageError, match="NF4"):
