@@ -11,13 +11,13 @@ Under a lower limit than that of the evaluations, completions that are longer ar
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import bench
 from countdown_rl.evaluation import compare, results
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
-from countdown_rl.tasks.registry import parse_row
 
 LIMITS = (256, 512)
 
@@ -25,10 +25,15 @@ LIMITS = (256, 512)
 def limited(result, limit):
     """*result* with at most *limit* tokens a completion."""
     samples = [
-        sample | {"correct": sample["correct"] and sample["tokens"] <= limit, "tokens": min(sample["tokens"], limit)}
+        replace(
+            sample,
+            grade=replace(sample.grade, correct=sample.grade.correct and sample.tokens <= limit),
+            tokens=min(sample.tokens, limit),
+        )
         for sample in result.samples
     ]
-    return Result(measure(samples, [parse_row(group[0]) for group in result.by_puzzle]), samples)
+    figures = measure(samples, [group[0].row for group in result.by_puzzle])
+    return Result(replace(result.metrics, **vars(figures)), samples)
 
 
 def main():
@@ -40,11 +45,14 @@ def main():
     for limit in LIMITS:
         cut = {name: limited(result, limit) for name, result in evals.items()}
         limits[limit] = {
-            name: {key: result.metrics[key] for key in ("n", "mean_tokens", "pass_at")} for name, result in cut.items()
+            name: {
+                key: value for key, value in result.metrics.to_json().items() if key in ("n", "mean_tokens", "pass_at")
+            }
+            for name, result in cut.items()
         }
         changes[limit] = compare.difference(*cut.values())
-    first = next(iter(evals.values())).metrics
-    about = {"models": {name: result.metrics["model"] for name, result in evals.items()}}
+    first = next(iter(evals.values())).metrics.to_json()
+    about = {"models": {name: result.metrics.to_json()["model"] for name, result in evals.items()}}
     about |= {key: first[key] for key in ("decoding", "data")}
     bench.save("coverage", about | {"limits": limits, "changes": changes})
 

@@ -423,7 +423,7 @@ def evaluation(settings: Settings, engine: str = "transformers") -> dict[str, An
         on_batch=lambda done, *_: times.append((time.perf_counter(), done)),
     )
     seconds = times[-1][0] - times[0][0]
-    tokens = sum(sample["tokens"] for sample in result.samples)
+    tokens = sum(sample.tokens for sample in result.samples)
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() and engine == "transformers" else None
     return {
         "engine": engine,

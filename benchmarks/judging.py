@@ -15,11 +15,11 @@ Writes ``results/judging.json``.
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from benchmarks import bench
 from benchmarks.teacher import in_order, token_counter
 from countdown_rl.data import jsonl
 from countdown_rl.evaluation import results
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import reference
 from stages.recipes.tiny import traces
 from stages.recipes.tiny.judge import Judge
@@ -36,9 +37,9 @@ SIZE, BUDGET = 4, 256
 END = re.compile(r"^\d+\. .* (no.*)$", re.MULTILINE)
 
 
-def kind(sample: Mapping[str, Any]) -> int:
+def kind(sample: Sample) -> int:
     """Return the kind of the puzzle of *sample*."""
-    return traces.kind(sorted(sample["nums"], reverse=True), sample["target"])
+    return traces.kind(sorted(sample.row["nums"], reverse=True), sample.row["target"])
 
 
 def skips(completion: str, count: int) -> Iterator[tuple[int, int]]:
@@ -50,19 +51,19 @@ def skips(completion: str, count: int) -> Iterator[tuple[int, int]]:
             yield way, skip
 
 
-def skips_of(samples: Iterable[Mapping[str, Any]], count: int) -> np.ndarray:
+def skips_of(samples: Iterable[Sample], count: int) -> np.ndarray:
     """Return how often each number of ways is skipped, by kind of puzzle and way: (kinds, ways + 1, W)."""
     counts = np.zeros((traces.KINDS, count + 1, traces.poor_window(count)))
     for sample in samples:
         own = counts[kind(sample)]
-        for way, skip in skips(sample["completion"], count):
+        for way, skip in skips(sample.completion, count):
             own[way, skip] += 1
     return counts
 
 
-def names_kind(sample: Mapping[str, Any]) -> bool:
+def names_kind(sample: Sample) -> bool:
     """Return whether the completion of *sample* names the kind of its puzzle."""
-    return f"{traces.kind_name(kind(sample))}\n" in sample["completion"]
+    return f"{traces.kind_name(kind(sample))}\n" in sample.completion
 
 
 def information(counts: np.ndarray) -> float:
@@ -78,12 +79,11 @@ def information(counts: np.ndarray) -> float:
     return float((joint[known] * np.log2(ratio[known])).sum())
 
 
-def bits(samples: Sequence[Mapping[str, Any]], count: int) -> float:
+def bits(samples: Sequence[Sample], count: int) -> float:
     """:func:`information` of *samples*, less what few counts feign: the same with completions of other puzzles."""
     order = np.random.default_rng(0).permutation(len(samples))
     others = [
-        dict(sample) | {"completion": samples[other]["completion"]}
-        for sample, other in zip(samples, order, strict=True)
+        replace(sample, completion=samples[other].completion) for sample, other in zip(samples, order, strict=True)
     ]
     return information(skips_of(samples, count)) - information(skips_of(others, count))
 
@@ -129,13 +129,13 @@ def main() -> None:
     models = {}
     for name, paths in (pair.split("=", 1) for pair in args.evals):
         evaluations = [results.read(Path(path)) for path in paths.split(",")]
-        samples = [sample for found in evaluations for sample in found.samples if len(sample["nums"]) == SIZE]
+        samples = [sample for found in evaluations for sample in found.samples if len(sample.row["nums"]) == SIZE]
         marginal = skips_of(samples, count).sum(0) + 1e-9
-        ends = [end for sample in samples for end in END.findall(sample["completion"])]
+        ends = [end for sample in samples for end in END.findall(sample.completion)]
         models[name] = {
-            "decoding": evaluations[0].metrics["decoding"],
+            "decoding": evaluations[0].metrics.to_json()["decoding"],
             "completions": len(samples),
-            "accuracy": round(fmean(sample["correct"] for sample in samples), 4),
+            "accuracy": round(fmean(sample.grade.correct for sample in samples), 4),
             "marginal_order": expected([marginal / marginal.sum(1, keepdims=True)] * len(rows)),
             "names_kind": round(fmean(map(names_kind, samples)), 4),
             "skips_poor": round(fmean(end == traces.SKIP_POOR for end in ends), 4),

@@ -54,7 +54,7 @@ def score(model, puzzles, out, *, samples=2):
 
 
 def summary(result):
-    metrics = result.metrics
+    metrics = result.metrics.to_json()
     return {key: metrics[key] for key in ("accuracy", "n", "interval", "truncated")} | {
         "groups": {
             group: {value: part["accuracy"] for value, part in parts.items()}
@@ -97,9 +97,9 @@ def main():
             bench.save(
                 args.name,
                 {
-                    "model": base["greedy"].metrics["model"],
-                    "data": base["greedy"].metrics["data"],
-                    "decoding": {name: result.metrics["decoding"] for name, result in base.items()},
+                    "model": base["greedy"].metrics.to_json()["model"],
+                    "data": base["greedy"].metrics.data,
+                    "decoding": {name: result.metrics.to_json()["decoding"] for name, result in base.items()},
                     "options": flags("train", args.set),
                     "base": {name: summary(result) for name, result in base.items()},
                     "runs": runs,

@@ -78,8 +78,8 @@ def main() -> None:
     }
     for name, path in (pair.split("=", 1) for pair in args.evals):
         result = results.read(Path(path))
-        budgets = [budget for budget in BUDGETS if budget <= result.metrics["decoding"]["max_new_tokens"]]
-        solved = [[sample["correct"] and sample["tokens"] <= budget for budget in budgets] for sample in result.samples]
+        budgets = [budget for budget in BUDGETS if budget <= result.metrics.decoding.max_new_tokens]
+        solved = [[sample.grade.correct and sample.tokens <= budget for budget in budgets] for sample in result.samples]
         measured[name] = summary(solved, budgets)
     bench.save("teacher", {"n": len(rows), "accuracy by tokens": measured})
 

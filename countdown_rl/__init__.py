@@ -41,7 +41,7 @@ _MODULES = {
     "Row": "countdown_rl.tasks.task",
     "Solved": "countdown_rl.puzzle.solver",
     "Task": "countdown_rl.tasks.task",
-    **dict.fromkeys(("merge", "publish", "quantize", "sft", "train"), "countdown_rl.stages"),
+    **dict.fromkeys(("compare", "evaluate", "merge", "publish", "quantize", "sft", "train"), "countdown_rl.stages"),
 }
 
 __all__ = [*_MODULES, "generate", "grade", "load_model", "read_rows", "solve"]

@@ -8,12 +8,14 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from countdown_rl.errors import CountdownError
 
 if TYPE_CHECKING:
     from countdown_rl.artifacts import Manifest
+    from countdown_rl.evaluation.results import Result as Evaluation
     from countdown_rl.sft.tuning import Result
     from countdown_rl.tasks.task import Row
 
@@ -117,6 +119,73 @@ def sft(
     if finished := tuning.finished(prepared, overwrite=False):
         return tuning.Result(Path(out), [], finished.facts, {}, None)
     return training.train(prepared, on_step=on_step, on_note=on_note)
+
+
+@_stage
+def evaluate(
+    model: Source,
+    rows: "Source | Iterable[Row]",
+    *,
+    samples: int = 1,
+    temperature: float | None = None,
+    max_new_tokens: int = 512,
+    out: Source | None = None,
+    revision: str | None = None,
+    **options: Any,
+) -> "Evaluation":
+    """Complete *rows* with a model, grade the completions, and return an object with ``metrics`` and ``samples``.
+
+    Args:
+        model: as in :func:`train`, or a baseline: "random", "solver".
+        rows: a data directory, of which the test split is used, a file of rows, or rows.
+        samples: completions per row; with several, ``metrics.pass_at`` holds pass@k.
+        temperature: by default 0 for one sample, and 1 for several.
+        out: the directory of an ``eval`` artifact to write; without it nothing is left on disk.
+        options: other fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``.
+
+    Raises:
+        UsageError: the options contradict each other.
+        InputError, ModelError, ArtifactError: an input is missing or wrong, or *out* cannot be written.
+    """
+    from countdown_rl.evaluation import evaluate as evaluation
+    from countdown_rl.evaluation.config import EvalOptions
+    from countdown_rl.models import load
+
+    if temperature is None:
+        temperature = 1.0 if samples > 1 or options.get("pass_at") else 0.0
+    settings = EvalOptions(samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, **options)
+    load.silence_libraries()
+    with TemporaryDirectory() as scratch:
+        data, place = _file(rows, Path(scratch, "rows.jsonl")), Path(out or Path(scratch, "eval"))
+        return evaluation.evaluate(settings, model=str(model), data=data, out=place, overwrite=False, revision=revision)
+
+
+@_stage
+def compare(
+    evaluations: "Mapping[str, Source | Evaluation] | Iterable[Source | Evaluation]", out: Source | None = None
+) -> dict[str, Any]:
+    """Compare evaluations of the same rows: paired differences from the first and the one before, with 95% intervals.
+
+    Args:
+        evaluations: results of :func:`evaluate` or directories, in order, or by name.
+        out: the directory of a ``comparison`` artifact to write; without it nothing is written.
+
+    Returns:
+        The contents of ``comparison.json``.
+
+    Raises:
+        InputError: the evaluations are of different rows, or decoded differently.
+    """
+    from countdown_rl.evaluation import compare as comparison
+
+    if not isinstance(evaluations, Mapping):
+        given = list(evaluations)
+        names = [str(one) if isinstance(one, Source) else one.metrics.model.source for one in given]
+        if len(set(names)) < len(names):
+            names = [f"{name} {number}" for number, name in enumerate(names, 1)]
+        evaluations = dict(zip(names, given, strict=True))
+    groups = {str(name): [Path(one) if isinstance(one, Source) else one] for name, one in evaluations.items()}
+    return comparison.compare(groups, Path(out) if out else None)
 
 
 @_stage

@@ -1,4 +1,4 @@
-"""Reading of JSON objects whose fields have the types of a TypedDict, which pydantic checks.
+"""Reading of JSON objects whose fields have the types of a TypedDict or a dataclass, which pydantic checks.
 
 What is missing or damaged, in the file or in one field, is an ArtifactError.
 """
@@ -49,6 +49,23 @@ def check_type(value: Any, hint: Any, source: Path | str) -> None:
         raise ArtifactError(f"{source} is damaged ({fault}); make it again.")
 
 
+def build(value: Any, kind: Any, source: Path | str) -> Any:
+    """Return the object of the dataclass *kind* that :func:`dump` wrote as *value*, read from *source*."""
+    from pydantic import ValidationError
+
+    try:
+        return _checker(kind).validate_json(json.dumps([value]))[0]
+    except ValidationError as error:
+        raise ArtifactError(f"{source} is damaged ({_fault(value, error)}); make it again.") from None
+
+
+def dump(value: Any) -> dict[str, Any]:
+    """Return the fields of *value*, an object of a dataclass, as JSON; those that equal their default are left out."""
+    kind: Any = type(value)
+    (fields,) = _checker(kind).dump_python([value], mode="json", exclude_defaults=True)
+    return dict(fields)
+
+
 def _type_fault(value: Any, hint: Any) -> str | None:
     """Return what is wrong with *value* if its type is not *hint*, naming the field."""
     from pydantic import ValidationError
@@ -57,7 +74,12 @@ def _type_fault(value: Any, hint: Any) -> str | None:
         _checker(hint).validate_python([value])
         return None
     except ValidationError as error:
-        fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
+        return _fault(value, error)
+
+
+def _fault(value: Any, error: Any) -> str:
+    """The innermost fault of *value* among those in the ValidationError *error*."""
+    fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
     # Its location also names the branches of unions, which the value does not have.
     part, names = [value], list[str]()
     for key in fault["loc"]:

@@ -3,12 +3,25 @@
 import json
 import subprocess
 import sys
+import tempfile
 from itertools import islice
 
 import pytest
 
 import countdown_rl
-from countdown_rl import Grade, InputError, ModelError, Row, UsageError, generate, grade, read_rows, solve
+from countdown_rl import (
+    Grade,
+    InputError,
+    ModelError,
+    Row,
+    UsageError,
+    compare,
+    evaluate,
+    generate,
+    grade,
+    read_rows,
+    solve,
+)
 from countdown_rl.rewards import compute_score, correct, format_reward, length
 from tests.support import oracle
 
@@ -158,3 +171,48 @@ def test_the_stages_go_from_rows_to_quantized_weights(tmp_path, monkeypatch):
     assert countdown_rl.merge("adapter", "merged").kind == "merged"
     assert countdown_rl.quantize("merged", "nf4").facts["format"] == "nf4"
     assert countdown_rl.publish("release", model="nf4").facts["formats"] == {".": "nf4"}
+
+
+def test_a_model_is_evaluated_and_compared_and_leaves_nothing_on_disk(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rows = list(generate(3, split="test"))
+    result = evaluate("countdown-tiny", iter(rows), samples=2, max_new_tokens=8)
+    assert (result.metrics.decoding.temperature, len(result.samples), set(result.metrics.pass_at)) == (1.0, 6, {1, 2})
+    assert [sample.row["nums"] for sample in result.samples[::2]] == [row["nums"] for row in rows]
+    assert result.samples[0].grade.reason == "no-answer"
+    other = evaluate("countdown-tiny", rows, samples=2, max_new_tokens=8, seed=1)
+    compared = compare({"first": result, "second": other})
+    assert [row["name"] for row in compared["results"]] == ["first", "second"]
+    assert compared["split"] == "held-out"
+    assert compare([result, other])["results"][1]["name"] == "countdown-tiny 2"
+    assert not list(tmp_path.glob("*eval*"))
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_evaluations_are_written_where_that_is_asked_for(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(PUZZLE) + "\n")
+    result = evaluate("solver", str(file), out=tmp_path / "solver")
+    assert (result.metrics.accuracy, result.metrics.decoding.samples) == (1.0, 1)
+    assert json.loads((tmp_path / "solver" / "details.json").read_text()) == result.metrics.to_json()
+    assert evaluate("solver", file, out=tmp_path / "solver").metrics == result.metrics
+    model = evaluate("countdown-tiny", file, max_new_tokens=4)
+    assert model.metrics.decoding.greedy
+    values = compare([tmp_path / "solver", model], out=tmp_path / "comparison")
+    assert values == json.loads((tmp_path / "comparison" / "comparison.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "error", "word"),
+    [
+        ([PUZZLE], {"beams": 3}, TypeError, "beams"),
+        ([PUZZLE], {"samples": 2, "temperature": 0}, UsageError, "temperature"),
+        ([], {}, InputError, "empty"),
+        ([{"nums": [1]}], {}, InputError, "target"),
+        ("nowhere.jsonl", {}, InputError, "nowhere"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_made_is_an_error_of_its_type(rows, options, error, word):
+    with pytest.raises(error, match=word):
+        evaluate("random", rows, **options)

@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -11,11 +11,12 @@ from countdown_rl import artifacts
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
 from countdown_rl.errors import InputError, UsageError
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.options import option
 from countdown_rl.puzzle import solver
 from countdown_rl.puzzle.solver import Solved
-from countdown_rl.tasks import explain, probe
+from countdown_rl.tasks import probe
 
 
 def ask(
@@ -79,21 +80,22 @@ def ask(
     with ExitStack() as waiting:
         waiting.enter_context(console.status(f"waiting for {options.base_url if ref is None else source}"))
         completion = asking.ask(loaded, row, options, None if as_json else write)
-    sample = dict(row) | completion.sample(row.grade(completion.text))
+    sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
     about = {"model": {"source": source, "kind": kind}, "solver": asdict(solved)}
-    console.result(sample | about, as_json=as_json, view=_view(sample, solved))
+    console.result({**row, **sample.to_json(), **about}, as_json=as_json, view=_view(sample, solved))
 
 
-def _view(sample: dict[str, Any], solved: Solved) -> Text:
-    grade = explain.verdict(sample)
+def _view(sample: Sample, solved: Solved) -> Text:
     solution = "there is no solution; every expression was tried"
     if solved.solutions:
         count = console.plural(solved.solutions, "distinct solution")
-        solution = f"{solved.solution} = {sample['target']} ({count})"
+        solution = f"{solved.solution} = {sample.row['target']} ({count})"
     return Text.assemble(
         "\n\n",
-        (f"✓ correct: {grade}\n", "green") if sample["correct"] else (f"✗ wrong: {grade}\n", "red"),
+        (f"✓ correct: {sample.verdict}\n", "green")
+        if sample.grade.correct
+        else (f"✗ wrong: {sample.verdict}\n", "red"),
         f"solver: {solution}\n",
-        (f"{sample['tokens']} tokens", "dim"),
+        (f"{sample.tokens} tokens", "dim"),
     )

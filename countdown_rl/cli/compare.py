@@ -86,10 +86,12 @@ def _view(values: dict[str, Any]) -> Table:
 
 
 def _change(change: dict[str, Any]) -> Text:
-    text = Text(f"\n{parse_row(change).headline}", style="bold")
+    row = parse_row(change)
+    text = Text(f"\n{row.headline}", style="bold")
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
         text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")
-        text.append(f"  {explain.verdict(change | sample)}\n", style="dim")
+        verdict = explain.verdict(row, *(sample[name] for name in ("answer", "value", "reason", "truncated")))
+        text.append(f"  {verdict}\n", style="dim")
         text.append(sample["completion"].strip("\n") + "\n", style="default")
     return text

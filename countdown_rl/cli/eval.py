@@ -1,18 +1,19 @@
 """``countdown-rl eval``: accuracy of a model on held-out puzzles."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.table import Table
 
 from countdown_rl import artifacts, processes
 from countdown_rl.cli import console, parameters
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.formatting import interval, percent
 from countdown_rl.options import option
 from countdown_rl.tasks import explain
-from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.registry import task
 
 #: The number of reasons that the table shows.
 REASONS = 4
@@ -70,10 +71,10 @@ def eval(
             on_warning=console.warn,
             on_note=console.note,
         )
-    form, correct, truncated = (result.metrics[name] for name in ("format", "accuracy", "truncated"))
-    if hint := explain.no_format(form, correct, truncated, "--max-new-tokens"):
+    metrics = result.metrics
+    if hint := explain.no_format(metrics.format, metrics.accuracy, metrics.truncated, "--max-new-tokens"):
         console.warn(hint)
-    console.result({"out": str(out)} | result.metrics, as_json=as_json, view=_view(str(out), result.metrics))
+    console.result({"out": str(out)} | metrics.to_json(), as_json=as_json, view=_view(str(out), metrics))
 
 
 def default_out(model: str) -> Path:
@@ -83,48 +84,45 @@ def default_out(model: str) -> Path:
     return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
 
 
-def _view(out: str, metrics: dict[str, Any]) -> Table:
+def _view(out: str, metrics: Metrics) -> Table:
     from countdown_rl.evaluation import results
 
-    table = console.table("", "solved", "95% interval", "n", title=f"{metrics['model']['source']} → {out}")
+    table = console.table("", "solved", "95% interval", "n", title=f"{metrics.model.source} → {out}")
 
-    def add(name: str, share: Mapping[str, Any], style: str = "") -> None:
-        solved = percent(share.get("share", share.get("accuracy")))
-        table.add_row(name, solved, interval(share["interval"]), f"{share.get('n', metrics['n']):,}", style=style)
+    def add(name: str, share: float, ends: Sequence[float], n: int = metrics.n, style: str = "") -> None:
+        table.add_row(name, percent(share), interval(ends), f"{n:,}", style=style)
 
-    passes = metrics.get("pass_at", {})
-    add("pass@1" if passes else "all", metrics, "bold")
-    for k, share in passes.items():
-        if k != "1":
-            add(f"pass@{k}", share)
-    if "majority" in metrics:
-        add("majority vote", metrics["majority"])
+    add("pass@1" if metrics.pass_at else "all", metrics.accuracy, metrics.interval, style="bold")
+    for k, passed in metrics.pass_at.items():
+        if k != 1:
+            add(f"pass@{k}", passed.share, passed.interval)
+    if metrics.majority:
+        add("majority vote", metrics.majority.share, metrics.majority.interval)
     last = ""
-    for title, kind, share in results.breakdowns(metrics):
+    for title, kind, solved in results.breakdowns(metrics):
         if title != last:
             table.add_row()
         last = title
-        add(kind, share)
+        add(kind, solved.accuracy, solved.interval, solved.n)
     table.caption = "\n".join(_caption(metrics))
     return table
 
 
-def _caption(metrics: dict[str, Any]) -> list[str]:
-    lines, tokens, task = [], metrics["tokens"], task_of(metrics)
-    if "precision" in metrics:  # the bounds have no tokens
+def _caption(metrics: Metrics) -> list[str]:
+    lines, tokens = [], metrics.tokens
+    if metrics.precision and tokens:  # the bounds have no tokens
         lines = [
-            f"format {metrics['format']:.1%}, truncated {metrics['truncated']:.1%}",
-            f"{metrics['mean_tokens']:.0f} tokens per completion (p95 {tokens['p95']:,})",
+            f"format {metrics.format:.1%}, truncated {metrics.truncated:.1%}",
+            f"{metrics.mean_tokens:.0f} tokens per completion (p95 {tokens.p95:,})",
         ]
-        if tokens["per_right_answer"] is not None:
-            lines[-1] += f", {tokens['per_right_answer']:,.0f} per correct answer"
-        lines.append(f"computed by {metrics['engine']}, weights: {metrics['precision']} ({metrics['path']})")
-    if "endpoint" in metrics:
-        endpoint = metrics["endpoint"]
+        if tokens.per_right_answer is not None:
+            lines[-1] += f", {tokens.per_right_answer:,.0f} per correct answer"
+        lines.append(f"computed by {metrics.engine}, weights: {metrics.precision} ({metrics.path})")
+    if endpoint := metrics.endpoint:
         lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written")
         lines[-1] += f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
         lines += [f"refused by the server: {endpoint['refused']:,}"] if endpoint["refused"] else []
-    if metrics["reasons"]:
-        reasons = list(metrics["reasons"].items())[:REASONS]
-        lines += ["wrong:", *(f"{count:7,}  {task.reason(reason)}" for reason, count in reasons)]
+    if metrics.reasons:
+        reasons = list(metrics.reasons.items())[:REASONS]
+        lines += ["wrong:", *(f"{count:7,}  {task(metrics.task).reason(reason)}" for reason, count in reasons)]
     return lines

@@ -68,7 +68,7 @@ def _read(result: Path) -> list[dict[str, Any]]:
     # An evaluation has samples too, and is checked as a whole.
     if file.is_file() and not (file.parent / results.DETAILS).exists():
         return journal.read_samples(file)
-    return results.read(result).samples
+    return [sample.to_json() for sample in results.read(result).samples]
 
 
 def _steps(text: str) -> range:
@@ -80,7 +80,8 @@ def _steps(text: str) -> range:
 
 def _view(sample: dict[str, Any]) -> Text:
     text = Text(f"step {sample['step']}  " if "step" in sample else "", style="dim")
-    text.append(parse_row(sample).headline, style="bold").append("\n")
+    row = parse_row(sample)
+    text.append(row.headline, style="bold").append("\n")
     text.append(sample["completion"].strip("\n"), style="default").append("\n")
-    verdict = explain.verdict(sample)
+    verdict = explain.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
     return text.append(f"✓ {verdict}", style="green") if sample["correct"] else text.append(f"✗ {verdict}", style="red")

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,40 +13,45 @@ from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import tables
-from countdown_rl.evaluation.metrics import pass_at_k
-from countdown_rl.evaluation.results import Result, is_baseline, read, split
+from countdown_rl.evaluation.metrics import pass_at_k, rounded
+from countdown_rl.evaluation.results import Result, common_split, read
+from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics
 from countdown_rl.evaluation.statistics import few_differ, mcnemar, mean_interval, paired_difference, paired_mean
-from countdown_rl.tasks.registry import parse_row
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
 #: Figures of a result that a comparison has.
 _FIGURES: tuple[str, ...] = ("accuracy", "n", "correct", "interval", "pass_at", "groups")
-_FIGURES += ("format", "mean_tokens", "truncated", "model", "runs", "sd")
+_FIGURES += ("format", "mean_tokens", "truncated", "model")
 #: Fields of each of the two completions of a change.
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
-def compare(paths: Mapping[str, Sequence[Path]], out: Path) -> dict[str, Any]:
-    """Compare the evaluations at *paths*, by name, and write a ``comparison`` artifact at *out*.
+def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None = None) -> dict[str, Any]:
+    """Compare *evaluations*, by name, and write a ``comparison`` artifact at *out*, if that is given.
 
-    Several paths under one name are runs of one setting, of which means are compared.
+    Several under one name are runs of one setting, of which means are compared.
 
     Returns:
         The contents of ``comparison.json``: see :func:`figures`.
     """
-    artifacts.check_writable(out, "comparison")
-    if len(paths) < 2:
+    if out:
+        artifacts.check_writable(out, "comparison")
+    if len(evaluations) < 2:
         raise InputError("give at least two evaluations to compare.")
-    runs = {name: [read(path) for path in group] for name, group in paths.items()}
+    runs = {
+        name: [one if isinstance(one, Result) else read(one) for one in group] for name, group in evaluations.items()
+    }
+    results = {name: averaged(name, group) for name, group in runs.items()}
+    values = figures(results)
+    if out is None:
+        return values
     inputs = {
         name if len(group) == 1 else f"{name} {number}": result.manifest.as_input()
         for name, group in runs.items()
         for number, result in enumerate(group, 1)
     }
-    results = {name: averaged(name, group) for name, group in runs.items()}
-    values = figures(results)
-    with artifacts.writing(out, "comparison", options={"names": list(paths)}, inputs=inputs) as draft:
+    with artifacts.writing(out, "comparison", options={"names": list(evaluations)}, inputs=inputs) as draft:
         (draft.path / FIGURES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         (draft.path / TABLE).write_text(tables.markdown(values), "utf-8")
         jsonl.write_rows(draft.path / CHANGES, changes(results))
@@ -92,8 +98,7 @@ def _check_distinct(paths: Sequence[Path]) -> None:
 def averaged(name: str, runs: Sequence[Result]) -> Result:
     """The *runs* of the setting *name* as one result: figures are means over runs, puzzles have the samples of all.
 
-    ``runs`` are their accuracies, and ``sd`` is the standard deviation of these. The interval of a mean is that of the
-    puzzles, for these runs.
+    The interval of a mean is that of the puzzles, for these runs.
 
     Raises:
         InputError: they are not of the same puzzles, or not decoded alike; seeds may differ. Or two of them are one.
@@ -101,30 +106,34 @@ def averaged(name: str, runs: Sequence[Result]) -> Result:
     first = runs[0]
     if len(runs) == 1:
         return first
-    terms = [(run.metrics["n"], run.metrics["data"], _decoding(run)) for run in runs]
+    terms = [(run.metrics.n, run.metrics.data, _decoding(run)) for run in runs]
     if any(term != terms[0] for term in terms):
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
-    texts = [[sample["completion"] for sample in run.samples] for run in runs]
+    texts = [[sample.completion for sample in run.samples] for run in runs]
     for (index, run), (other, copy) in combinations(enumerate(runs), 2):
         if texts[index] == texts[other]:
             raise InputError(
                 f"{run.path} and {copy.path}, runs of {name}, have the same completions: one run given twice says "
                 "nothing about the deviation between runs; give each run once."
             )
-    accuracies = [run.metrics["accuracy"] for run in runs]
-    metrics = _mean([run.metrics for run in runs]) | {"runs": accuracies, "sd": round(stdev(accuracies), 6)}
-    metrics |= {
-        "decoding": _decoding(first),
-        "split": _common_split(runs),
-        "model": {"source": name, "kind": first.metrics["model"]["kind"]},
-    }
+    values = [run.metrics.to_json() for run in runs]
+    mean = Metrics.from_json(
+        values[0] | _mean([{key: part[key] for key in _FIGURES if key in part} for part in values]), name
+    )
     puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
-    result = Result(metrics, [sample for puzzle in puzzles for samples in puzzle for sample in samples])
-    per_run = len(first.by_puzzle[0])
-    for k, values in [(1, metrics), *((int(k), values) for k, values in metrics.get("pass_at", {}).items())]:
-        limits = mean_interval(_shares(result, k), len(runs) * (per_run // k))
-        values["interval"] = [round(limit, 6) for limit in limits]
-    return result
+    result = Result(mean, [sample for puzzle in puzzles for samples in puzzle for sample in samples], runs=runs)
+
+    def interval(k: int) -> tuple[float, float]:
+        return rounded(mean_interval(_shares(result, k), len(runs) * (len(first.by_puzzle[0]) // k)))
+
+    metrics = replace(
+        mean,
+        interval=interval(1),
+        pass_at={k: replace(share, interval=interval(k)) for k, share in mean.pass_at.items()},
+        decoding=_decoding(first),
+        model=EvaluatedModel(source=name, kind=first.metrics.model.kind),
+    )
+    return replace(result, metrics=metrics)
 
 
 def _mean(values: Sequence[Any]) -> Any:
@@ -140,10 +149,10 @@ def _mean(values: Sequence[Any]) -> Any:
 
 def _shares(result: Result, k: int = 1) -> list[float]:
     """pass@k of each puzzle, the mean over the runs of *result*."""
-    count = len(result.by_puzzle[0]) // len(result.metrics.get("runs", [0]))  # of completions in one run
+    count = len(result.by_puzzle[0]) // max(1, len(result.runs))  # of completions in one run
     return [
         fmean(
-            pass_at_k(k, sum(sample["correct"] for sample in samples[start : start + count]), count)
+            pass_at_k(k, sum(sample.grade.correct for sample in samples[start : start + count]), count)
             for start in range(0, len(samples), count)
         )
         for samples in result.by_puzzle
@@ -165,27 +174,32 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
     first = results[models[0]]
     groups = _comparable(results)
     # A baseline may have several answers per puzzle.
-    counts = {results[name].metrics["decoding"].get("samples", 1) for name in models}
+    counts = {results[name].metrics.decoding.samples or 1 for name in models}
     rows = []
     for name, result in results.items():
         compared = next((group for group in groups if name in group), [])
         # Rows need no id; the first n rows of the same file are the same puzzles.
-        if any(first.metrics[key] != result.metrics[key] for key in ("n", "data")):
+        if (first.metrics.n, first.metrics.data) != (result.metrics.n, result.metrics.data):
             raise InputError(
                 f"{name} and {models[0]} were scored on different data; give both the same --data and --limit."
             )
-        unlike = result.metrics["decoding"]["samples"] not in counts if name not in models else len(compared) == 1
+        unlike = result.metrics.decoding.samples not in counts if name not in models else len(compared) == 1
         if unlike and name != models[0]:
             raise InputError(f"{name} and {models[0]} were decoded differently; evaluate both with the same options.")
-        row = {"name": name} | {key: result.metrics[key] for key in _FIGURES if key in result.metrics}
+        metrics = result.metrics.to_json()
+        row = {"name": name} | {key: metrics[key] for key in _FIGURES if key in metrics}
+        if result.runs:
+            accuracies = _accuracies(result)
+            row |= {"runs": accuracies, "sd": round(stdev(accuracies), 6)}
         if name in models and _decoding(result) != _decoding(first):
-            row["decoding"] = result.metrics["decoding"]
+            row["decoding"] = metrics["decoding"]
         if name in compared[1:]:
             row["against_first"] = difference(results[compared[0]], result)
             row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
-    described = {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")}
-    return described | {"split": _common_split([results[name] for name in models]), "results": rows}
+    metrics = first.metrics.to_json()
+    described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
+    return described | {"split": common_split([results[name] for name in models]), "results": rows}
 
 
 def difference(first: Result, second: Result) -> dict[str, Any]:
@@ -206,10 +220,9 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     else:
         value, (low, high), p = paired_mean(before, after)
         adjusted = few_differ(before, after)
-        both = [set(result.metrics.get("pass_at", ())) for result in (first, second)]
-        for k in sorted(both[0] & both[1] - {"1"}, key=int):
-            change, limits, _ = paired_mean(*(_shares(result, int(k)) for result in (first, second)))
-            passes[k] = {"difference": round(change, 6), "interval": [round(limit, 6) for limit in limits]}
+        for k in sorted(first.metrics.pass_at.keys() & second.metrics.pass_at.keys() - {1}):
+            change, limits, _ = paired_mean(*(_shares(result, k) for result in (first, second)))
+            passes[str(k)] = {"difference": round(change, 6), "interval": [*rounded(limits)]}
     return {
         "difference": round(value, 6),
         "interval": [round(low, 6), round(high, 6)],
@@ -224,12 +237,17 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
 
 def _by_run(first: Result, second: Result) -> dict[str, Any]:
     """The differences of the runs, and their standard deviation; nothing without runs, or with unequal numbers."""
-    before, after = (result.metrics.get("runs", [result.metrics["accuracy"]]) for result in (first, second))
+    before, after = _accuracies(first), _accuracies(second)
     count = max(len(before), len(after))
     if count == 1 or not {len(before), len(after)} <= {1, count}:
         return {}
     differences = [round(after[run % len(after)] - before[run % len(before)], 6) for run in range(count)]
     return {"runs": differences, "sd": round(stdev(differences), 6)}
+
+
+def _accuracies(result: Result) -> list[float]:
+    """The accuracies of the runs of *result*."""
+    return [run.metrics.accuracy for run in result.runs or [result]]
 
 
 def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
@@ -245,17 +263,12 @@ def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
 
 
 def _models(results: Mapping[str, Result]) -> list[str]:
-    return [name for name, result in results.items() if not is_baseline(result.metrics)]
+    return [name for name, result in results.items() if not result.metrics.is_baseline]
 
 
-def _decoding(result: Result) -> dict[str, Any]:
+def _decoding(result: Result) -> DecodingSettings:
     """The decoding settings of *result*, without the seed: results of several seeds are comparable."""
-    return {key: value for key, value in result.metrics.get("decoding", {}).items() if key != "seed"}
-
-
-def _common_split(results: Sequence[Result]) -> str:
-    splits = {split(result) for result in results}
-    return splits.pop() if len(splits) == 1 else ""
+    return replace(result.metrics.decoding, seed=None)
 
 
 def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
@@ -263,29 +276,29 @@ def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
     models = _models(results)
     if len(models) == 1:
         return [list(results)]
-    groups: dict[str, list[str]] = {}
+    groups: dict[DecodingSettings, list[str]] = {}
     for name in models:
-        groups.setdefault(json.dumps(_decoding(results[name]), sort_keys=True), []).append(name)
+        groups.setdefault(_decoding(results[name]), []).append(name)
     return list(groups.values())
 
 
 def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
     for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
-        was, now = (sum(sample["correct"] for sample in samples) for samples in (before, after))
+        was, now = (sum(sample.grade.correct for sample in samples) for samples in (before, after))
         if was * len(after) == now * len(before):
             continue
         won = now * len(before) > was * len(after)
         shown = {
-            "before": next(sample for sample in before if sample["correct"] is not won),
-            "after": next(sample for sample in after if sample["correct"] is won),
+            "before": next(sample for sample in before if sample.grade.correct is not won).to_json(),
+            "after": next(sample for sample in after if sample.grade.correct is won).to_json(),
         }
         yield (
             {"from": first, "to": second, "side": "won" if won else "lost"}
-            | parse_row(before[0]).kept
+            | before[0].row.kept
             | (
                 {"right_before": was, "right_after": now, "completions": len(before)}
                 if len(before) == len(after) > 1
                 else {}
             )
-            | {when: {key: sample.get(key) for key in _COMPLETION} for when, sample in shown.items()}
+            | {when: {key: sample[key] for key in _COMPLETION} for when, sample in shown.items()}
         )

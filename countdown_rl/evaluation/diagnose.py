@@ -2,14 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from countdown_rl.errors import InputError
-from countdown_rl.evaluation.results import Result, is_baseline
+from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.puzzle import arithmetic, expression
-from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 
 #: Faults of a completion as a whole; those of its equations are "wrong +" and so on, by operator.
@@ -58,10 +57,10 @@ def wrong(operator: str) -> str:
     return f"wrong {operator}"
 
 
-def read(sample: Mapping[str, Any], row: Row) -> Reading:
+def read(sample: Sample) -> Reading:
     """Read the completion of the graded *sample*: its equations, format and answer."""
-    reading = Reading(row)
-    for piece in arithmetic.pieces(sample["completion"]):
+    reading = Reading(sample.row)
+    for piece in arithmetic.pieces(sample.completion):
         if piece.kind not in ("right", "wrong"):
             continue
         left, claim = piece.text.rsplit("=", 1)
@@ -69,17 +68,17 @@ def read(sample: Mapping[str, Any], row: Row) -> Reading:
         reading.equations.append(Equation(left, claim.strip(), operators, piece.kind == "right"))
         if piece.kind == "wrong":
             reading.faults.update(map(wrong, operators))
-    if sample["truncated"]:
+    if sample.truncated:
         reading.faults[LIMIT] = 1
-    elif not sample["correct"]:
-        reading.faults[FORMAT if sample["value"] is None else ANSWER] = 1
+    elif not sample.grade.correct:
+        reading.faults[FORMAT if sample.grade.value is None else ANSWER] = 1
     return reading
 
 
 def diagnose(result: Result) -> dict[str, Any]:
     """The :func:`causes` and :func:`shapes` of *result*. Raises InputError if it is of a baseline."""
-    if is_baseline(result.metrics):
-        raise InputError(f"{result.metrics['model']['source']} is a baseline, which has no faults; give a model.")
+    if result.metrics.is_baseline:
+        raise InputError(f"{result.metrics.model.source} is a baseline, which has no faults; give a model.")
     return {**causes(result), "shapes": shapes(result)}
 
 
@@ -95,12 +94,12 @@ def causes(result: Result) -> dict[str, Any]:
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
     unexplained = 0
     for sample in result.samples:
-        reading = read(sample, parse_row(sample))
+        reading = read(sample)
         occurrences.update(reading.faults)
         completions.update(reading.faults.keys())
         for equation in reading.equations:
             written.update(equation.operators)
-        if not sample["correct"]:
+        if not sample.grade.correct:
             repairs = [fault for fault in reading.faults if reading.repaired(fault)]
             won.update(repairs)
             unexplained += not repairs
@@ -116,7 +115,7 @@ def causes(result: Result) -> dict[str, Any]:
         for fault in completions
     ]
     return {
-        "lost": round(1 - sum(sample["correct"] for sample in result.samples) / n, 6),
+        "lost": round(1 - sum(sample.grade.correct for sample in result.samples) / n, 6),
         "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])),
         "unexplained": round(unexplained / n, 6),
         "steps": {
@@ -130,8 +129,8 @@ def shapes(result: Result) -> list[dict[str, Any]]:
     """Accuracy by the form of a right answer, the largest loss of points first."""
     groups: dict[str, list[bool]] = {}
     for sample in result.samples:
-        if shape := parse_row(sample).shape:
-            groups.setdefault(shape, []).append(sample["correct"])
+        if shape := sample.row.shape:
+            groups.setdefault(shape, []).append(sample.grade.correct)
     rows = [
         {
             "shape": name,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.metrics import Sample, measure
+from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.resume import Progress
+from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics, Sample
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
 from countdown_rl.inference.generate import Completion, Decoding
@@ -121,13 +122,14 @@ def evaluate(
     samples = complete_and_grade(engine, rows, prompts, options, on_batch, progress=progress, process=process)
     metrics = _metrics(engine, samples, rows, options, inputs)
     if isinstance(engine, OpenAI):
-        metrics["endpoint"] = engine.metrics(samples)
+        metrics = replace(metrics, endpoint=engine.endpoint | _requests(samples))
+    result = Result(metrics, samples)
     if rank == 0:
-        _write(out, options, inputs, metrics, samples, libraries=engine.libraries)
+        result = _written(out, options, inputs, result, libraries=engine.libraries)
     if world > 1:
         _disconnect()
     progress.clear()
-    return Result(metrics, samples)
+    return result
 
 
 def _engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Callable[[str], None]) -> Engine:
@@ -149,15 +151,19 @@ def _evaluate_baseline(
     baseline: Baseline, rows: Sequence[Row], options: EvalOptions, inputs: Mapping[str, Any], out: Path
 ) -> Result:
     """Evaluate a baseline. Of the decoding options only ``samples`` and ``seed`` apply."""
-    decoding = {"samples": options.samples, "seed": options.seed}
+    several = options.samples > 1
     samples = [
-        graded(row, turn, options.samples, baselines.complete(baseline, row, f"{options.seed} {index} {turn}"))
+        Sample.of(row, baselines.complete(baseline, row, f"{options.seed} {index} {turn}"), turn if several else None)
         for index, row in enumerate(rows)
         for turn in range(options.samples)
     ]
-    metrics = measure(samples, rows, options.pass_at_values) | {"decoding": decoding, **inputs}
-    _write(out, options, inputs, metrics, samples)
-    return Result(metrics, samples)
+    metrics = Metrics(
+        **vars(measure(samples, rows, options.pass_at_values)),
+        decoding=DecodingSettings(samples=options.samples, seed=options.seed),
+        data=inputs["data"],
+        model=EvaluatedModel(**inputs["model"]),
+    )
+    return _written(out, options, inputs, Result(metrics, samples))
 
 
 def _connect(engine: str, device: str) -> None:
@@ -191,17 +197,28 @@ def _metrics(
     rows: Sequence[Row],
     options: EvalOptions,
     inputs: Mapping[str, Any],
-) -> dict[str, Any]:
-    settings = _settings(options)
+) -> Metrics:
     names = ("temperature", "top_p", "top_k", "min_p", "samples", "seed", "max_new_tokens")
-    decoding = {name: settings[name] for name in names if name in settings}
-    return measure(samples, rows, options.pass_at_values) | {
-        "decoding": {"greedy": options.temperature == 0, **decoding},
-        "data": inputs["data"],
-        "model": {key: inputs["model"][key] for key in ("source", "kind", "digest")},
-        "engine": engine.name,
-        "precision": engine.precision,
-        "path": engine.storage,
+    decoding = {name: value for name, value in _settings(options).items() if name in names}
+    return Metrics(
+        **vars(measure(samples, rows, options.pass_at_values)),
+        decoding=DecodingSettings(greedy=options.temperature == 0, **decoding),
+        data=inputs["data"],
+        model=EvaluatedModel(**{key: inputs["model"][key] for key in ("source", "kind", "digest")}),
+        engine=engine.name,
+        precision=engine.precision,
+        path=engine.storage,
+    )
+
+
+def _requests(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Refusals, tokens and the cost of a server that made *samples*."""
+    costs = [sample.details["cost"] for sample in samples if "cost" in sample.details]
+    return {
+        "refused": sum(sample.grade.reason == "refused" for sample in samples),
+        "prompt_tokens": sum(sample.details["prompt_tokens"] for sample in samples),
+        "completion_tokens": sum(sample.tokens for sample in samples),
+        **({"cost": round(sum(costs), 6)} if costs else {}),
     }
 
 
@@ -223,17 +240,13 @@ def _identity(
     }
 
 
-def _write(
-    out: Path,
-    options: EvalOptions,
-    inputs: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    samples: Sequence[Sample],
-    *,
-    libraries: Sequence[str] = (),
-) -> None:
+def _written(
+    out: Path, options: EvalOptions, inputs: Mapping[str, Any], result: Result, *, libraries: Sequence[str] = ()
+) -> Result:
+    """Write *result* to *out*, and return it with its manifest."""
     with artifacts.writing(out, "eval", options=_settings(options), inputs=inputs, libraries=libraries) as draft:
-        results.write(draft.path, metrics, samples, options.pass_at_values)
+        results.write(draft.path, result.metrics, result.samples, options.pass_at_values)
+    return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
 
 
 def _prompts(engine: Engine, rows: Sequence[Row], max_new_tokens: int) -> list[list[int]]:
@@ -273,7 +286,7 @@ def complete_and_grade(
             row, prompt = rows[index // per_row], prompts[index // per_row]
             if engine.tokenizer is not None:
                 completion = completion.after(row, engine.tokenizer.decode(prompt, skip_special_tokens=False))
-            samples[index] = graded(row, index % per_row, per_row, completion)
+            samples[index] = Sample.of(row, completion, index % per_row if per_row > 1 else None)
 
     rank, world = process
     share = [batch for batch in enumerate(generate.batches(lengths, batch_size)) if batch[0] % world == rank]
@@ -312,8 +325,3 @@ def complete_and_grade(
     if world > 1:
         samples = _gathered(samples)
     return [samples[index] for index in range(len(lengths))]
-
-
-def graded(row: Row, turn: int, per_row: int, completion: Completion) -> Sample:
-    """A line of ``samples.jsonl``: the row, the completion and its grade."""
-    return row.kept | ({"sample": turn} if per_row > 1 else {}) | completion.sample(row.grade(completion.text))

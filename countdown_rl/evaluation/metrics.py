@@ -5,20 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from math import comb
 from statistics import median
-from typing import Any
 
+from countdown_rl.evaluation.sample import Accuracy, Figures, Sample, Share, Tokens
 from countdown_rl.evaluation.statistics import mean_interval
-from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 
-Sample = dict[str, Any]
 
-
-def measure(
-    samples: Sequence[Sample],
-    rows: Sequence[Row],
-    pass_at: Sequence[int] = (),
-) -> dict[str, Any]:
+def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[int] = ()) -> Figures:
     """The figures of *samples*: as many completions for every one of *rows*, those of a row side by side.
 
     With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, which is pass@1,
@@ -27,31 +20,39 @@ def measure(
     """
     per_row = len(samples) // len(rows)
     groups = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
-    counts = [sum(sample["correct"] for sample in group) for group in groups]
+    counts = [sum(sample.grade.correct for sample in group) for group in groups]
     members: dict[str, dict[str, list[float]]] = {}
     for row, count in zip(rows, counts, strict=True):
         for group, value in row.groups.items():
             members.setdefault(group, {}).setdefault(value, []).append(count)
-    reasons = Counter(sample["reason"] for sample in samples if sample["reason"])
-    flags = {
-        key: _share([sum(sample[key] for sample in group) for group in groups], per_row, "share")
-        for key in ("format", "strict_format", "truncated")
-    }
-    return {
-        **_share(counts, per_row),
-        **(_several(groups, counts, per_row, pass_at) if per_row > 1 else {}),
-        "groups": {
-            group: {value: _share(values[value], per_row) for value in sorted(values, key=_by_number)}
+    reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
+    passes = {}
+    for k in (pass_at or [1 << power for power in range(per_row.bit_length())]) if per_row > 1 else ():
+        values = [pass_at_k(k, count, per_row) for count in counts]
+        interval = rounded(mean_interval(values, per_row // k))  # a puzzle has so many disjoint sets of k completions
+        passes[k] = Share(share=round(sum(values) / len(values), 6), interval=interval)
+    form, strict, truncated = (
+        _share([sum(map(flag, group)) for group in groups], per_row)
+        for flag in (lambda s: s.grade.format, lambda s: s.grade.strict_format, lambda s: s.truncated)
+    )
+    return Figures(
+        **vars(_accuracy(counts, per_row)),
+        pass_at=passes,
+        majority=_share([int(vote(group)) for group in groups], 1) if per_row > 1 else None,
+        groups={
+            group: {value: _accuracy(values[value], per_row) for value in sorted(values, key=_by_number)}
             for group, values in members.items()
         },
-        **{key: values["share"] for key, values in flags.items()},
-        "mean_tokens": round(sum(sample["tokens"] for sample in samples) / len(samples), 2),
-        "intervals": {key: values["interval"] for key, values in flags.items()},
-        "tokens": _tokens(samples),
-        "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        "task": rows[0].task,
-        "rules": sorted({row.rule for row in rows} - {""}),
-    }
+        format=form.share,
+        strict_format=strict.share,
+        truncated=truncated.share,
+        mean_tokens=round(sum(sample.tokens for sample in samples) / len(samples), 2),
+        intervals={"format": form.interval, "strict_format": strict.interval, "truncated": truncated.interval},
+        tokens=_tokens(samples),
+        reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        task=rows[0].task,
+        rules=sorted({row.rule for row in rows} - {""}),
+    )
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:
@@ -68,27 +69,13 @@ def vote(samples: Sequence[Sample]) -> bool:
     Answers are compared in their canonical form (:meth:`Row.vote_key`); of equally frequent ones the first counts. A
     completion without an answer does not vote.
     """
-    row = parse_row(samples[0])
-    keys = [None if sample["answer"] is None else row.vote_key(sample["answer"], sample["value"]) for sample in samples]
+    row, grades = samples[0].row, [sample.grade for sample in samples]
+    keys = [None if grade.answer is None else row.vote_key(grade.answer, grade.value) for grade in grades]
     counts = Counter(key for key in keys if key is not None)
     if not counts:
         return False
     # `most_common` keeps the order of arrival among equals.
-    return bool(samples[keys.index(counts.most_common(1)[0][0])]["correct"])
-
-
-def _several(
-    groups: Sequence[Sequence[Sample]], correct: Sequence[int], per_row: int, pass_at: Sequence[int]
-) -> dict[str, Any]:
-    passes = {}
-    for k in pass_at or [1 << power for power in range(per_row.bit_length())]:
-        values = [pass_at_k(k, count, per_row) for count in correct]
-        interval = _rounded(mean_interval(values, per_row // k))  # a puzzle has so many disjoint sets of k completions
-        passes[str(k)] = {"share": round(sum(values) / len(values), 6), "interval": interval}
-    return {
-        "pass_at": passes,
-        "majority": _share([int(vote(group)) for group in groups], 1, "share"),
-    }
+    return grades[keys.index(counts.most_common(1)[0][0])].correct
 
 
 def _by_number(value: str) -> tuple[float, str]:
@@ -97,30 +84,33 @@ def _by_number(value: str) -> tuple[float, str]:
     return (float(digits[0]) if digits else -1.0, value)
 
 
-def _tokens(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Lengths in tokens; ``per_right_answer`` is the sum of all lengths over the number of correct answers."""
-    lengths = sorted(sample["tokens"] for sample in samples)
-    right, wrong = (
-        [sample["tokens"] for sample in samples if sample["correct"] is correct] for correct in (True, False)
+def _tokens(samples: Sequence[Sample]) -> Tokens:
+    lengths = sorted(sample.tokens for sample in samples)
+    right, wrong = ([s.tokens for s in samples if s.grade.correct is correct] for correct in (True, False))
+    return Tokens(
+        median=median(lengths),
+        p95=lengths[-(-95 * len(lengths) // 100) - 1],
+        longest=lengths[-1],
+        mean_right=round(sum(right) / len(right), 2) if right else None,
+        mean_wrong=round(sum(wrong) / len(wrong), 2) if wrong else None,
+        per_right_answer=round(sum(lengths) / len(right), 2) if right else None,
     )
-    return {
-        "median": median(lengths),
-        "p95": lengths[-(-95 * len(lengths) // 100) - 1],
-        "longest": lengths[-1],
-        "mean_right": round(sum(right) / len(right), 2) if right else None,
-        "mean_wrong": round(sum(wrong) / len(wrong), 2) if wrong else None,
-        "per_right_answer": round(sum(lengths) / len(right), 2) if right else None,
-    }
 
 
-def _share(counts: Sequence[float], per_row: int, name: str = "accuracy") -> dict[str, Any]:
-    return {
-        name: round(sum(counts) / (len(counts) * per_row), 6),
-        "n": len(counts),
-        "correct" if name == "accuracy" else "count": round(sum(counts), 2),
-        "interval": _rounded(mean_interval([count / per_row for count in counts], per_row)),
-    }
+def _share(counts: Sequence[float], per_row: int) -> Share:
+    mean = _accuracy(counts, per_row)
+    return Share(share=mean.accuracy, n=mean.n, count=mean.correct, interval=mean.interval)
 
 
-def _rounded(interval: tuple[float, float]) -> list[float]:
-    return [round(limit, 6) for limit in interval]
+def _accuracy(counts: Sequence[float], per_row: int) -> Accuracy:
+    return Accuracy(
+        accuracy=round(sum(counts) / (len(counts) * per_row), 6),
+        n=len(counts),
+        correct=round(sum(counts), 2),
+        interval=rounded(mean_interval([count / per_row for count in counts], per_row)),
+    )
+
+
+def rounded(interval: tuple[float, float]) -> tuple[float, float]:
+    """The ends of *interval* as they are recorded."""
+    return round(interval[0], 6), round(interval[1], 6)

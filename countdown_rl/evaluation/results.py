@@ -5,97 +5,21 @@ rounded, so that ``dvc metrics show`` fits a terminal.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Required
-
-from typing_extensions import TypedDict
 
 from countdown_rl import artifacts, typed_json
 from countdown_rl.artifacts import Manifest, ProvenanceEntry
 from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.evaluation.metrics import Sample
-from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.errors import ArtifactError
+from countdown_rl.evaluation.sample import Accuracy, Figures, Metrics, Sample
+from countdown_rl.tasks.registry import task
 
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"
 
 #: Adjectives for the rows of a split.
 _SPLITS = {"train": "training", "valid": "validation", "test": "held-out"}
-
-#: Kinds of baselines, which take the place of a model in an evaluation.
-BASELINE_KINDS = ("floor", "ceiling")
-
-
-def is_baseline(metrics: Mapping[str, Any]) -> bool:
-    """Return whether *metrics* are those of a baseline."""
-    return metrics["model"]["kind"] in BASELINE_KINDS
-
-
-class _Figures(TypedDict, total=False):
-    accuracy: float
-    share: float
-    n: Required[int]
-    interval: Required[list[float]]
-
-
-class _Decoding(TypedDict, total=False):
-    samples: int
-    greedy: bool
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    max_new_tokens: int
-
-
-class _Model(TypedDict, total=False):
-    source: Required[str]
-    kind: Required[str]
-    digest: str
-
-
-class MainFigures(TypedDict, total=False):
-    """Figures of an evaluation of any version."""
-
-    n: Required[int]
-    accuracy: Required[float]
-    interval: Required[list[float]]
-    data: Required[dict[str, Any]]
-    decoding: Required[_Decoding]
-    precision: str
-
-
-class _Details(MainFigures, total=False):
-    model: Required[_Model]
-    reasons: Required[dict[str, int]]
-    groups: Required[dict[str, dict[str, _Figures]]]
-    format: float
-    truncated: float
-    mean_tokens: float
-    rules: list[str]
-    task: Required[str]
-
-
-class _Sample(TypedDict, total=False):
-    completion: Required[str]
-    correct: Required[bool]
-    reason: Required[str]
-    answer: Required[str | None]
-    value: Required[str | None]
-    tokens: int
-    truncated: bool
-
-
-class Verdict(TypedDict, total=False):
-    """Fields of a sample of any version that is graded again."""
-
-    completion: Required[str]
-    correct: Required[bool]
-    tokens: Required[int]
-    truncated: Required[bool]
 
 
 @dataclass(frozen=True)
@@ -103,44 +27,49 @@ class Result:
     """An evaluation.
 
     Attributes:
-        metrics: every figure, as in ``details.json``, see :func:`metrics.measure`.
+        metrics: every figure, as in ``details.json``.
         samples: one graded completion each, in the order of the rows.
         manifest, path: of the artifact that was read.
+        runs: the results that this one is the mean of.
     """
 
-    metrics: dict[str, Any]
+    metrics: Metrics
     samples: list[Sample]
     manifest: Manifest = field(default=Manifest("eval", {}), compare=False)
     path: Path = field(default=Path(), compare=False)
+    runs: "Sequence[Result]" = ()
 
     @property
     def by_puzzle(self) -> list[list[Sample]]:
         """The samples of each puzzle."""
-        count = len(self.samples) // self.metrics["n"]
+        count = len(self.samples) // self.metrics.n
         return [self.samples[start : start + count] for start in range(0, len(self.samples), count)]
 
 
-def read(path: Path, details: Any = _Details, fields: Any = _Sample) -> Result:
-    """The evaluation at *path*, which has the *details* and whose samples have the *fields* that are given.
+def read(path: Path) -> Result:
+    """The evaluation at *path*.
 
     Raises:
         ArtifactError: it is missing or damaged.
     """
     path = Path(path)
     manifest = artifacts.read(path, "eval")
-    metrics, samples = typed_json.read(path / DETAILS, details), jsonl.read_objects(path / SAMPLES)
-    for number, sample in enumerate(samples, 1):
-        typed_json.check_type(sample, fields, f"{path / SAMPLES}, line {number},")
-    if metrics["n"] < 1 or len(metrics["interval"]) != 2 or not samples or len(samples) % metrics["n"]:
-        raise ArtifactError(f"{path} is damaged ({metrics['n']} puzzles, {len(samples)} samples); make it again.")
+    metrics = Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
+    lines = enumerate(jsonl.read_objects(path / SAMPLES), 1)
+    samples = [Sample.from_json(line, f"{path / SAMPLES}, line {number},") for number, line in lines]
+    accuracies = [metrics, *(figures for _, _, figures in breakdowns(metrics))]
+    if any(len(figures.interval) != 2 for figures in accuracies):
+        raise ArtifactError(f"{path} is damaged (an `interval` has not two ends); make it again.")
+    if metrics.n < 1 or not samples or len(samples) % metrics.n:
+        raise ArtifactError(f"{path} is damaged ({metrics.n} puzzles, {len(samples)} samples); make it again.")
     return Result(metrics, samples, manifest=manifest, path=path)
 
 
-def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample], pass_at: Sequence[int] = ()) -> None:
+def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at: Sequence[int] = ()) -> None:
     """Write the three files of an evaluation into *directory*, the first one with *pass_at* as :func:`flat` has it."""
-    for name, values in ((METRICS, flat(metrics, pass_at)), (DETAILS, metrics)):
+    for name, values in ((METRICS, flat(metrics, pass_at)), (DETAILS, metrics.to_json())):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
-    jsonl.write_rows(directory / SAMPLES, samples)
+    jsonl.write_rows(directory / SAMPLES, (sample.to_json() for sample in samples))
 
 
 def split(result: Result) -> str:
@@ -149,18 +78,23 @@ def split(result: Result) -> str:
     The manifests in the chain of the model list the files of its data by their sha256. Puzzles of another file have the
     split that every generated data set puts them in, unless the model was trained on imported data.
     """
-    if "split" in result.metrics:
-        return str(result.metrics["split"])
-    model, digest = result.manifest.inputs.get("model", {}), result.metrics["data"].get("digest")
-    links = [] if is_baseline(result.metrics) or not model else artifacts.chain(model)
+    if result.runs:
+        return common_split(result.runs)
+    model, digest = result.manifest.inputs.get("model", {}), result.metrics.data.get("digest")
+    links = [] if result.metrics.is_baseline or not model else artifacts.chain(model)
     data = [link for link in links if link.kind == "data"]
     splits = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
     if digest in training_data(links):
         splits = {"train"}
     elif not splits and not any(link.inputs for link in data):
-        with suppress(InputError):  # of an older version, which kept fewer fields, or of a task that is not installed
-            splits = {parse_row(samples[0]).split for samples in result.by_puzzle}
+        splits = {samples[0].row.split for samples in result.by_puzzle}
     return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
+
+
+def common_split(results: Sequence[Result]) -> str:
+    """The :func:`split` of all *results*; "" where they have several."""
+    splits = {split(result) for result in results}
+    return splits.pop() if len(splits) == 1 else ""
 
 
 def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
@@ -171,38 +105,37 @@ def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
     return {file.get("sha256", entry["digest"]) for file, entry in files}
 
 
-def breakdowns(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def breakdowns(metrics: Figures) -> Iterator[tuple[str, str, Accuracy]]:
     """Yield the title of each group, the name of a value, and its figures."""
-    task = task_of(metrics)
-    for group, values in metrics["groups"].items():
+    for name, values in metrics.groups.items():
+        group = task(metrics.task).group(name)
         for value, figures in values.items():
-            yield task.group(group).title, task.group(group).name(value), figures
+            yield group.title, group.name(value), figures
 
 
-def flat(metrics: Mapping[str, Any], pass_at: Sequence[int] = ()) -> dict[str, float]:
+def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
     ``low`` and ``high`` are the ends of the 95% interval of ``accuracy``. Accuracies by group follow under their
     names, such as ``numbers_3``, where the task lists the group as a main one; then pass@k with its interval for each
     k of *pass_at*.
     """
-    task = task_of(metrics)
-    low, high = metrics["interval"]
+    low, high = metrics.interval
     shares = {
-        "accuracy": metrics["accuracy"],
+        "accuracy": metrics.accuracy,
         "low": low,
         "high": high,
         **{
-            f"{group}_{value}": share["accuracy"]
-            for group, values in metrics["groups"].items()
-            if task.group(group).main
+            f"{group}_{value}": share.accuracy
+            for group, values in metrics.groups.items()
+            if task(metrics.task).group(group).main
             for value, share in values.items()
         },
     }
-    for k, figures in metrics.get("pass_at", {}).items():
-        if int(k) in pass_at:
-            low, high = figures["interval"]
-            shares |= {f"pass@{k}": figures["share"], f"pass@{k}_low": low, f"pass@{k}_high": high}
-    shares |= {"format": metrics["format"], "trunc": metrics["truncated"]}
+    for k, figures in metrics.pass_at.items():
+        if k in pass_at:
+            low, high = figures.interval
+            shares |= {f"pass@{k}": figures.share, f"pass@{k}_low": low, f"pass@{k}_high": high}
+    shares |= {"format": metrics.format, "trunc": metrics.truncated}
     rounded = {name: round(share, 3) for name, share in shares.items()}
-    return {"n": metrics["n"], **rounded, "tokens": round(metrics["mean_tokens"], 1)}
+    return {"n": metrics.n, **rounded, "tokens": round(metrics.mean_tokens, 1)}

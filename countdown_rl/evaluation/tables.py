@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from countdown_rl.evaluation.results import flat, is_baseline
+from countdown_rl.evaluation.results import flat
+from countdown_rl.evaluation.sample import BASELINE_KINDS, Metrics
 from countdown_rl.formatting import cell, interval, one_line, percent
 from countdown_rl.tasks.registry import task_of
 
@@ -31,10 +32,8 @@ def as_csv(values: Mapping[str, Any]) -> str:
     """A line per result: the figures of its ``metrics.json``, and its differences, as numbers."""
     records = []
     for row in values["results"]:
-        record = {
-            "name": _csv(row["name"]),
-            **flat(row | {"task": values["task"]}, [*map(int, row.get("pass_at", ()))]),
-        }
+        metrics = Metrics.from_json({"reasons": {}, **values, **row}, row["name"])
+        record = {"name": _csv(row["name"]), **flat(metrics, [*metrics.pass_at])}
         record |= {"runs": len(row["runs"]), "sd": row["sd"]} if "runs" in row else {}
         for key in ("against_first", "against_previous"):
             if change := row.get(key):
@@ -68,7 +67,11 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
             interval(row["interval"]),
             *(percent(row["groups"][main][value]["accuracy"]) for value in columns),
             *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
-            *(("", "") if is_baseline(row) else (percent(row["format"]), f"{row['mean_tokens']:.0f}")),
+            *(
+                ("", "")
+                if row["model"]["kind"] in BASELINE_KINDS
+                else (percent(row["format"]), f"{row['mean_tokens']:.0f}")
+            ),
             points(row["against_previous"]) if "against_previous" in row else "",
         ]
         for row in values["results"]

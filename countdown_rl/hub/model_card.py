@@ -5,21 +5,23 @@ Everything on it is read from manifests and evaluations.
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from countdown_rl import typed_json
 from countdown_rl.artifacts import ProvenanceEntry, origin
 from countdown_rl.evaluation.results import Result, breakdowns, split
+from countdown_rl.evaluation.sample import Accuracy, Metrics
 from countdown_rl.formatting import cell, code, flag, interval, percent, short, value
 from countdown_rl.hub import formats
 from countdown_rl.hub.formats import Weights
 from countdown_rl.models.chat_template import MARK
 from countdown_rl.models.model_files import GENERATION
+from countdown_rl.tasks import registry
 from countdown_rl.tasks.probe import layout
-from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -50,8 +52,10 @@ class Release:
     @property
     def task(self) -> Task:
         """The task of the evaluation, else of the data."""
+        if self.evaluation:
+            return registry.task(self.evaluation.metrics.task)
         data = self.link("data")
-        return task_of(self.evaluation.metrics if self.evaluation else data.options if data else {})
+        return registry.task_of(data.options if data else {})
 
     @property
     def policy(self) -> ProvenanceEntry | None:
@@ -79,6 +83,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         template_path=str(Path(__file__).with_name("model_card.md.jinja")),
         release=release,
         metrics=release.evaluation.metrics if release.evaluation else None,
+        decoding=typed_json.dump(release.evaluation.metrics.decoding) if release.evaluation else {},
         groups=_groups,
         origin=origin(release.chain),
         curves=CURVES if release.log else None,
@@ -86,7 +91,7 @@ def render(release: Release, *, with_demo: bool) -> str:
         with_demo=with_demo,
         ends=release.weights.format is formats.ADAPTER and GENERATION in release.weights.manifest.files,
         **_prompt(release),
-        max_new_tokens=release.evaluation.metrics["decoding"]["max_new_tokens"] if release.evaluation else 256,
+        max_new_tokens=release.evaluation.metrics.decoding.max_new_tokens if release.evaluation else 256,
         split=split(release.evaluation) if release.evaluation else "",
         cell=cell, code=code, flag=flag, literal=partial(json.dumps, ensure_ascii=False),
         interval=interval, percent=percent, quote=shlex.quote, short=short, value=value,
@@ -115,14 +120,14 @@ def _metadata(release: Release) -> Any:
     )
 
 
-def _groups(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def _groups(metrics: Metrics) -> list[tuple[str, Accuracy]]:
     return [(kind, figures) for _, kind, figures in breakdowns(metrics)]
 
 
 def eval_results(evaluation: Result) -> list["EvalResult"]:
     from huggingface_hub import EvalResult
 
-    task, decoding = task_of(evaluation.metrics), evaluation.metrics["decoding"]
+    task, decoding = registry.task(evaluation.metrics.task), typed_json.dump(evaluation.metrics.decoding)
     name = ", ".join(filter(None, (task.title, split(evaluation))))
     return [
         EvalResult(
@@ -134,9 +139,9 @@ def eval_results(evaluation: Result) -> list["EvalResult"]:
             dataset_split="test" if split(evaluation) == "held-out" else None,
             metric_type="accuracy",
             metric_name="Accuracy (pass@1)",
-            metric_value=round(figures["accuracy"], 4),
+            metric_value=round(figures.accuracy, 4),
             metric_args={
-                "n": figures["n"], "interval_95": [round(end, 4) for end in figures["interval"]], **decoding
+                "n": figures.n, "interval_95": [round(end, 4) for end in figures.interval], **decoding
             },
         )
         for title, figures in [(None, evaluation.metrics), *_groups(evaluation.metrics)]

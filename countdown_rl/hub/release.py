@@ -64,7 +64,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
             **release.license,
         )
         if evaluation:
-            draft.facts |= {key: evaluation.metrics[key] for key in ("accuracy", "n", "interval")}
+            draft.facts |= {key: getattr(evaluation.metrics, key) for key in ("accuracy", "n", "interval")}
     return artifacts.read(out, "release", verify=False)
 
 
@@ -169,7 +169,7 @@ def _check(release: Release, options: PublishOptions) -> None:
             "it first, or give --base-model."
         )
     evaluation = release.evaluation
-    if evaluation and evaluation.metrics["data"]["digest"] in training_data(release.chain):
+    if evaluation and evaluation.metrics.data["digest"] in training_data(release.chain):
         raise ArtifactError(
             f"{evaluation.path} is on puzzles that were used in training; run `countdown-rl eval` on the test split."
         )

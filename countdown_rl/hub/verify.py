@@ -9,7 +9,6 @@ between the recorded and the new verdicts, Fisher's between the claimed and the 
 
 import hashlib
 import io
-import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +25,9 @@ from countdown_rl.errors import ArtifactError, UsageError, first_line
 from countdown_rl.evaluation import evaluate, results, statistics
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import OnBatch
-from countdown_rl.evaluation.metrics import Sample, measure
-from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES, MainFigures, Result, Verdict
+from countdown_rl.evaluation.metrics import measure
+from countdown_rl.evaluation.results import DETAILS, METRICS, SAMPLES, Result
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.formatting import percent, short
 from countdown_rl.hub.formats import ADAPTER, FORMATS, GGUF, evaluation_key, measures
 from countdown_rl.hub.model_card import CARD, CURVES, LICENSE, eval_results
@@ -139,7 +139,7 @@ def verify(
     try:
         artifacts.read(folder, "release")
         evaluations = {
-            location: results.read(folder / key, MainFigures, Verdict)
+            location: results.read(folder / key)
             for location, key in keys.items()
             if f"{key}/{DETAILS}" in manifest.files
         }
@@ -155,7 +155,7 @@ def verify(
     report.reasons += _contradictions(folder, manifest, evaluations)
     sets: dict[str, dict[str, list[Row]]] = {}
     for location, recorded in evaluations.items():
-        sha256 = recorded.metrics["data"].get("digest")
+        sha256 = str(recorded.metrics.data.get("digest"))
         if not report.reasons and sha256 not in sets:
             sets[sha256] = _puzzles(sha256, manifest, data, fresh, report)
         if not report.reasons:
@@ -230,16 +230,18 @@ def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, 
     from huggingface_hub import ModelCard
 
     for location, recorded in evaluations.items():
-        key, metrics, options = recorded.path.name, recorded.metrics, recorded.manifest.options
+        key, options = recorded.path.name, recorded.manifest.options
         if recorded.manifest.digest != manifest.inputs.get(key, {}).get("digest"):
             yield f"{key} is not the evaluation in the manifest"
         if not measures(recorded, Manifest(**_weights(manifest, location)["manifest"])):
             yield f"{key} is an evaluation of other weights"
-        different = [name for name, value in metrics["decoding"].items() if options.get(name, value) != value]
+        decoding = typed_json.dump(recorded.metrics.decoding)
+        different = [name for name, value in decoding.items() if options.get(name, value) != value]
         if different:
             yield f"{key}/{DETAILS} and its manifest have different settings ({', '.join(sorted(different))})"
     main = evaluations["."]
-    facts = {name: main.metrics[name] for name in ("accuracy", "n", "interval")}
+    metrics = main.metrics.to_json()
+    facts = {name: metrics[name] for name in ("accuracy", "n", "interval")}
     if facts != facts | {name: manifest.facts[name] for name in facts.keys() & manifest.facts.keys()}:
         yield f"the figures in {MANIFEST} are not those of the evaluation"
     compared = manifest.inputs.get("comparison", {}).get("manifest", {}).get("inputs", {})
@@ -254,12 +256,12 @@ def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, 
     if (overall := sum(entry.dataset_config is None for entry in entries)) != 1:
         yield f"the metadata of {CARD} have {overall} accuracies on all puzzles, not one"
     figures = {entry.dataset_config: (entry.metric_args or {}) | {"accuracy": entry.metric_value} for entry in entries}
-    for entry in eval_results(replace(main, metrics={"groups": {}} | main.metrics)):
+    for entry in eval_results(main):
         expected = (entry.metric_args or {}) | {"accuracy": entry.metric_value}
         claimed = figures.pop(entry.dataset_config, expected)
         if different := sorted(key for key in expected if claimed.get(key) != expected[key]):
             yield f"the metadata of {CARD} do not have what the evaluation has ({', '.join(different)})"
-    if figures and "groups" in main.metrics:  # version 0.1 had others
+    if figures and main.metrics.groups:  # version 0.1 had others
         yield f"the metadata of {CARD} have an accuracy on {next(iter(figures))}, which the evaluation has not"
     for location in (where for where, name in manifest.facts["formats"].items() if name == ADAPTER.name):
         base = model_files.adapter_config(folder / location).get("base_model_name_or_path")
@@ -319,19 +321,20 @@ def _recorded(kind: type[AnyOptions], values: Mapping[str, Any], source: str) ->
 def _figure_faults(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> Iterator[str]:
     """Grade the samples of *recorded* again, completions of *rows*, and compare every figure with theirs."""
     key, per_row = recorded.path.name, options.samples
-    if len(rows) * per_row != len(recorded.samples) or len(rows) != recorded.metrics["n"]:
+    if len(rows) * per_row != len(recorded.samples) or len(rows) != recorded.metrics.n:
         yield f"{key} has another number of samples than its decoding and its puzzles"
         return
     samples = []
     for index, sample in enumerate(recorded.samples):
-        completion = Completion(sample["completion"], sample["tokens"], not sample["truncated"])
-        samples.append(evaluate.graded(rows[index // per_row], index % per_row, per_row, completion))
-        if any(sample.get(name, value) != value for name, value in samples[-1].items()):
+        completion = Completion(sample.completion, sample.tokens, not sample.truncated)
+        samples.append(Sample.of(rows[index // per_row], completion, index % per_row if per_row > 1 else None))
+        written = sample.to_json()
+        if any(written.get(name, value) != value for name, value in samples[-1].to_json().items()):
             yield f"the samples in {key} do not have the grades of their texts, or are of other puzzles"
             return
-    figures = json.loads(json.dumps(measure(samples, rows, pass_at=options.pass_at_values)))
-    flat, counted_flat = typed_json.read(recorded.path / METRICS), results.flat(figures, options.pass_at_values)
-    for file, written, counted in ((DETAILS, recorded.metrics, figures), (METRICS, flat, counted_flat)):
+    figures = measure(samples, rows, pass_at=options.pass_at_values)
+    for file, counted in ((DETAILS, figures.to_json()), (METRICS, results.flat(figures, options.pass_at_values))):
+        written = typed_json.read(recorded.path / file)
         if different := sorted(name for name in written.keys() & counted.keys() if written[name] != counted[name]):
             yield f"{key}/{file} has other figures than its samples ({', '.join(different)})"
         if extra := sorted(written.keys() - counted.keys() - _DESCRIPTION - _OLDER):
@@ -350,10 +353,10 @@ def _measure(
 ) -> None:
     """Complete the *sets* of puzzles with the weights in *location*, and test the claim about them."""
     metrics, format = recorded.metrics, manifest.facts["formats"][location]
-    decoding = {key: value for key, value in metrics["decoding"].items() if key != "greedy"}
+    decoding = {key: value for key, value in typed_json.dump(metrics.decoding).items() if key != "greedy"}
     decoding["pass_at"] = recorded.manifest.options.get("pass_at")
     options = _recorded(EvalOptions, decoding, recorded.path.name)
-    rows = sets[RECORDED][: metrics["n"]]
+    rows = sets[RECORDED][: metrics.n]
     path = next((folder / location).glob("*.gguf")) if format == GGUF.name else folder / location
     ref = reference.resolve(str(path))
     report.reasons += _figure_faults(recorded, rows, options)
@@ -361,13 +364,13 @@ def _measure(
     if report.reasons:
         return
     again = rows[:limit]
-    nf4 = format == ADAPTER.name and metrics.get("precision") == "nf4"
+    nf4 = format == ADAPTER.name and metrics.precision == "nf4"
     with TemporaryDirectory() as scratch:
         file, out = Path(scratch, "puzzles.jsonl"), Path(scratch, "eval")
         jsonl.write_rows(file, map(dict, [*again, *sets[NEW]]))
         options = replace(options, precision="nf4" if nf4 else "auto")
         result = evaluate.evaluate(options, model=str(path), data=file, out=out, on_batch=on_batch)
-    claim = Claim(location, metrics["accuracy"], metrics["n"], result.metrics["engine"])
+    claim = Claim(location, metrics.accuracy, metrics.n, result.metrics.engine or "")
     report.claims.append(claim)
     border = len(again) * options.samples
     before, greedy = recorded.samples[:border], not options.temperature
@@ -382,7 +385,7 @@ def _measure(
             )
     if (repeated := claim.measured[0].repeated) is None:
         report.not_checked.append(f"the words of the sampled completions in {recorded.path.name}")
-    elif repeated < (REPEATED * border if metrics.get("precision") == result.metrics["precision"] == "fp32" else 1):
+    elif repeated < (REPEATED * border if metrics.precision == result.metrics.precision == "fp32" else 1):
         report.reasons.append(
             f"the weights in {location} write {repeated:,} of {border:,} completions of {recorded.path.name} again"
         )
@@ -440,13 +443,15 @@ def _test(
     """Test *claim* on *samples*, *per_row* for each puzzle; *recorded* are those of the release on the same puzzles."""
     from scipy.stats import fisher_exact
 
-    verdicts, pairs = [sample["correct"] for sample in samples], [*zip(recorded, samples, strict=False)]
+    verdicts, pairs = [sample.grade.correct for sample in samples], [*zip(recorded, samples, strict=False)]
     shares = [sum(verdicts[start : start + per_row]) / per_row for start in range(0, len(verdicts), per_row)]
     n, accuracy, repeated = len(shares), sum(shares) / len(shares), None
     if recorded:
-        changes = [(before["correct"], after["correct"]) for before, after in pairs]
+        changes = [(before.grade.correct, after.grade.correct) for before, after in pairs]
         p = statistics.mcnemar(changes.count((True, False)), changes.count((False, True)))
-        repeated = sum(all(a[name] == b[name] for name in _TEXT) for a, b in pairs) if greedy else None
+        repeated = (
+            sum(all(getattr(a, name) == getattr(b, name) for name in _TEXT) for a, b in pairs) if greedy else None
+        )
     else:
         counts = [(round(share * total), total) for share, total in ((claim.accuracy, claim.n), (accuracy, n))]
         p = float(fisher_exact([[right, total - right] for right, total in counts]).pvalue)

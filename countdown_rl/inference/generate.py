@@ -4,7 +4,7 @@ transformers' ``generate``."""
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.shape import ModelShape, check_tokens
 from countdown_rl.tasks.response_format import ANSWER_CLOSE as STOP
-from countdown_rl.tasks.task import Grade, Row
+from countdown_rl.tasks.task import Row
 
 if TYPE_CHECKING:
     from countdown_rl.inference.stop import Stop
@@ -57,11 +57,6 @@ class Completion:
     def after(self, row: Row, prompt: str) -> "Completion":
         """This completion of *row* with the thinking that its rendered *prompt* opened in place of the model."""
         return replace(self, text=chat_template.completion(row, prompt, self.text))
-
-    def sample(self, grade: Grade) -> dict[str, Any]:
-        """The fields of an evaluation's sample that follow those of its row."""
-        length = {"tokens": self.tokens, "truncated": not self.ended}
-        return {"completion": self.text} | asdict(grade) | length | self.details
 
 
 def batches(lengths: Sequence[int], capacity: Callable[[int], int]) -> Iterator[list[int]]:

@@ -147,18 +147,11 @@ class OpenAI:
         if failure:
             raise failure
 
-    def metrics(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Counts of the requests to the server, of its refusals and of its tokens, for *samples*."""
-        costs = [sample["cost"] for sample in samples if "cost" in sample]
-        return {
-            "base_url": self._url,
-            "server": self.server,
-            "begun_turn": "continued" if self.continues else "left out",
-            "refused": sum(sample["reason"] == "refused" for sample in samples),
-            "prompt_tokens": sum(sample["prompt_tokens"] for sample in samples),
-            "completion_tokens": sum(sample["tokens"] for sample in samples),
-            **({"cost": round(sum(costs), 6)} if costs else {}),
-        }
+    @property
+    def endpoint(self) -> dict[str, Any]:
+        """The server, and what it did with prefilled turns."""
+        turn = "continued" if self.continues else "left out"
+        return {"base_url": self._url, "server": self.server, "begun_turn": turn}
 
     def _client(self, retries: int) -> Any:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient

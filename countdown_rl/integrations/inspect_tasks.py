@@ -56,11 +56,11 @@ def grade() -> Scorer:
         parts = output.message.content if output.choices else ""
         thoughts = [part.reasoning for part in parts if isinstance(part, ContentReasoning)]
         graded = row.grade(row.style.completion(output.completion, "\n".join(thoughts)))
-        sample = {**row.kept, **asdict(graded), "truncated": output.stop_reason == "max_tokens"}
+        truncated = output.stop_reason == "max_tokens"
         return Score(
             value=CORRECT if graded.correct else INCORRECT,
             answer=graded.answer,
-            explanation=verdict(sample),
+            explanation=verdict(row, graded.answer, graded.value, graded.reason, truncated),
             metadata=asdict(graded),
         )
 

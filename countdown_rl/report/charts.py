@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 
+from countdown_rl.evaluation.sample import Figures
 from countdown_rl.formatting import percent
 from countdown_rl.runlog.log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
@@ -119,7 +119,7 @@ def curves(runs: Mapping[str, Sequence[Log]], task: Task) -> list[Curve]:
     return charts
 
 
-def coverage(evaluations: Mapping[str, Mapping[str, Any]], counts: Sequence[str]) -> Curve:
+def coverage(evaluations: Mapping[str, Figures], counts: Sequence[int]) -> Curve:
     """The chart of pass@k against the mean tokens of k completions, for each k of *counts*.
 
     Args:
@@ -129,13 +129,13 @@ def coverage(evaluations: Mapping[str, Mapping[str, Any]], counts: Sequence[str]
         Line(
             name,
             style % len(_DASHES),
-            [(round(int(k) * metrics["mean_tokens"]), metrics["pass_at"][k]["share"]) for k in counts],
+            [(round(k * metrics.mean_tokens), metrics.pass_at[k].share) for k in counts],
             [],
             [],
         )
         for style, (name, metrics) in enumerate(evaluations.items())
     ]
-    return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(counts)}", percent, lines, "tokens")
+    return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(map(str, counts))}", percent, lines, "tokens")
 
 
 def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:

@@ -1,6 +1,5 @@
 """The values that the page's template shows of a run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,14 @@ from countdown_rl import __version__, artifacts
 from countdown_rl.artifacts import ProvenanceEntry
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import compare, diagnose, results, tables
-from countdown_rl.evaluation.results import Result, breakdowns, is_baseline
+from countdown_rl.evaluation.results import Result, breakdowns
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.puzzle.arithmetic import pieces, steps
 from countdown_rl.puzzle.expression import ExpressionError, parse
 from countdown_rl.report import charts
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
-from countdown_rl.tasks.explain import verdict
-from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import REASONS
 
 Group = Mapping[str, Result]
@@ -38,14 +37,12 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
         raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
     last_ones = {"floor": 1, "ceiling": 2}
-    order = {
-        name: (last_ones.get(item.metrics["model"]["kind"], 0), len(_chain(item))) for name, item in scored.items()
-    }
+    order = {name: (last_ones.get(item.metrics.model.kind, 0), len(_chain(item))) for name, item in scored.items()}
     groups = _groups({name: scored[name] for name in sorted(scored, key=order.__getitem__)})
     main = groups[0]
-    names = [name for name, evaluation in main.items() if not is_baseline(evaluation.metrics)]
+    names = [name for name, evaluation in main.items() if not evaluation.metrics.is_baseline]
     first, last = main[names[0]], main[names[-1]]
-    chain, task = _chain(last), task_of(last.metrics)
+    chain, task = _chain(last), registry.task(last.metrics.task)
     tables = [_table(group) for group in groups]
     rows = {row["name"]: row for row in tables[0]["rows"]}
     own = next((path for path in logs if trainlog.is_log_of(path, chain)), None)
@@ -62,7 +59,7 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
         "runs": runs,
         "curves": charts.curves(runs, task) if log else [],
         "seconds": seconds(log),
-        "puzzles": min(puzzles, first.metrics["n"]),
+        "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [_annotated(samples[0]) for samples in main[name].by_puzzle[:puzzles]] for name in names},
         "changed": _changed(first, last) if len(names) > 1 else None,
         "lost": {name: diagnose.causes(main[name]) for name in dict.fromkeys((names[0], names[-1]))},
@@ -77,7 +74,7 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
 
 def _chain(evaluation: Result) -> list[ProvenanceEntry]:
     """Everything that the model was made from, itself last; none for a baseline."""
-    return [] if is_baseline(evaluation.metrics) else artifacts.chain(evaluation.manifest.inputs["model"])
+    return [] if evaluation.metrics.is_baseline else artifacts.chain(evaluation.manifest.inputs["model"])
 
 
 def seconds(log: Sequence[StepRow]) -> float:
@@ -90,18 +87,18 @@ def _groups(scored: Group) -> list[dict[str, Result]]:
     """The models that were evaluated on the same puzzles in the same way, each group with the baselines."""
     groups: dict[str, dict[str, Result]] = {}
     for name, evaluation in scored.items():
-        if not is_baseline(evaluation.metrics):
-            terms = [evaluation.metrics[key] for key in ("n", "data", "decoding")]
-            groups.setdefault(json.dumps(terms, sort_keys=True), {})[name] = evaluation
+        metrics = evaluation.metrics
+        if not metrics.is_baseline:
+            terms = f"{metrics.n} {metrics.data} {metrics.decoding}"
+            groups.setdefault(terms, {})[name] = evaluation
     if not groups:
         raise InputError("give an evaluation of a model beside the baselines.")
     for group in groups.values():
         model = next(iter(group.values())).metrics
-        samples = model["decoding"].get("samples", 1)
         for name, evaluation in scored.items():
             bound = evaluation.metrics
-            same = all(model[key] == bound[key] for key in ("n", "data")) and bound["decoding"]["samples"] == samples
-            if is_baseline(evaluation.metrics) and same:
+            same = (model.n, model.data, model.decoding.samples or 1) == (bound.n, bound.data, bound.decoding.samples)
+            if bound.is_baseline and same:
                 group[name] = evaluation
     return sorted(groups.values(), key=len, reverse=True)
 
@@ -113,20 +110,20 @@ def _table(group: Group) -> dict[str, Any]:
     models = [row for row in rows if not row["bound"]]
     reasons: dict[str, dict[str, int]] = {}
     for row in models:
-        for reason, count in row["metrics"]["reasons"].items():
+        for reason, count in row["metrics"].reasons.items():
             reasons.setdefault(reason, {})[row["name"]] = count
     kinds: dict[str, dict[str, list[Any]]] = {}  # of puzzles, by title: each row's name, its share, if it is a bound
     for row in rows:
         for title, kind, figures in breakdowns(row["metrics"]):
             kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
-    pass_at = [k for k in rows[0].get("pass_at", ()) if all(k in row.get("pass_at", ()) for row in rows)]
+    pass_at = [k for k in rows[0]["metrics"].pass_at if all(k in row["metrics"].pass_at for row in rows)]
     return {
         "rows": rows,
         "models": models,
         "samples": models[0]["completions"] // rows[0]["n"],
         "data": values["data"],
         "split": values["split"],
-        "called": f"{values['split']} {task_of(values).noun}s".strip(),
+        "called": f"{values['split']} {registry.task_of(values).noun}s".strip(),
         "terms": tables.conditions(values),
         "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
@@ -137,30 +134,29 @@ def _table(group: Group) -> dict[str, Any]:
 
 def _details(evaluation: Result) -> dict[str, Any]:
     """The cells of a row that a comparison does not have."""
-    model = evaluation.metrics["model"]
-    baseline = task_of(evaluation.metrics).baselines.get(model["source"])
+    metrics = evaluation.metrics
+    baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
     return {
-        "bound": is_baseline(evaluation.metrics),
-        "about": baseline.about if baseline else f"{model['source']}, held as {evaluation.metrics['precision']}",
-        "metrics": evaluation.metrics,
+        "bound": metrics.is_baseline,
+        "about": baseline.about if baseline else f"{metrics.model.source}, held as {metrics.precision}",
+        "metrics": metrics,
         "completions": len(evaluation.samples),
     }
 
 
-def _annotated(sample: Mapping[str, Any]) -> dict[str, Any]:
+def _annotated(sample: Sample) -> dict[str, Any]:
     """*sample* with all that the page shows beside it: its text in pieces, and the operations of its answer."""
     try:
-        operations = steps(parse(sample["answer"] or "").tree)
+        operations = steps(parse(sample.grade.answer or "").tree)
     except ExpressionError:
         operations = []
-    row = parse_row(sample)
     return {
         "sample": sample,
-        "headline": row.headline,
-        "pieces": pieces(sample["completion"].strip("\n")),
+        "headline": sample.row.headline,
+        "pieces": pieces(sample.completion.strip("\n")),
         "steps": operations,
-        "verdict": verdict(sample),
-        "solution": None if sample["correct"] else row.right_answer,
+        "verdict": sample.verdict,
+        "solution": None if sample.grade.correct else sample.row.right_answer,
     }
 
 
@@ -172,8 +168,8 @@ def _changed(first: Result, last: Result) -> dict[str, Any] | None:
     if len(first.by_puzzle[0]) > 1:
         return None
     pairs = list(zip(first.samples, last.samples, strict=True))
-    won = [pair for pair in pairs if not pair[0]["correct"] and pair[1]["correct"]]
-    lost = [pair for pair in pairs if pair[0]["correct"] and not pair[1]["correct"]]
+    won = [pair for pair in pairs if not pair[0].grade.correct and pair[1].grade.correct]
+    lost = [pair for pair in pairs if pair[0].grade.correct and not pair[1].grade.correct]
     shown = [[tuple(map(_annotated, pair)) for pair in side[:CHANGED]] for side in (won, lost)]
     return {"won": len(won), "lost": len(lost), "won_shown": shown[0], "lost_shown": shown[1]}
 

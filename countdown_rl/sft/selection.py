@@ -11,12 +11,11 @@ from countdown_rl import artifacts
 from countdown_rl.data import jsonl
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import results
-from countdown_rl.evaluation.metrics import Sample
 from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.sft.config import CollectOptions
 from countdown_rl.sft.demonstrations import start_of_text
-from countdown_rl.tasks.registry import parse_row
 
 #: ``datasets`` and ``trl`` take the file of this name in a directory as its split "train", and no other.
 FILE = "train.jsonl"
@@ -34,9 +33,9 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
     artifacts.check_writable(out, "demonstrations")
     read = [results.read(path) for path in evaluations]
     samples = [sample for result in read for sample in result.samples]
-    correct = sum(sample["correct"] for sample in samples)
+    correct = sum(sample.grade.correct for sample in samples)
     test = _test_puzzles(read)
-    usable = (sample for sample in samples if parse_row(sample).identity not in test)
+    usable = (sample for sample in samples if sample.row.identity not in test)
     kept = [chosen for group in _by_prompt(usable) if (chosen := _selected(group, options))]
     if not kept:
         wanted = "a correct completion and a wrong one" if options.pairs else "a correct completion"
@@ -54,12 +53,12 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
             "kept": len(rows),
             "puzzles": len(kept),
             "test_puzzles": len(test),
-            "mean_tokens": sum(right["tokens"] for right, *_ in rows) / len(rows),
+            "mean_tokens": sum(right.tokens for right, *_ in rows) / len(rows),
         }
         if options.pairs:
             written = _pairs(rows, _tokenizer(options, inputs["eval"]["manifest"]["inputs"]["model"]))
         else:
-            written = [parse_row(right).kept | {"completion": right["completion"]} for right, *_ in rows]
+            written = [right.row.kept | {"completion": right.completion} for right, *_ in rows]
         jsonl.write_rows(draft.path / FILE, written)
     return draft.facts
 
@@ -68,17 +67,17 @@ def _by_prompt(samples: Iterable[Sample]) -> Iterable[Iterable[Sample]]:
     """The *samples* of each prompt; of those with the same text the first."""
     groups: dict[str, dict[str, Sample]] = {}
     for sample in samples:
-        groups.setdefault(json.dumps(parse_row(sample).messages()), {}).setdefault(sample["completion"], sample)
+        groups.setdefault(json.dumps(sample.row.messages()), {}).setdefault(sample.completion, sample)
     return (group.values() for group in groups.values())
 
 
 def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[tuple[Sample, ...]]:
     """The correct ones among the *samples* of a prompt; with ``pairs`` each with a wrong one."""
     limit = options.max_tokens or float("inf")
-    usable = [sample for sample in samples if sample["tokens"] <= limit]
+    usable = [sample for sample in samples if sample.tokens <= limit]
     if options.shortest:
-        usable.sort(key=lambda sample: sample["tokens"])
-    sides = [[s for s in usable if s["correct"] is side] for side in (True, False)[: 1 + options.pairs]]
+        usable.sort(key=lambda sample: sample.tokens)
+    sides = [[s for s in usable if s.grade.correct is side] for side in (True, False)[: 1 + options.pairs]]
     return list(zip(*sides, strict=False))[: options.per_puzzle or None]
 
 
@@ -89,11 +88,11 @@ def _test_puzzles(evaluations: Iterable[Result]) -> set[str]:
     """
     identities = set()
     for result in evaluations:
-        data = result.metrics["data"]
+        data = result.metrics.data
         links = artifacts.chain(*(entry for entry in result.manifest.inputs.values() if "digest" in entry))
         tests = [link.files.get("test.jsonl", {}).get("sha256") for link in links]
         whole = data.get("file") == "test.jsonl" or data["digest"] in tests
-        identities |= {row.identity for row in map(parse_row, result.samples) if whole or row.split == "test"}
+        identities |= {sample.row.identity for sample in result.samples if whole or sample.row.split == "test"}
     return identities
 
 
@@ -114,11 +113,11 @@ def _pairs(pairs: Sequence[tuple[Sample, ...]], tokenizer: Any) -> list[dict[str
     texts: list[dict[str, Any]] = []
     exact = True
     for pair in pairs:
-        asked = parse_row(pair[0]).prompt()
+        asked = pair[0].row.prompt()
         turns = asked.turns()
         prompt = chat_template.render(tokenizer, asked.messages())
         rendered = chat_template.Rendered(prompt, asked.prefill)
-        continuations = [rendered.continuation(sample["completion"]) for sample in pair]
+        continuations = [rendered.continuation(sample.completion) for sample in pair]
         answers = [[{"role": "assistant", "content": asked.prefill + text}] for text in continuations]
         written = [text.removesuffix(end) + end for text in continuations]
         for answer, text in zip(answers, written, strict=True):

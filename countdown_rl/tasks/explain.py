@@ -1,9 +1,7 @@
 """Grades in words, and what to do where next to none is good."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from countdown_rl.tasks.registry import parse_row, task_of
+from countdown_rl.tasks.registry import task
+from countdown_rl.tasks.task import Row
 
 #: Shares below this are near 0.
 NEAR_0 = 0.02
@@ -25,19 +23,19 @@ def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
     return f"{text}; begin with `countdown-rl sft`, or try another style (`countdown-rl gen-data --style own`)."
 
 
-def verdict(sample: Mapping[str, Any]) -> str:
-    """The grade of *sample* as a phrase. The answer in it is the model's own text, not made safe to print.
+def verdict(row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False) -> str:
+    """A grade of a completion of *row* as a phrase. The *answer* in it is the model's own text, not made safe to print.
 
-    *sample* is a row with its ``answer``, ``value``, ``reason`` and ``correct``, and ``truncated`` where that is known.
+    Args:
+        value, reason: as in :class:`Grade`.
     """
-    answer, value, reason = sample["answer"], sample["value"], sample["reason"]
     # An answer that states its value, or is a number itself, is left as it is.
-    equation = answer if not value or "=" in answer or answer == value else f"{answer} = {value}"
-    if sample["correct"]:
+    equation = answer if not (answer and value) or "=" in answer or answer == value else f"{answer} = {value}"
+    if not reason:
         return str(equation)
-    if reason == "no-answer" and sample.get("truncated"):
+    if reason == "no-answer" and truncated:
         return "no answer: truncated at the token limit"
     if reason == "wrong-value":
-        return f"{equation}, not {parse_row(sample).reference}"
-    phrase = task_of(sample).reason(reason)
+        return f"{equation}, not {row.reference}"
+    phrase = task(row.task).reason(reason)
     return f"{answer}: {phrase}" if answer else phrase

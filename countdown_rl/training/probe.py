@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.inference import engines, generate
 from countdown_rl.models import chat_template
@@ -20,8 +20,8 @@ from countdown_rl.training.prepare import PreparedTraining
 #: Qwen2.5-3B had 28% and 3%, 15% together, and went from 2% to 16%.
 NO_SIGNAL, READY = 0.02, 0.15
 
-#: The grade of a completion and whether it was truncated, group by group.
-Groups = Sequence[Sequence[dict[str, Any]]]
+#: Graded completions, group by group.
+Groups = Sequence[Sequence[Sample]]
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,9 @@ class Shares:
     def of(cls, groups: Groups) -> "Shares":
         """The shares of *groups* of equal size."""
         completions = [each for group in groups for each in group]
-        mixed = sum(len({each["correct"] for each in group}) > 1 for group in groups)
-        solved, form, truncated = (
-            sum(each[name] for each in completions) / len(completions) for name in ("correct", "format", "truncated")
-        )
+        mixed = sum(len({each.grade.correct for each in group}) > 1 for group in groups)
+        flags = [(each.grade.correct, each.grade.format, each.truncated) for each in completions]
+        solved, form, truncated = (sum(values) / len(completions) for values in zip(*flags, strict=True))
         low, high = (round(end, 6) for end in wilson(mixed, len(groups)))
         return cls(len(groups), mixed / len(groups), (low, high), solved, form, truncated)
 
@@ -79,18 +78,18 @@ def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int],
     generator = generate.Generator(loaded, decoding)
     rows = [prepared.rows[index] for index in islice(in_turn(len(prepared.rows), options.seed), count)]
     prompts = chat_template.encode(loaded.tokenizer, (row.messages() for row in rows))
-    samples: dict[int, dict[str, Any]] = {}  # sample i is of row i // size
+    samples: dict[int, Sample] = {}  # sample i is of row i // size
     lengths = [len(prompts[index // size]) for index in range(count * size)]
     for number, batch in enumerate(generate.batches(lengths, lambda prompt: generator.max_rows(prompt, length))):
         completions = engines.complete(generator, [prompts[index // size] for index in batch], number)
         for index, completion in zip(batch, completions, strict=True):
             row = rows[index // size]
             completion = completion.after(row, loaded.tokenizer.decode(prompts[index // size]))
-            samples[index] = completion.sample(row.grade(completion.text))
+            samples[index] = Sample.of(row, completion)
         on_batch(len(samples), len(lengths))
     groups = [[samples[index] for index in range(start, start + size)] for start in range(0, len(lengths), size)]
     task = task_of(rows[0])
-    kinds: dict[str, dict[str, list[list[dict[str, Any]]]]] = {}
+    kinds: dict[str, dict[str, list[list[Sample]]]] = {}
     for row, group in zip(rows, groups, strict=True):
         for name, value in row.groups.items():
             if task.group(name).main:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from countdown_rl.cli import main
 from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines, compare, evaluate, results, tables
-from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.sample import EvaluatedModel
 from countdown_rl.puzzle import rules
 from countdown_rl.puzzle.expression import parse
 from countdown_rl.tasks.countdown import random_answer
 from countdown_rl.tasks.registry import parse_row
+from tests.support import evaluations
 
 ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
@@ -74,9 +75,9 @@ def run(tmp_path, model, name, puzzles=ROWS, **options):
 
 def test_the_solver_is_correct_on_every_puzzle_solvable_or_not(tmp_path):
     result = run(tmp_path, "solver", "out")
-    assert result.metrics["correct"] == result.metrics["n"] == 4
-    assert [sample["answer"] for sample in result.samples][2] == "impossible"
-    assert result.metrics["model"] == {"source": "solver", "kind": "ceiling"}
+    assert result.metrics.correct == result.metrics.n == 4
+    assert [sample.grade.answer for sample in result.samples][2] == "impossible"
+    assert result.metrics.model == EvaluatedModel(source="solver", kind="ceiling")
     assert results.read(tmp_path / "out") == result
 
 
@@ -90,8 +91,8 @@ def test_a_random_expression_depends_on_seed_and_row_alone(tmp_path):
 
 def test_several_samples_are_several_expressions(tmp_path):
     result = run(tmp_path, "random", "out", ROWS[2:3], temperature=1.0, samples=16)
-    assert len({sample["answer"] for sample in result.samples}) > 8
-    assert list(result.metrics["pass_at"]) == ["1", "2", "4", "8", "16"]
+    assert len({sample.grade.answer for sample in result.samples}) > 8
+    assert list(result.metrics.pass_at) == [1, 2, 4, 8, 16]
 
 
 def test_other_tasks_and_revisions_are_refused(tmp_path):
@@ -107,10 +108,10 @@ def test_other_tasks_and_revisions_are_refused(tmp_path):
 def scored(tmp_path, right: str, **decoding) -> results.Result:
     """A model's evaluation of the same puzzles, as *right* says."""
     floor = run(tmp_path, "random", "floor")
-    samples = [sample | {"correct": mark == "+"} for sample, mark in zip(floor.samples, right, strict=True)]
-    model = {"source": "m", "kind": "directory", "digest": "d"}
-    metrics = measures.measure(samples, list(map(parse_row, ROWS))) | {"decoding": GREEDY | decoding, "model": model}
-    return results.Result(metrics | {"data": floor.metrics["data"], "precision": "fp32"}, samples)
+    rows = [sample.row for sample in floor.samples]
+    samples = [evaluations.sample(mark == "+", row=row) for row, mark in zip(rows, right, strict=True)]
+    about = {"decoding": GREEDY | decoding, "data": floor.metrics.data, "precision": "fp32"}
+    return results.Result(evaluations.metrics(samples, rows, **about), samples)
 
 
 def test_models_are_compared_with_models_and_not_with_baselines(tmp_path):

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -18,10 +19,10 @@ from countdown_rl.cli import console
 from countdown_rl.data import jsonl
 from countdown_rl.errors import ArtifactError, InputError
 from countdown_rl.evaluation import compare, results, tables
-from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
+from tests.support import evaluations
 from tests.support.command import status
 
 GREEDY = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
@@ -40,20 +41,16 @@ def made(path: Path, marks: str, *, data=DATA, decoding=GREEDY, ids=True, per_pu
     sizes = [3 + 7 * (at % 2) for at in range(len(marks))]
     rows = [puzzle(size, split) for size in sizes]
     samples = [
-        ({"id": f"r{at}"} if ids else {})
-        | {"nums": row["nums"], "target": 1, "correct": mark == "+", "tokens": 10, "truncated": False}
-        | {"completion": f"{path.name} says r{at}", "answer": None, "value": None}
-        | {"reason": "" if mark == "+" else "no-answer", "format": True, "strict_format": True}
+        evaluations.sample(
+            mark == "+",
+            row=({"id": f"r{at}"} if ids else {}) | {"nums": row["nums"], "target": 1},
+            completion=f"{path.name} says r{at}",
+        )
         for at, (mark, row) in enumerate(zip(marks, rows, strict=True))
         for _ in range(per_puzzle)
     ]
-    metrics = measures.measure(samples, rows) | {
-        "decoding": decoding,
-        "data": data,
-        "model": {"source": path.name, "kind": "directory", "digest": path.name},
-        "precision": "fp32",
-        "path": "plain",
-    }
+    model = {"source": path.name, "kind": "directory", "digest": path.name}
+    metrics = evaluations.metrics(samples, rows, decoding=decoding, data=data, model=model, precision="fp32")
     with artifacts.writing(path, "eval", options={}, inputs={"data": data}) as draft:
         results.write(draft.path, metrics, samples)
     return path
@@ -141,12 +138,11 @@ def test_changes_hold_both_completions(three):
 def test_a_change_among_several_completions_shows_the_first_wrong_and_correct_ones():
     def result(*puzzles):
         samples = [
-            {"correct": ok, "completion": f"{at}{turn}", "nums": [1], "target": 1, "answer": "1", "value": "1"}
-            | {"reason": ""}
+            evaluations.sample(ok, completion=f"{at}{turn}")
             for at, marks in enumerate(puzzles)
             for turn, ok in enumerate(marks)
         ]
-        return results.Result({"n": len(puzzles), "model": {"kind": "directory"}}, samples)
+        return results.Result(evaluations.metrics(samples, [samples[0].row] * len(puzzles)), samples)
 
     first = result((True, False, False), (True, True, False), (True, False, True))
     second = result((False, True, True), (False, True, False), (False, True, True))
@@ -232,7 +228,7 @@ def test_runs_of_one_setting_are_averaged(runs):
     assert change["runs"] == [pytest.approx(n / 12, abs=1e-6) for n in (1, 2, 3)]
     assert (change["difference"], change["sd"]) == (pytest.approx(2 / 12, abs=1e-6), pytest.approx(1 / 12, abs=1e-6))
     shares = [
-        [sum(run.samples[at]["correct"] for run in group) / 3 for at in range(12)]
+        [sum(run.samples[at].grade.correct for run in group) / 3 for at in range(12)]
         for group in ([results.read(Path(f"{name}{run}")) for run in range(3)] for name in "sg")
     ]
     assert change["interval"] == [round(limit, 6) for limit in paired_mean(*shares)[1]]
@@ -280,7 +276,7 @@ def test_one_run_given_as_two_is_refused(runs, words):
     Path("link").symlink_to("s0")
     made(Path("recorded-again"), "+++-+++-++--", decoding=GREEDY | {"seed": 43})
     samples = [
-        s | {"completion": s["completion"].replace("recorded-again", "s0")}
+        replace(s, completion=s.completion.replace("recorded-again", "s0"))
         for s in results.read("recorded-again").samples
     ]
     again = results.read("recorded-again")

@@ -5,19 +5,21 @@ import random
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import islice
 
 import pytest
 
 from countdown_rl import artifacts
 from countdown_rl.cli import main
-from countdown_rl.evaluation import diagnose, metrics, results
+from countdown_rl.evaluation import diagnose, results
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
 from countdown_rl.puzzle.canonical import shape
 from countdown_rl.puzzle.expression import parse
 from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import traces
+from tests.support import evaluations
 
 MANIFEST = reference.resolve("countdown-tiny").manifest
 PLAN = {int(size): ways for size, ways in MANIFEST.facts["plan"].items()}
@@ -66,12 +68,13 @@ PLANTS = {
 
 
 def evaluated(rows: list[dict], completions: list[str]) -> results.Result:
-    samples = []
-    for row, text in zip(rows, completions, strict=True):
-        grade = asdict(parse_row(row).grade(text))
-        samples.append(row | {"completion": text} | grade | {"tokens": len(text) // 4, "truncated": len(text) > 1_000})
+    samples = [
+        Sample.of(parse_row(row), Completion(text, len(text) // 4, len(text) <= 1_000))
+        for row, text in zip(rows, completions, strict=True)
+    ]
     manifest = artifacts.Manifest("eval", {}, inputs={"model": {"source": "m", "kind": "model", **MANIFEST.as_input()}})
-    return results.Result({"decoding": {"max_new_tokens": 256}, "model": {"kind": "model"}}, samples, manifest=manifest)
+    metrics = evaluations.metrics(samples, [sample.row for sample in samples])
+    return results.Result(metrics, samples, manifest=manifest)
 
 
 @pytest.mark.parametrize(("seed", "cause"), enumerate(PLANTS))
@@ -130,13 +133,8 @@ def test_the_command_prints_causes_of_several_evaluations(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     for name in ("base", "adapter"):
         found = evaluated(POOL[:9], [PLANTS[diagnose.ANSWER](row) for row in POOL[:9]])
-        values = (
-            metrics.measure(found.samples, list(map(parse_row, POOL[:9])))
-            | found.metrics
-            | {"model": {"source": name, "kind": "model"}, "data": {"file": "f", "digest": "d"}}
-        )
         with artifacts.writing(tmp_path / name, "eval", options={}, inputs=found.manifest.inputs) as draft:
-            results.write(draft.path, values, found.samples)
+            results.write(draft.path, found.metrics, found.samples)
     for words in (["--json"], []):
         monkeypatch.setattr(sys, "argv", ["countdown-rl", "diagnose", "base", "adapter", *words])
         with pytest.raises(SystemExit) as done:

@@ -20,10 +20,11 @@ from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.resume import Progress
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
-from tests.support import constant_model, tiny_llama
+from tests.support import constant_model, evaluations, tiny_llama
 from tests.support.command import status as command
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
@@ -100,39 +101,38 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
     result = results.read(place / "unbroken")
     metrics = result.metrics
     assert set(unbroken) == {"manifest.json", "metrics.json", "details.json", "samples.jsonl"}
-    assert metrics["n"] == len(result.samples) == 14
-    assert metrics["correct"] == sum(sample["correct"] for sample in result.samples)
-    counts = {group: {value: share["n"] for value, share in part.items()} for group, part in metrics["groups"].items()}
+    assert metrics.n == len(result.samples) == 14
+    assert metrics.correct == sum(sample.grade.correct for sample in result.samples)
+    counts = {group: {value: share.n for value, share in part.items()} for group, part in metrics.groups.items()}
     assert counts == {"numbers": {"3": 7, "4": 7}, "needs": {"add-sub": 7, "mul-div": 7}}
-    assert sum(metrics["reasons"].values()) == 14 - metrics["correct"]
-    assert metrics["data"] == artifacts.file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
-    assert metrics["decoding"]["greedy"]
-    assert metrics["decoding"]["max_new_tokens"] == 8
-    assert metrics["model"]["digest"] == manifest.inputs["model"]["digest"]
-    assert [sample["id"] for sample in result.samples] == [row["id"] for row in ROWS]
-    assert all(0 < sample["tokens"] <= 8 for sample in result.samples)
-    assert all(sample["truncated"] == (sample["tokens"] == 8) or sample["tokens"] == 8 for sample in result.samples)
-    assert len({sample["completion"] for sample in result.samples}) > 4
+    assert sum(metrics.reasons.values()) == 14 - metrics.correct
+    assert metrics.data == artifacts.file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
+    assert metrics.decoding.greedy
+    assert metrics.decoding.max_new_tokens == 8
+    assert metrics.model.digest == manifest.inputs["model"]["digest"]
+    assert [sample.row["id"] for sample in result.samples] == [row["id"] for row in ROWS]
+    assert all(0 < sample.tokens <= 8 for sample in result.samples)
+    assert all(sample.truncated == (sample.tokens == 8) or sample.tokens == 8 for sample in result.samples)
+    assert len({sample.completion for sample in result.samples}) > 4
     assert str(place) not in unbroken["details.json"].decode()
 
 
 def test_shares_are_measured_over_all_and_by_group_in_order_of_size():
     kinds = [(3, "add-sub"), (10, None), (3, "mul-div")]
     rows = [parse_row({"nums": [1] * size, "target": 9, "needs": needs}) for size, needs in kinds]
-    grade = {"format": True, "strict_format": False, "truncated": False, "tokens": 10}
     samples = [
-        {"correct": True, "reason": "", **grade},
-        {"correct": False, "reason": "wrong-value", **grade},
-        {"correct": False, "reason": "wrong-value", **grade, "format": False, "tokens": 3},
+        evaluations.sample(True, strict_format=False),
+        evaluations.sample(False, "wrong-value", strict_format=False),
+        evaluations.sample(False, "wrong-value", strict_format=False, format=False, tokens=3),
     ]
     metrics = measures.measure(samples, rows)
-    assert (metrics["accuracy"], metrics["n"], metrics["correct"]) == (0.333333, 3, 1)
-    assert list(metrics["groups"]["numbers"]) == ["3", "10"]
-    assert metrics["groups"]["numbers"]["3"]["accuracy"] == 0.5
-    assert set(metrics["groups"]["needs"]) == {"add-sub", "mul-div"}
-    assert metrics["reasons"] == {"wrong-value": 2}
-    assert (metrics["format"], metrics["strict_format"], metrics["mean_tokens"]) == (0.666667, 0, 7.67)
-    assert metrics["rules"] == ["exactly-once"]
+    assert (metrics.accuracy, metrics.n, metrics.correct) == (0.333333, 3, 1)
+    assert list(metrics.groups["numbers"]) == ["3", "10"]
+    assert metrics.groups["numbers"]["3"].accuracy == 0.5
+    assert set(metrics.groups["needs"]) == {"add-sub", "mul-div"}
+    assert metrics.reasons == {"wrong-value": 2}
+    assert (metrics.format, metrics.strict_format, metrics.mean_tokens) == (0.666667, 0, 7.67)
+    assert metrics.rules == ["exactly-once"]
 
 
 def test_answers_are_graded_by_style_rule_and_operators_of_their_row(place, tmp_path, saying):
@@ -146,29 +146,29 @@ def test_answers_are_graded_by_style_rule_and_operators_of_their_row(place, tmp_
     saying(" 2 and 3</think>\n<answer>2 + 3</answer>")
     write(tmp_path / "rows.jsonl", rows)
     result = run(place, tmp_path / "eval", data=tmp_path / "rows.jsonl")
-    by_id = {sample["id"]: sample for sample in result.samples}
-    assert {name for name, sample in by_id.items() if sample["correct"]} == {"plain", "own", "some"}
-    assert (by_id["plain"]["format"], by_id["own"]["format"]) == (True, False)
-    assert by_id["left"]["reason"] == "number-left-out"
-    assert by_id["signs"]["reason"] == "operator-not-allowed"
-    assert by_id["some"]["rule"] == "at-most-once"
-    assert result.metrics["rules"] == ["at-most-once", "exactly-once"]
+    by_id = {sample.row["id"]: sample for sample in result.samples}
+    assert {name for name, sample in by_id.items() if sample.grade.correct} == {"plain", "own", "some"}
+    assert (by_id["plain"].grade.format, by_id["own"].grade.format) == (True, False)
+    assert by_id["left"].grade.reason == "number-left-out"
+    assert by_id["signs"].grade.reason == "operator-not-allowed"
+    assert by_id["some"].row["rule"] == "at-most-once"
+    assert result.metrics.rules == ["at-most-once", "exactly-once"]
 
 
 def test_impossible_is_correct_for_an_unsolvable_puzzle_only(place, tmp_path, saying):
     rows = [{"id": "no", "nums": [1, 1], "target": 50}, {"id": "yes", "nums": [1, 1], "target": 2}]
     saying("</think>\n<answer>impossible</answer>")
     result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", rows))
-    assert [sample["correct"] for sample in result.samples] == [True, False]
-    assert result.samples[1]["reason"] == "not-impossible"
+    assert [sample.grade.correct for sample in result.samples] == [True, False]
+    assert result.samples[1].grade.reason == "not-impossible"
 
 
 def test_gsm8k_rows_are_evaluated(place, tmp_path, saying):
     saying("<thinking>\n2 + 3\n</thinking>\n<answer>\n5\n</answer>")
     result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", [GSM]))
-    assert result.metrics["accuracy"] == 1
-    assert (result.metrics["task"], result.metrics["groups"], result.metrics["rules"]) == ("gsm8k", {}, [])
-    assert result.samples[0]["question"] == GSM["question"]
+    assert result.metrics.accuracy == 1
+    assert (result.metrics.task, result.metrics.groups, result.metrics.rules) == ("gsm8k", {}, [])
+    assert result.samples[0].row["question"] == GSM["question"]
 
 
 @pytest.mark.slow
@@ -177,10 +177,10 @@ def test_larger_puzzles_of_gen_data_are_measured_by_size(place, tmp_path, monkey
     made = "gen-data --n 15 --test 12 --valid 2 --size 5 --size 6 --workers 1 --out data"
     assert command(monkeypatch, *made.split()) == 0
     result = run(place, Path("eval"), data=Path("data"))
-    assert result.metrics["groups"]["numbers"].keys() == {"5", "6"}
+    assert result.metrics.groups["numbers"].keys() == {"5", "6"}
     for group in ("numbers", "solutions"):
-        assert sum(share["n"] for share in result.metrics["groups"][group].values()) == 12
-    assert result.metrics["data"]["file"] == "test.jsonl"
+        assert sum(share.n for share in result.metrics.groups[group].values()) == 12
+    assert result.metrics.data["file"] == "test.jsonl"
 
 
 def test_an_imported_gsm8k_file_is_evaluated(place, tmp_path, monkeypatch, saying):
@@ -195,8 +195,8 @@ def test_an_imported_gsm8k_file_is_evaluated(place, tmp_path, monkeypatch, sayin
     result = run(place, Path("eval"), samples, data=Path("data"))
     flat = json.loads(Path("eval/metrics.json").read_text())
     assert [flat[name] for name in ("pass@1", "pass@3", "pass@3_high")] == [1, 1, 1]
-    assert (result.metrics["task"], result.metrics["accuracy"], result.metrics["n"]) == ("gsm8k", 1, 1)
-    assert result.metrics["majority"]["share"] == result.metrics["pass_at"]["3"]["share"] == 1
+    assert (result.metrics.task, result.metrics.accuracy, result.metrics.n) == ("gsm8k", 1, 1)
+    assert result.metrics.majority.share == result.metrics.pass_at[3].share == 1
 
 
 def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroken, tmp_path):
@@ -205,9 +205,9 @@ def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroke
         for split in ("train", "valid", "test"):
             write(draft.path / f"{split}.jsonl", bare)
     result = run(place, tmp_path / "eval", replace(SMALL, limit=5), data=tmp_path / "data")
-    assert result.metrics["n"] == 5
-    assert result.metrics["data"]["file"] == "test.jsonl"
-    assert "id" not in result.samples[0]
+    assert result.metrics.n == 5
+    assert result.metrics.data["file"] == "test.jsonl"
+    assert "id" not in result.samples[0].row
 
 
 def test_any_completion_is_read_back_unchanged(place, tmp_path, saying):
@@ -215,19 +215,19 @@ def test_any_completion_is_read_back_unchanged(place, tmp_path, saying):
     saying(odd)
     result = run(place, tmp_path / "eval")
     assert results.read(tmp_path / "eval").samples == result.samples
-    assert result.samples[0]["completion"] == odd
+    assert result.samples[0].completion == odd
 
 
 def test_the_kind_of_model_and_its_precision_are_recognised(place, unbroken, tmp_path):
     adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model")
     result = run(place, tmp_path / "eval", model=str(adapter))
-    assert result.metrics["model"]["kind"] == "adapter"
+    assert result.metrics.model.kind == "adapter"
     base = results.read(place / "unbroken")
-    assert base.metrics["model"]["kind"] == "directory"
-    assert base.metrics["data"] == result.metrics["data"]
-    assert [one["completion"] for one in base.samples] != [one["completion"] for one in result.samples]
+    assert base.metrics.model.kind == "directory"
+    assert base.metrics.data == result.metrics.data
+    assert [one.completion for one in base.samples] != [one.completion for one in result.samples]
     rounded = run(place, tmp_path / "nf4", replace(SMALL, precision="nf4"))
-    assert (rounded.metrics["precision"], rounded.metrics["path"]) == ("nf4", "dequantized-nf4")
+    assert (rounded.metrics.precision, rounded.metrics.path) == ("nf4", "dequantized-nf4")
 
 
 # The same bytes
@@ -243,13 +243,13 @@ def test_sampling_repeats_with_its_seed(place, tmp_path):
     hot = replace(SMALL, temperature=1.0, top_p=0.9, top_k=20)
     texts = []
     for name, options in (("a", hot), ("b", hot), ("c", replace(hot, seed=1))):
-        texts.append([sample["completion"] for sample in run(place, tmp_path / name, options).samples])
+        texts.append([sample.completion for sample in run(place, tmp_path / name, options).samples])
     assert files(tmp_path / "a") == files(tmp_path / "b")
     assert texts[0] != texts[2]
     (result, greedy) = (run(place, tmp_path / "d", replace(hot, top_k=1)), run(place, tmp_path / "e"))
-    assert [sample["completion"] for sample in result.samples] == [sample["completion"] for sample in greedy.samples]
-    assert result.metrics["decoding"]["top_k"] == 1
-    assert "top_k" not in {*greedy.metrics["decoding"], *artifacts.read(tmp_path / "e", "eval").options}
+    assert [sample.completion for sample in result.samples] == [sample.completion for sample in greedy.samples]
+    assert result.metrics.decoding.top_k == 1
+    assert "top_k" not in {*greedy.metrics.to_json()["decoding"], *artifacts.read(tmp_path / "e", "eval").options}
 
 
 def test_greedy_completions_do_not_depend_on_the_batch_size(place, unbroken, tmp_path):
@@ -465,7 +465,6 @@ def here(place, tmp_path, monkeypatch):
     return tmp_path
 
 
-sample = Completion.sample
 GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--max-new-tokens", "4")
 
 
@@ -550,7 +549,8 @@ def test_completions_without_the_format_are_followed_by_what_to_do(here, monkeyp
     saying("it is 5")
     assert command(monkeypatch, *GOOD) == 0
     assert "warning: 0% of the completions keep the format; begin with" in capsys.readouterr().err
-    monkeypatch.setattr(Completion, "sample", lambda self, grade: sample(self, grade) | {"truncated": True})
+    graded = Sample.of
+    monkeypatch.setattr(Sample, "of", lambda *given: replace(graded(*given), truncated=True))
     assert command(monkeypatch, *GOOD, "--out", "cut") == 0
     assert "as 100% are truncated; raise --max-new-tokens" in capsys.readouterr().err
     saying("</think><answer>0</answer>")
@@ -624,6 +624,6 @@ def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(tm
     data = write(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 99, "style": style}])
     options = EvalOptions(max_new_tokens=8, threads=1)
     result = evaluate.evaluate(options, model=str(tmp_path / "model"), data=data, out=tmp_path / "out")
-    assert (result.metrics["accuracy"], result.metrics["format"]) == (1.0, 1.0)
+    assert (result.metrics.accuracy, result.metrics.format) == (1.0, 1.0)
     opening = "<think>" if style == "own" else ""
-    assert [sample["completion"] for sample in result.samples] == [f"{opening}</think><answer>impossible</answer>"]
+    assert [sample.completion for sample in result.samples] == [f"{opening}</think><answer>impossible</answer>"]

@@ -11,16 +11,18 @@ from countdown_rl.evaluation.compare import difference
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
 from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.sample import Sample, Share, Tokens
 from countdown_rl.evaluation.statistics import mean_interval, paired_mean, wilson
+from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
+from tests.support import evaluations
+from tests.support.evaluations import sample
 
 
 def graded(right, *, size=3):
     """*right* as samples of one row after another, and the rows."""
     rows = [parse_row({"nums": [1] * size, "target": 1})] * len(right)
-    blank = {"nums": [1], "target": 1, "format": True, "strict_format": True, "truncated": False, "tokens": 5}
-    blank |= {"answer": "1", "value": "1"}
-    samples = [blank | {"correct": ok, "reason": "" if ok else "wrong-value"} for row in right for ok in row]
+    samples = [sample(ok, "wrong-value", answer="1", value="1", tokens=5) for row in right for ok in row]
     return samples, rows
 
 
@@ -88,18 +90,18 @@ def test_the_paired_mean_equals_the_mean_difference():
 def test_metrics_of_several_completions_count_puzzles_and_give_pass_at_k():
     samples, rows = graded([(True, False), (True, True), (False, False), (False, True)])
     metrics = measure(samples, rows)
-    assert (metrics["n"], metrics["correct"], metrics["accuracy"]) == (4, 4, 0.5)
-    assert {k: found["share"] for k, found in metrics["pass_at"].items()} == {"1": 0.5, "2": 0.75}
-    assert metrics["pass_at"]["1"]["interval"] == metrics["interval"]
-    assert metrics["groups"]["numbers"]["3"]["n"] == 4
-    assert metrics["reasons"] == {"wrong-value": 4}
+    assert (metrics.n, metrics.correct, metrics.accuracy) == (4, 4, 0.5)
+    assert {k: found.share for k, found in metrics.pass_at.items()} == {1: 0.5, 2: 0.75}
+    assert metrics.pass_at[1].interval == metrics.interval
+    assert metrics.groups["numbers"]["3"].n == 4
+    assert metrics.reasons == {"wrong-value": 4}
 
 
 def answers(*texts):
     """Completions of the puzzle of reaching 20 from 2, 3 and 4."""
     row = parse_row({"nums": [2, 3, 4], "target": 20})
-    grades = [row.grade("</think>" if text is None else f"</think>\n<answer>{text}</answer>") for text in texts]
-    return [{**row, "answer": grade.answer, "value": grade.value, "correct": grade.correct} for grade in grades]
+    completions = ["</think>" if text is None else f"</think>\n<answer>{text}</answer>" for text in texts]
+    return [Sample.of(row, Completion(text, 5, True)) for text in completions]
 
 
 @pytest.mark.parametrize(
@@ -119,15 +121,15 @@ def test_the_most_frequent_answer_wins_in_canonical_form(texts, right):
 
 def test_metrics_of_several_completions_include_majority_and_the_values_of_k():
     samples, rows = graded([(True, False, False), (True, True, True), (False, False, True), (True, False, False)])
-    for sample in samples:
-        sample["answer"] = "1" if sample["correct"] else "2"
+    for each in samples:
+        each.grade.answer = each.grade.value = "1" if each.grade.correct else "2"
     metrics = measure(samples, rows, pass_at=[1, 3])
-    assert (metrics["majority"]["count"], metrics["majority"]["share"], metrics["majority"]["n"]) == (1, 0.25, 4)
-    assert metrics["majority"]["interval"] == [round(limit, 6) for limit in wilson(1, 4)]
-    assert list(metrics["pass_at"]) == ["1", "3"]
-    assert list(measure(samples, rows)["pass_at"]) == ["1", "2"]
-    assert metrics["pass_at"]["3"] == {"share": 1.0, "interval": [round(limit, 6) for limit in wilson(4, 4)]}
-    assert metrics["pass_at"]["1"]["share"] == metrics["accuracy"] == 0.5
+    assert (metrics.majority.count, metrics.majority.share, metrics.majority.n) == (1, 0.25, 4)
+    assert metrics.majority.interval == tuple(round(limit, 6) for limit in wilson(1, 4))
+    assert list(metrics.pass_at) == [1, 3]
+    assert list(measure(samples, rows).pass_at) == [1, 2]
+    assert metrics.pass_at[3] == Share(share=1.0, interval=tuple(round(limit, 6) for limit in wilson(4, 4)))
+    assert metrics.pass_at[1].share == metrics.accuracy == 0.5
 
 
 def test_metrics_by_number_of_solutions_and_of_refusals():
@@ -135,43 +137,35 @@ def test_metrics_by_number_of_solutions_and_of_refusals():
     known = [{} if count is None else {"solutions": count} for count in solutions]
     rows = [parse_row({"nums": [1, 2], "target": 3} | fields) for fields in known]
     marks = ["", "", "wrong-value", "no-answer", "not-impossible", "", "not-impossible", "not-impossible"]
-    blank = {"format": True, "strict_format": True, "truncated": False, "tokens": 5}
-    metrics = measure([blank | {"correct": not mark, "reason": mark} for mark in marks], rows)
-    counted = {name: (share["correct"], share["n"]) for name, share in metrics["groups"]["solutions"].items()}
+    metrics = measure([sample(not mark, mark) for mark in marks], rows)
+    counted = {name: (share.correct, share.n) for name, share in metrics.groups["solutions"].items()}
     assert counted == {"0": (1, 2), "1": (1, 2), "2-4": (0, 1), "5+": (1, 2)}
-    assert list(metrics["groups"]["solutions"]) == ["0", "1", "2-4", "5+"]
-    assert metrics["reasons"] == {"not-impossible": 3, "no-answer": 1, "wrong-value": 1}
-    assert metrics["groups"]["numbers"]["2"]["n"] == 8  # also of the row whose solutions are not known
+    assert list(metrics.groups["solutions"]) == ["0", "1", "2-4", "5+"]
+    assert metrics.reasons == {"not-impossible": 3, "no-answer": 1, "wrong-value": 1}
+    assert metrics.groups["numbers"]["2"].n == 8  # also of the row whose solutions are not known
 
 
 def test_token_counts_by_correctness_and_per_correct_answer():
-    blank = {"format": True, "strict_format": True, "truncated": False}
-    marks = [(10, True), (20, True), (30, False), (200, False)]
-    samples = [blank | {"tokens": n, "correct": ok, "reason": "" if ok else "no-answer"} for n, ok in marks]
+    samples = [sample(ok, tokens=n) for n, ok in [(10, True), (20, True), (30, False), (200, False)]]
     metrics = measure(samples, [parse_row({"nums": [1], "target": 1})] * 4)
-    assert metrics["tokens"] == {
-        "median": 25,
-        "p95": 200,
-        "longest": 200,
-        "mean_right": 15,
-        "mean_wrong": 115,
-        "per_right_answer": 130,
-    }
-    assert metrics["intervals"]["format"] == [round(limit, 6) for limit in wilson(4, 4)]
-    none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})])["tokens"]
-    assert (none["mean_right"], none["per_right_answer"]) == (None, None)
+    assert metrics.tokens == Tokens(
+        median=25, p95=200, longest=200, mean_right=15, mean_wrong=115, per_right_answer=130
+    )
+    assert metrics.intervals["format"] == tuple(round(limit, 6) for limit in wilson(4, 4))
+    none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})]).tokens
+    assert (none.mean_right, none.per_right_answer) == (None, None)
 
 
 def test_metrics_of_one_completion_have_no_pass_at_k():
     samples, rows = graded([(True,), (False,)])
-    assert "pass_at" not in measure(samples, rows)
+    assert "pass_at" not in measure(samples, rows).to_json()
 
 
 def test_results_of_several_completions_are_compared_puzzle_by_puzzle():
     results = []
     for right in ([(True, False), (False, False), (True, True)], [(True, True), (False, False), (True, False)]):
         samples, rows = graded(right)
-        results.append(Result(measure(samples, rows), samples))
+        results.append(Result(evaluations.metrics(samples, rows), samples))
     found = difference(*results)
     assert (found["difference"], found["won"], found["lost"], found["p"]) == (0, 1, 1, 1)
 

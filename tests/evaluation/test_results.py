@@ -8,14 +8,14 @@ from countdown_rl import artifacts
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.tasks.registry import parse_row
+from tests.support import evaluations
 
 ROWS = [
     parse_row({"nums": [1] * (3 + n % 2), "target": 9, "needs": ("add-sub", "mul-div")[n // 2 % 2], "solutions": n})
     for n in range(6)
 ]
 SAMPLES = [
-    {"correct": n < 4, "reason": "" if n < 4 else "no-answer", "format": n < 5, "strict_format": n < 5}
-    | {"truncated": n == 5, "tokens": 10 + n, "completion": "", "answer": None, "value": None}
+    evaluations.sample(n < 4, row=ROWS[n], format=n < 5, strict_format=n < 5, truncated=n == 5, tokens=10 + n)
     for n in range(6)
 ]
 
@@ -45,10 +45,12 @@ def test_metrics_of_six_evaluations_fit_160_columns():
 
 
 def test_a_written_result_is_read_back(tmp_path):
-    metrics = measure(SAMPLES, ROWS) | {"model": {"source": "m", "kind": "hub"}, "data": {}, "decoding": {}}
+    metrics = evaluations.metrics(SAMPLES, ROWS)
     with artifacts.writing(tmp_path / "eval", "eval", options={}) as draft:
         results.write(draft.path, metrics, SAMPLES)
-    assert results.read(tmp_path / "eval") == results.Result(metrics, SAMPLES)
+    read = results.read(tmp_path / "eval")
+    assert read.metrics == metrics
+    assert [sample.to_json() for sample in read.samples] == [sample.to_json() for sample in SAMPLES]
     assert json.loads((tmp_path / "eval" / "metrics.json").read_text()) == results.flat(metrics)
 
 

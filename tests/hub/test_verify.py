@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from countdown_rl.errors import ArtifactError
 from countdown_rl.evaluation import compare, evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.hub import release, verify
 from countdown_rl.hub.config import PublishOptions
 from countdown_rl.hub.verify import CONFIRMED, REFUTED, TOO_FEW, Verification
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models.reference import SHIPPED
-from tests.support import constant_model
+from tests.support import constant_model, evaluations
 
 OLD = Path(__file__).parent / "data" / "release-0.1"
 N = 120
@@ -53,10 +55,11 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name / MANIFEST).write_bytes(made.to_bytes())
         evaluation = OLD / "release" / ("eval" if key == "model" else f"{key}-eval")
         details, samples = json.loads((evaluation / "details.json").read_text()), evaluation / "samples.jsonl"
-        samples, made = jsonl.read_objects(samples), artifacts.read(evaluation, "eval")
+        samples = [Sample.from_json(line, "old") for line in jsonl.read_objects(samples)]
+        made = artifacts.read(evaluation, "eval")
         with artifacts.writing(root / "eval" / name, "eval", options=made.options, inputs=made.inputs) as draft:
             kept = {name: details[name] for name in ("decoding", "data", "model", "engine", "precision", "path")}
-            results.write(draft.path, measure(samples, rows) | kept, samples)
+            results.write(draft.path, evaluations.metrics(samples, rows, **kept), samples)
     config = root / "adapter" / "adapter_config.json"
     config.write_text(config.read_text().rstrip("\n"))
     publish(root)
@@ -77,19 +80,20 @@ def publish(root: Path, name: str = "merged", **options: Any) -> Path:
     return root / "release"
 
 
-def record(root: Path, change: Callable[[list[dict[str, Any]]], Any], rows: list[Any] | None = None) -> None:
+def record(root: Path, change: Callable[[list[Sample]], Any], rows: list[Any] | None = None) -> None:
     """Let *change* replace samples of the merged weights, on other *rows* if given; figures, card and every digest are
     made to go with them."""
     recorded = results.read(root / "eval" / "merged")
     rows = rows or jsonl.read_rows(root / "data" / "test.jsonl")
     change(recorded.samples)
     per_row = len(recorded.samples) // len(rows)
-    figures = recorded.metrics | measure(recorded.samples, rows[: len(recorded.samples) // (per_row or 1)])
+    figures = measure(recorded.samples, rows[: len(recorded.samples) // (per_row or 1)])
     inputs = recorded.manifest.inputs | {"model": artifacts.read(root / "merged", "merged").as_input()}
     inputs["model"]["source"] = "merged"
-    figures["model"]["digest"], figures["data"] = inputs["model"]["digest"], inputs["data"]
+    model = replace(recorded.metrics.model, digest=inputs["model"]["digest"])
+    metrics = replace(recorded.metrics, **vars(figures), model=model, data=inputs["data"])
     with artifacts.writing(root / "eval" / "merged", "eval", options=recorded.manifest.options, inputs=inputs) as draft:
-        results.write(draft.path, figures, recorded.samples)
+        results.write(draft.path, metrics, recorded.samples)
     publish(root)
 
 
@@ -107,11 +111,11 @@ def edit(file: Path, pattern: str, replacement: str) -> None:
     file.write_text(text, "utf-8")
 
 
-def right(root: Path, sample: dict[str, Any], row: Any) -> dict[str, Any]:
+def right(root: Path, sample: Sample, row: Any) -> Sample:
     """*sample* with a right answer to *row*."""
     answer = row.get("solution") or "impossible"
-    graded = evaluate.graded(row, 0, 1, Completion(f"</think><answer>{answer}</answer>", sample["tokens"], True))
-    assert graded["correct"]
+    graded = Sample.of(row, Completion(f"</think><answer>{answer}</answer>", sample.tokens, True))
+    assert graded.grade.correct
     return graded
 
 
@@ -221,19 +225,20 @@ def two_accuracies_in_the_metadata(root: Path) -> None:
 def extra_figures(root: Path) -> None:
     r"""eval/details\.json has figures that no evaluation has \(accuracy_on_all_puzzles\)"""
     recorded = results.read(root / "eval" / "merged")
-    manifest, figures = recorded.manifest, recorded.metrics | {"accuracy_on_all_puzzles": 0.999}
+    manifest, figures = recorded.manifest, recorded.metrics.to_json() | {"accuracy_on_all_puzzles": 0.999}
     with artifacts.writing(root / "eval/merged", "eval", options=manifest.options, inputs=manifest.inputs) as draft:
-        results.write(draft.path, figures, recorded.samples)
+        results.write(draft.path, recorded.metrics, recorded.samples)
+        (draft.path / "details.json").write_text(json.dumps(figures))
     publish(root)
 
 
 def another_count_of_samples(root: Path) -> None:
     r"""eval/details\.json and its manifest have different settings \(samples, temperature\)"""
     recorded = results.read(root / "eval" / "merged")
-    recorded.metrics["decoding"] |= {"samples": 10, "temperature": 1.0, "greedy": False}
+    decoding = replace(recorded.metrics.decoding, samples=10, temperature=1.0, greedy=False)
     manifest = recorded.manifest
     with artifacts.writing(root / "eval/merged", "eval", options=manifest.options, inputs=manifest.inputs) as draft:
-        results.write(draft.path, recorded.metrics, recorded.samples)
+        results.write(draft.path, replace(recorded.metrics, decoding=decoding), recorded.samples)
     publish(root)
 
 
@@ -247,7 +252,7 @@ def another_evaluation(root: Path) -> None:
 def figures_without_samples(root: Path) -> None:
     r"""eval/details\.json has other figures than its samples \(accuracy\)"""
     recorded = results.read(root / "eval" / "merged")
-    manifest, figures = recorded.manifest, recorded.metrics | {"accuracy": 0.9}
+    manifest, figures = recorded.manifest, replace(recorded.metrics, accuracy=0.9)
     with artifacts.writing(root / "eval/merged", "eval", options=manifest.options, inputs=manifest.inputs) as draft:
         results.write(draft.path, figures, recorded.samples)
     publish(root)
@@ -256,9 +261,9 @@ def figures_without_samples(root: Path) -> None:
 def verdicts(root: Path) -> None:
     """do not have the grades of their texts"""
 
-    def change(samples: list[dict[str, Any]]) -> None:
+    def change(samples: list[Sample]) -> None:
         for sample in samples[:40]:
-            sample.update(correct=True, reason="")
+            sample.grade.correct, sample.grade.reason = True, ""
 
     record(root, change)
 
@@ -267,7 +272,7 @@ def completions(root: Path) -> None:
     """solve 50.0% of 120 recorded puzzles, and .*% of 120 is claimed"""
     rows = jsonl.read_rows(root / "data" / "test.jsonl")
 
-    def change(samples: list[dict[str, Any]]) -> None:
+    def change(samples: list[Sample]) -> None:
         for index in range(36):
             samples[index] = right(root, samples[index], rows[index])
 
@@ -308,20 +313,20 @@ def other_weights_in_the_whole_chain(root: Path) -> None:
 def invented(root: Path, samples: list[dict[str, Any]], text: str = "Let me see. </think>", tokens: int = 4) -> None:
     rows = jsonl.read_rows(root / "data" / "test.jsonl")
     for index, sample in enumerate(samples):
-        completion = Completion(sample["completion"].replace("</think>", text), tokens, not sample["truncated"])
-        samples[index] = evaluate.graded(rows[index], 0, 1, completion)
+        completion = Completion(sample.completion.replace("</think>", text), tokens, not sample.truncated)
+        samples[index] = Sample.of(rows[index], completion)
 
 
 def invented_completions(root: Path) -> None:
     r"""the weights in \. write 0 of 120 completions of eval again"""
     record(root, lambda samples: invented(root, samples))
-    assert results.read(root / "release" / "eval").metrics["accuracy"] == 0.5
+    assert results.read(root / "release" / "eval").metrics.accuracy == 0.5
 
 
 def half_of_the_completions_invented(root: Path) -> None:
     r"""the weights in \. write 60 of 120 completions of eval again"""
 
-    def change(samples: list[dict[str, Any]]) -> None:
+    def change(samples: list[Sample]) -> None:
         kept = [*samples[:60]]
         invented(root, samples)
         samples[:60] = kept
@@ -514,7 +519,7 @@ def record_on(root: Path, name: str, rows: list[Any]) -> None:
     ) as draft:
         results.write(draft.path, recorded.metrics, recorded.samples)
 
-    def change(samples: list[dict[str, Any]]) -> None:
+    def change(samples: list[Sample]) -> None:
         samples[:] = [right(root, samples[0], row) for row in rows]
 
     record(root, change, rows)
@@ -585,12 +590,12 @@ def test_a_release_whose_verdicts_differ_on_a_few_puzzles_is_confirmed(root):
     """As those do that were measured on another processor."""
     rows = jsonl.read_rows(root / "data" / "test.jsonl")
 
-    def change(samples: list[dict[str, Any]]) -> None:
-        wrong = [index for index, sample in enumerate(samples) if not sample["correct"]]
+    def change(samples: list[Sample]) -> None:
+        wrong = [index for index, sample in enumerate(samples) if not sample.grade.correct]
         for index in wrong[:6]:
             samples[index] = right(root, samples[index], rows[index])
-        for index in [index for index, sample in enumerate(samples) if sample["correct"]][-1:]:
-            samples[index] = evaluate.graded(rows[index], 0, 1, Completion("", 1, True))
+        for index in [index for index, sample in enumerate(samples) if sample.grade.correct][-1:]:
+            samples[index] = Sample.of(rows[index], Completion("", 1, True))
 
     record(root, change)
     report = checked(root / "release")
@@ -676,8 +681,8 @@ def test_three_of_ten_sampled_completions_replaced_are_not_confirmed(root):
     evaluate.evaluate(options, model="merged", data=root / "data", out=root / "eval" / "merged")
     rows = jsonl.read_rows(root / "data" / "test.jsonl")
 
-    def change(samples: list[dict[str, Any]]) -> None:
-        wrong = [index for index, sample in enumerate(samples) if not sample["correct"]]
+    def change(samples: list[Sample]) -> None:
+        wrong = [index for index, sample in enumerate(samples) if not sample.grade.correct]
         for index in wrong[:3]:
             samples[index] = right(root, samples[index], rows[index])
 

@@ -98,7 +98,7 @@ def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):
         options, model=str(folder / "model"), data=folder / "puzzle.jsonl", out=folder / "eval"
     ).samples[0]
     completion = ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7, 50], 46), SHORT)
-    assert (completion.text, completion.tokens) == (sample["completion"], sample["tokens"])
+    assert (completion.text, completion.tokens) == (sample.completion, sample.tokens)
 
 
 def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_completion(folder, loaded, monkeypatch):
@@ -166,8 +166,10 @@ def test_impossible_puzzles_and_truncated_completions_are_reported(folder, monke
 def test_every_reason_has_a_description():
     reasons = {**REASONS, **task("countdown").reasons}
     for reason in reasons:
-        sample = {"nums": [1, 1], "target": 5, "answer": "1 + 1", "value": "2", "reason": reason, "correct": False}
-        assert verdict(sample).endswith("1 + 1 = 2, not 5" if reason == "wrong-value" else reasons[reason])
+        row = parse_row({"nums": [1, 1], "target": 5})
+        assert verdict(row, "1 + 1", "2", reason).endswith(
+            "1 + 1 = 2, not 5" if reason == "wrong-value" else reasons[reason]
+        )
 
 
 def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, monkeypatch, capsys, complete_with):

@@ -132,7 +132,7 @@ def test_a_gguf_file_gives_the_greedy_answers_of_its_checkpoint(folder, tmp_path
     jsonl.write_rows(data, [{"id": str(n), **row} for n, row in enumerate(probe.rows(task("countdown"), 40))])
     options = EvalOptions(threads=1, max_new_tokens=32)
     result = run(folder, tmp_path / "eval", options, model=str(gguf), data=data)
-    assert (result.metrics["engine"], result.metrics["precision"]) == ("transformers", "fp32")
+    assert (result.metrics.engine, result.metrics.precision) == ("transformers", "fp32")
     expected = run(folder, tmp_path / "plain", options, model="countdown-tiny", data=data)
     pairs = zip(result.samples, expected.samples, strict=True)
     assert sum(a["completion"] == b["completion"] for a, b in pairs) >= 36  # half precision may turn a token
@@ -146,7 +146,7 @@ def test_vllm_agrees_with_transformers_on_greedy_answers(folder, tmp_path, vllm)
     assert run(folder, tmp_path / "first", replace(options, temperature=1.0, top_k=1)).samples == expected
     assert vllm.loaded[:1] == [(str(folder / "model"), {"dtype": "float32", "tensor_parallel_size": 1})]
     hot = replace(options, temperature=1.0, samples=3)
-    texts = [sample["completion"] for sample in run(folder, tmp_path / "hot", hot).samples]
+    texts = [sample.completion for sample in run(folder, tmp_path / "hot", hot).samples]
     assert len(set(texts[:3])) > 1
 
 
@@ -218,7 +218,7 @@ def test_with_the_plug_in_an_adapter_over_nf4_has_nf4_weights_in_vllm(folder, tm
     path, loaded = vllm.loaded[0]
     assert path == str(folder / "model")
     assert (loaded["quantization"], loaded["dtype"], loaded["enable_lora"]) == ("bitsandbytes", "bfloat16", True)
-    assert [result.metrics[name] for name in ("engine", "precision", "path")] == ["vllm", "nf4", "bitsandbytes-nf4"]
+    assert (result.metrics.engine, result.metrics.precision, result.metrics.path) == ("vllm", "nf4", "bitsandbytes-nf4")
 
 
 @pytest.mark.parametrize(("gpu", "plug_in", "name"), [(True, True, "vllm"), (True, False, ""), (False, True, "")])

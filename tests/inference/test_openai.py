@@ -134,8 +134,8 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == ("m", 64, 0.7, 0.9)
     assert (body["top_k"], body["min_p"]) == (20, 0)
     assert len({request["seed"] for request in stub.requests}) == len(ROWS)
-    assert result.metrics["correct"] == 4
-    assert result.metrics["endpoint"] == {
+    assert result.metrics.correct == 4
+    assert result.metrics.endpoint == {
         "base_url": stub.url,
         "server": "vllm",
         "begun_turn": "continued",
@@ -143,8 +143,8 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
         "prompt_tokens": 240,
         "completion_tokens": 96,
     }
-    assert result.metrics["model"]["kind"] == "endpoint"
-    assert [sample["completion"] for sample in result.samples] == [RIGHT] * 8
+    assert result.metrics.model.kind == "endpoint"
+    assert [sample.completion for sample in result.samples] == [RIGHT] * 8
     assert results.read(tmp_path / "eval").metrics == result.metrics
 
 
@@ -157,10 +157,10 @@ def test_verdicts_through_a_server_are_those_of_the_command_grade(stub, tmp_path
     same = [
         (sample, grade)
         for sample, row, grade in zip(samples, rows, grades, strict=True)
-        if sample["completion"] == row["completion"]  # others are cut after their first answer
+        if sample.completion == row["completion"]  # others are cut after their first answer
     ]
     assert len(same) > PUZZLES
-    assert all(sample.items() >= grade.items() for sample, grade in same)
+    assert all(sample.to_json().items() >= grade.items() for sample, grade in same)
 
 
 def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_block(stub, tmp_path):
@@ -175,13 +175,13 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
     samples = run(stub, tmp_path, rows=ROWS[:1] * 4, concurrency=1).samples
     assert [turn["role"] for turn in stub.requests[0]["messages"]] == ["system", "user"]
     assert set(stub.requests[0]) == {"model", "messages", "temperature", "top_p", "max_tokens"}
-    assert [sample["format"] for sample in samples] == [True, True, True, False]
-    assert samples[1]["strict_format"]
-    assert [sample["correct"] for sample in samples] == [True, True, True, False]
-    assert [sample["truncated"] for sample in samples] == [False, False, False, True]
-    assert samples[0]["style"] == "own"
-    assert samples[1]["completion"] == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
-    assert samples[3]["completion"] == "<think>2 * 3"
+    assert [sample.grade.format for sample in samples] == [True, True, True, False]
+    assert samples[1].grade.strict_format
+    assert [sample.grade.correct for sample in samples] == [True, True, True, False]
+    assert [sample.truncated for sample in samples] == [False, False, False, True]
+    assert samples[0].row["style"] == "own"
+    assert samples[1].completion == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
+    assert samples[3].completion == "<think>2 * 3"
     with pytest.raises(UsageError, match="--top-k and --min-p"):
         run(stub, tmp_path, temperature=1.0, min_p=0.1)
 
@@ -200,17 +200,17 @@ def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monke
     assert command(monkeypatch, "eval", *server, *data) == 0
     assert "refused by the server: 3" in capsys.readouterr().out
     result = results.read(tmp_path / "eval")
-    assert [sample["reason"] for sample in result.samples] == ["refused", "refused", "refused", "no-answer", ""]
-    assert [sample["truncated"] for sample in result.samples] == [False, False, False, True, False]
-    assert result.samples[2]["completion"] == "I cannot."
-    assert result.metrics["endpoint"]["refused"] == 3
+    assert [sample.grade.reason for sample in result.samples] == ["refused", "refused", "refused", "no-answer", ""]
+    assert [sample.truncated for sample in result.samples] == [False, False, False, True, False]
+    assert result.samples[2].completion == "I cannot."
+    assert result.metrics.endpoint["refused"] == 3
 
 
 def test_cost_is_recorded_where_the_server_reports_it(stub, tmp_path):
     stub.reply = lambda number, body, handler: (
         answer() | {"usage": {"prompt_tokens": 1, "completion_tokens": 2, "cost": 0.25}}
     )
-    assert run(stub, tmp_path).metrics["endpoint"]["cost"] == 2.0
+    assert run(stub, tmp_path).metrics.endpoint["cost"] == 2.0
 
 
 def test_as_many_requests_as_allowed_are_in_flight(stub, tmp_path):
@@ -410,7 +410,7 @@ def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_
         run(stub, tmp_path)
     assert not stub.requests
     stub.status = 404
-    endpoint = run(stub, tmp_path).metrics["endpoint"]
+    endpoint = run(stub, tmp_path).metrics.endpoint
     assert (endpoint["server"], endpoint["begun_turn"]) == ("", "left out")
 
 
@@ -547,19 +547,19 @@ def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process
     server = llama_cpp.server(next(gguf.glob("*.gguf")), 4 * 256, 4)
     options = replace(small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4)
     result = evaluate.evaluate(options, model="any", data=data, out=tmp_path / "server")
-    endpoint = result.metrics["endpoint"]
+    endpoint = result.metrics.endpoint
     assert (endpoint["server"], endpoint["begun_turn"]) == ("llamacpp", "continued")
-    both = [(a, b) for a, b in zip(result.samples, expected, strict=True) if a["completion"] == b["completion"]]
+    both = [(a, b) for a, b in zip(result.samples, expected, strict=True) if a.completion == b.completion]
     assert len(both) >= 36  # half precision may turn a token here and there
-    assert all((a["reason"], a["truncated"]) == (b["reason"], b["truncated"]) for a, b in both)
-    assert {a["truncated"] for a, _ in both} == {True, False}
-    assert all(0 <= a["tokens"] - b["tokens"] <= 1 for a, b in both)  # the server counts the end token
-    assert endpoint["completion_tokens"] == sum(sample["tokens"] for sample in result.samples)
+    assert all((a.grade.reason, a.truncated) == (b.grade.reason, b.truncated) for a, b in both)
+    assert {a.truncated for a, _ in both} == {True, False}
+    assert all(0 <= a.tokens - b.tokens <= 1 for a, b in both)  # the server counts the end token
+    assert endpoint["completion_tokens"] == sum(sample.tokens for sample in result.samples)
     asked, written = AskOptions(engine="openai", base_url=options.base_url, max_new_tokens=32), []
     first = result.samples[0]
-    puzzle = asking.puzzle_row(asked, first["nums"], first["target"])
+    puzzle = asking.puzzle_row(asked, first.row["nums"], first.row["target"])
     completion = asking.ask(openai.OpenAI("any", asked), puzzle, asked, written.append)
-    assert (completion.text, len(written) > 10) == (first["completion"], True)
+    assert (completion.text, len(written) > 10) == (first.completion, True)
     assert "".join(written) == completion.text
     # A prompt that fills the context is the server's to refuse, in its own words.
     jsonl.write_rows(data, [{"task": "gsm8k", "question": "How many? " * 500, "gold": "5"}])

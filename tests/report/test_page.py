@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import asdict
 from html.parser import HTMLParser
 from itertools import islice
 from pathlib import Path
@@ -12,13 +11,15 @@ import pytest
 from countdown_rl import artifacts
 from countdown_rl.artifacts import Manifest
 from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation import results
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
 from countdown_rl.report import page as report
 from countdown_rl.report.view import seconds, view
 from countdown_rl.runlog import log as trainlog
 from countdown_rl.runlog.log import StepRow
 from countdown_rl.tasks.registry import parse_row
+from tests.support import evaluations
 from tests.support.command import status
 
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
@@ -74,20 +75,13 @@ def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **chang
         if mark == "+" and "nums" in row:
             row["target"] = sum(row["nums"])
         completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
-        grade = asdict(parse_row(row).grade(completion))
-        kept.append(row | {"completion": completion} | grade | {"tokens": 9, "truncated": mark == "."})
-        assert "impossible" in completion or kept[-1]["correct"] == (mark == "+")
+        kept.append(Sample.of(parse_row(row), Completion(completion, 9, mark != ".")))
+        assert "impossible" in completion or kept[-1].grade.correct == (mark == "+")
     entry = chained(*CHAINS.get(path.name, ("model",)))
     model = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
-    metrics = measures.measure(kept, [parse_row(row) for row in rows[: len(marks) // samples]]) | {
-        "decoding": DECODING | {"samples": samples},
-        "data": DATA,
-        "model": model,
-        "precision": "fp32",
-        "path": "plain",
-        **changes,
-    }
-    inputs = {"data": DATA} if metrics["model"]["kind"] in ("floor", "ceiling") else {"data": DATA, "model": entry}
+    about = {"decoding": DECODING | {"samples": samples}, "data": DATA, "model": model, "precision": "fp32"} | changes
+    metrics = evaluations.metrics(kept, [parse_row(row) for row in rows[: len(marks) // samples]], **about)
+    inputs = {"data": DATA} if metrics.is_baseline else {"data": DATA, "model": entry}
     with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
         results.write(draft.path, metrics, kept)
     return path
@@ -188,8 +182,8 @@ def test_model_text_is_escaped(run):
 def test_markup_in_the_name_of_a_group_is_text(run):
     name = '"><meta http-equiv="refresh" content="0"><form action="//example.com"><a href="//example.com"><script>'
     recorded = results.read(run / "eval" / "base")
-    for group, values in recorded.metrics["groups"].items():
-        recorded.metrics["groups"][group] = {f"{name}{value}": figures for value, figures in values.items()}
+    for group, values in recorded.metrics.groups.items():
+        recorded.metrics.groups[group] = {f"{name}{value}": figures for value, figures in values.items()}
     manifest = recorded.manifest
     with artifacts.writing(run / "eval" / "base", "eval", options={}, inputs=manifest.inputs) as draft:
         results.write(draft.path, recorded.metrics, recorded.samples)

@@ -11,14 +11,14 @@ from countdown_rl.data.config import DataOptions
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.metrics import measure
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.sft import demonstrations, selection
 from countdown_rl.sft.config import CollectOptions, SftOptions
 from countdown_rl.tasks.registry import parse_row
-from tests.support import standins, tiny_llama
+from tests.support import evaluations, standins, tiny_llama
 from tests.support.command import status
 
 PUZZLE = {"nums": [3, 7, 50], "target": 46}
@@ -34,13 +34,13 @@ def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", model
     """An evaluation in which each of *puzzles* gets the same *answers*; an answer has as many tokens as characters."""
     rows = [parse_row(puzzle) for puzzle in puzzles]
     samples = [
-        evaluate.graded(row, turn, len(answers), Completion(say(answer), len(answer), True))
+        Sample.of(row, Completion(say(answer), len(answer), True), turn if len(answers) > 1 else None)
         for row in rows
         for turn, answer in enumerate(answers)
     ]
     inputs = {"model": {"source": model, "kind": "directory", "digest": "0"}, "data": {"file": file, "digest": "0"}}
     with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
-        results.write(draft.path, measure(samples, rows) | {"decoding": {}, **inputs}, samples)
+        results.write(draft.path, evaluations.metrics(samples, rows, **inputs), samples)
     return path
 
 
@@ -138,7 +138,7 @@ def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style,
     tokenizer = standins.tokenizer(standins.FAMILIES[family]) if family else tiny_llama.tokenizer(None)
     row = parse_row(PUZZLE | {"style": style})
     completions = [row.style.opening + say(answer) for answer in (RIGHT[0], WRONG[0])]
-    (pair,) = selection._pairs([tuple({**row, "completion": text} for text in completions)], tokenizer)
+    (pair,) = selection._pairs([tuple(evaluations.sample(row=row, completion=text) for text in completions)], tokenizer)
     assert is_conversational(pair) == conversational
     prompt, end = chat_template.render(tokenizer, row.messages()), ends.end_of_turn(tokenizer)
     if conversational:
@@ -267,8 +267,8 @@ def test_the_test_split_of_the_data_in_the_chain_is_known_by_its_contents(tmp_pa
     with artifacts.writing(tmp_path / "eval", "eval", options={}, inputs={"model": data.as_input()}) as draft:
         file = {"file": "renamed.jsonl", "digest": data.files["test.jsonl"]["sha256"]}
         row = parse_row(PUZZLE)
-        samples = [evaluate.graded(row, turn, 3, Completion(say(RIGHT[turn]), 9, True)) for turn in range(3)]
+        samples = [Sample.of(row, Completion(say(RIGHT[turn]), 9, True), turn) for turn in range(3)]
         inputs = {"model": {"source": "none", "kind": "directory", "digest": "0"}, "data": file}
-        results.write(draft.path, measure(samples, [row]) | {"decoding": {}, **inputs}, samples)
+        results.write(draft.path, evaluations.metrics(samples, [row], **inputs), samples)
     with pytest.raises(InputError, match="1 puzzles of a test split"):
         collect(tmp_path / "out", tmp_path / "eval")

@@ -11,11 +11,13 @@ from typing import Any
 from countdown_rl import artifacts
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import results
+from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import reference
 from countdown_rl.runlog import log
+from countdown_rl.tasks import registry
 from countdown_rl.training.config import TrainOptions
-from tests.support import tiny_llama
+from tests.support import evaluations, tiny_llama
 
 DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "seed": 42, "max_new_tokens": 256}
 
@@ -110,12 +112,14 @@ def evaluate(root: Path, name: str, *, accuracy: float, puzzles: Path | None = N
         "data": data,
         "model": {"source": name, "kind": "directory", "digest": manifest.digest},
         "reasons": {},
+        "rules": [],
     }
-    sample = {"completion": "", "correct": False, "reason": "no-answer", "answer": None, "value": None}
+    example = registry.task(task).example
+    sample = evaluations.sample(row={"task": task, **example})
     out = root / "eval" / name
     inputs = {"model": manifest.as_input() | {"source": name}, "data": data}
     with artifacts.writing(out, "eval", options={}, inputs=inputs) as draft:
-        results.write(draft.path, metrics, [sample] * 100)
+        results.write(draft.path, Metrics.from_json(metrics, out), [sample] * 100)
     return out
 
 

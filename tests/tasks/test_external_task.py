@@ -114,7 +114,7 @@ def test_a_task_of_another_package_goes_through_every_stage(run):
     said = run("gen-data", "--task", "products", "--from", "mine.jsonl", "--out", "imported", "--json")
     assert json.loads(said)["dropped"] == {"duplicate": 21, "not-a-row": 1}
     run("eval", "--model", "multiplier", "--data", "data", "--out", "eval/multiplier")
-    assert results.read(Path("eval/multiplier")).metrics["accuracy"] == 1
+    assert results.read(Path("eval/multiplier")).metrics.accuracy == 1
 
     go_through(run, "product", r"\d+ × \d+", "Multiply two whole numbers.", "identifier: a digest of the factors")
     assert "correct_digits_2" in Path("log.csv").read_text().splitlines()[0].split(",")
