@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from countdown_rl.formatting import percent
+from countdown_rl.formatting import percent, printable
 from countdown_rl.runlog.log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
 
@@ -161,7 +161,7 @@ def picture(charts: Sequence[Curve]) -> str:
         parts.append(f'<g transform="translate({index % columns * WIDTH} {index // columns * pitch + _TITLE})">')
         label = escape(f"{curve.title}, {curve.subtitle}")
         parts.append(f'<text class="title" x="12" y="-10">{label}</text>{curve.content}</g>')
-    return "".join([*parts, "</svg>\n"])
+    return printable("".join([*parts, "</svg>\n"]))
 
 
 def smoothed(series: Series) -> Series:

@@ -115,7 +115,7 @@ def test_coverage_is_drawn_against_the_tokens_of_all_completions():
 def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
     name = 'correct_needs_"><script>alert(1)</script>'
     rows = steps(5, groups={name: 0.5, "correct_needs_mul-div": 0.5})
-    for drawn in (curves(rows), charts.curves({name: [rows], "b": [rows]}, TASK)):
+    for drawn in (curves(rows), charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK)):
         picture = charts.picture(drawn)
         assert "&lt;script&gt;" in picture
         assert "<script>" not in picture
