@@ -184,7 +184,7 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
             row["against_first"] = difference(results[compared[0]], result)
             row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
-    described = {key: first.metrics[key] for key in ("data", "decoding", "rules", "task")}
+    described = {key: first.metrics.get(key, []) for key in ("data", "decoding", "rules", "task")}
     return described | {"split": _common_split([results[name] for name in models]), "results": rows}
 
 

@@ -72,9 +72,9 @@ class _Details(MainFigures, total=False):
     model: Required[_Model]
     reasons: Required[dict[str, int]]
     groups: Required[dict[str, dict[str, _Figures]]]
-    format: float
-    truncated: float
-    mean_tokens: float
+    format: Required[float]
+    truncated: Required[float]
+    mean_tokens: Required[float]
     rules: list[str]
     task: Required[str]
 
@@ -143,6 +143,12 @@ def write(directory: Path, metrics: Mapping[str, Any], samples: Sequence[Sample]
     jsonl.write_rows(directory / SAMPLES, samples)
 
 
+def chain(result: Result) -> list[ProvenanceEntry]:
+    """Everything that the model of *result* was made from, itself last; none for a baseline."""
+    entries = [entry for key, entry in result.manifest.inputs.items() if key == "model" and "digest" in entry]
+    return artifacts.chain(*entries)
+
+
 def split(result: Result) -> str:
     """The adjective for the puzzles of *result*: "held-out", "validation" or "training"; "" where that is unknown.
 
@@ -151,8 +157,7 @@ def split(result: Result) -> str:
     """
     if "split" in result.metrics:
         return str(result.metrics["split"])
-    model, digest = result.manifest.inputs.get("model", {}), result.metrics["data"].get("digest")
-    links = [] if is_baseline(result.metrics) or not model else artifacts.chain(model)
+    links, digest = chain(result), result.metrics["data"].get("digest")
     data = [link for link in links if link.kind == "data"]
     splits = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
     if digest in training_data(links):

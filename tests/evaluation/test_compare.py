@@ -326,6 +326,22 @@ def test_puzzles_are_called_by_their_split(three, split, words):
     assert tables.subject(compared(paths, Path("out"))) == "12 validation puzzles"
 
 
+def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated(three):
+    def change(metrics):
+        metrics["groups"] = {}
+        metrics["rules"] = ["x\n\\input{/etc/passwd}"]
+
+    recorded = results.read(three["base"])
+    change(recorded.metrics)
+    with artifacts.writing(Path("base"), "eval", options={}, inputs={"data": DATA}) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    values = compared({"base": Path("base"), "adapter": Path("adapter")}, Path("out"))
+    assert all(write(values) for write in tables.FORMATS.values())
+    assert tables.latex(values).splitlines()[-1].startswith("% ")
+    values = compared({"adapter": Path("adapter"), "base": Path("base")}, Path("out"))
+    assert "numbers" not in tables.markdown(values).splitlines()[0]
+
+
 def test_puzzles_of_unknown_or_mixed_splits_are_called_puzzles(three):
     paths = {"a": made(Path("a"), BASE, split="test"), "b": made(Path("b"), BASE, split="train")}
     assert tables.subject(compared(paths, Path("out"))) == "12 puzzles"
