@@ -190,7 +190,9 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str) -> Line | No
         [(row.step, row.groups[column] if column in row.groups else getattr(row, column, None)) for row in log]
         for log in seeds
     ]
-    measured = [series for points in columns if (series := [(step, v) for step, v in points if v is not None])]
+    # A run that diverges has gradients without a finite norm.
+    known = ([(step, v) for step, v in points if v is not None and math.isfinite(v)] for points in columns)
+    measured = [series for series in known if series]
     if not measured:
         return None
     # Validations are all of the same puzzles, and need no smoothing; a seed that has ended keeps its last one.

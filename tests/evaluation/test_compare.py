@@ -298,6 +298,16 @@ def test_a_path_or_a_name_given_twice_is_refused(three, words):
         compare.by_setting(words)
 
 
+@pytest.mark.parametrize("word", ["=base", "A=", "A=base,", "A=,base"])
+def test_a_setting_needs_a_name_and_directories(three, word):
+    with pytest.raises(InputError, match="NAME=DIR"):
+        compare.by_setting(["adapter", word])
+
+
+def test_a_setting_may_have_many_runs():
+    assert len(compare.by_setting(["A=" + ",".join(f"evaluation-of-seed-{seed}" for seed in range(40))])["A"]) == 40
+
+
 def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path):
     start, won = (
         made(tmp_path / name, 3 * mark, decoding=SAMPLED, per_puzzle=2) for name, mark in (("a", "-"), ("b", "+"))
