@@ -263,14 +263,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
     So the file is whole at any moment, and other links to the old one keep its contents.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
+    with locked(path):
         partial.unlink(missing_ok=True)
+        try:
+            yield partial
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager

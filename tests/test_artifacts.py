@@ -349,6 +349,8 @@ def test_an_output_that_another_process_writes_is_refused_until_that_process_end
         Path(".data.partial-other").mkdir()
         with pytest.raises(ArtifactError, match="written by another process"):
             make(Path("data"))
+        with pytest.raises(ArtifactError, match="written by another process"), artifacts.replacing(Path("data")):
+            pass
         assert Path(".data.partial-other").exists()
         Path(".data.previous").mkdir()  # between its two renames
         with pytest.raises(ArtifactError, match="does not exist"):

@@ -39,6 +39,7 @@ def grade(
         echo '{"nums": [3,4], "target": 7, "completion": "<answer>3+4</answer>"}' \\
           | countdown-rl grade
     """
+    from countdown_rl import artifacts
     from countdown_rl.data import files, jsonl, layouts
     from countdown_rl.errors import InputError, UsageError
 
@@ -58,6 +59,9 @@ def grade(
             raise UsageError("--out is the input file; give another one.")
         stream: TextIO | None = None if as_json else sys.stdout
         if out is not None:
+            if out.is_file() or not out.exists():  # else a device or a pipe
+                artifacts.check_place(out, "--out")
+                out = stack.enter_context(artifacts.replacing(Path(os.path.realpath(out))))
             stream = stack.enter_context(out.open("w", encoding="utf-8", newline="\n"))
         writer = None if stream is None else jsonl.writer(stream)
 

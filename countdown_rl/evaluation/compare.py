@@ -1,6 +1,8 @@
 """Comparison of evaluations on the same puzzles: paired differences, means over runs, and the puzzles that changed."""
 
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -77,7 +79,9 @@ def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
     Raises:
         InputError: a path or a name is given twice.
     """
-    groups = {word: word.partition("=") for word in words if "=" in word and not Path(word).exists()}
+    groups = {word: word.partition("=") for word in words if "=" in word and not os.path.exists(word)}
+    if unnamed := [word for word in groups if not re.fullmatch(r"[^=]+=[^,]+(,[^,]+)*", word)]:
+        raise InputError(f"{unnamed[0]} should be NAME=DIR,DIR,...")
     names = {path: name for name, path in by_name([Path(word) for word in words if word not in groups]).items()}
     settings: dict[str, list[Path]] = {}
     for word in words:
@@ -198,7 +202,7 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
             row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
     metrics = first.metrics.to_json()
-    described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
+    described = {key: metrics.get(key, []) for key in ("data", "decoding", "rules", "task")}
     return described | {"split": common_split([results[name] for name in models]), "results": rows}
 
 

@@ -72,6 +72,12 @@ def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at:
     jsonl.write_rows(directory / SAMPLES, (sample.to_json() for sample in samples))
 
 
+def chain(result: Result) -> list[ProvenanceEntry]:
+    """Everything that the model of *result* was made from, itself last; none for a baseline."""
+    entries = [entry for key, entry in result.manifest.inputs.items() if key == "model" and "digest" in entry]
+    return artifacts.chain(*entries)
+
+
 def split(result: Result) -> str:
     """The adjective for the puzzles of *result*: "held-out", "validation" or "training"; "" where that is unknown.
 
@@ -80,8 +86,7 @@ def split(result: Result) -> str:
     """
     if result.runs:
         return common_split(result.runs)
-    model, digest = result.manifest.inputs.get("model", {}), result.metrics.data.get("digest")
-    links = [] if result.metrics.is_baseline or not model else artifacts.chain(model)
+    links, digest = chain(result), result.metrics.data.get("digest")
     data = [link for link in links if link.kind == "data"]
     splits = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
     if digest in training_data(links):

@@ -55,7 +55,8 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     """The cells of the head and of each result."""
     task, groups = task_of(values), values["results"][0]["groups"]
     main = next((group for group in groups if task.group(group).main), "")
-    columns = list(groups.get(main, ()))
+    shares = [row["groups"].get(main, {}) for row in values["results"]]  # another version may have had other groups
+    columns = [value for value in groups.get(main, ()) if all(value in share for share in shares)]
     k = largest_k(values)
     passes = [f"pass@{k}"] if k else []
     names = (task.group(main).name(value) for value in columns)
@@ -124,7 +125,7 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
     runs = [f"{escape(row['name'])}: {len(row['runs'])}" for row in values["results"] if "runs" in row]
     means = f"; means over runs ({', '.join(runs)}), ± their standard deviation" if runs else ""
     return (
-        f"{subject(values)} ({', '.join(values['rules']) or values['task']}), "
+        f"{subject(values)} ({escape(', '.join(values['rules']) or values['task'])}), "
         f"{'; '.join(decodings)}; intervals are 95% ({', with several completions '.join(intervals)}){means}."
     )
 

@@ -18,8 +18,10 @@ from countdown_rl.evaluation.sample import Accuracy, Metrics
 from countdown_rl.formatting import cell, code, flag, interval, percent, short, value
 from countdown_rl.hub import formats
 from countdown_rl.hub.formats import Weights
+from countdown_rl.models import chat_template, load
 from countdown_rl.models.chat_template import MARK
 from countdown_rl.models.model_files import GENERATION
+from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.probe import layout
 from countdown_rl.tasks.task import Task
@@ -149,7 +151,7 @@ def eval_results(evaluation: Result) -> list["EvalResult"]:
 
 
 def _prompt(release: Release) -> dict[str, Any]:
-    """Return the messages of an example prompt, and the beginning of the answer.
+    """Return the messages of an example prompt, the beginning of the answer, and the one that it replaces (``opened``).
 
     If the chat template adds the rest (``completed``), the only message is the user turn.
     """
@@ -157,8 +159,19 @@ def _prompt(release: Release) -> dict[str, Any]:
     messages = [dict(message) for message in row.messages()]
     begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     file = release.weights.path / "chat_template.jinja"
-    completed = file.is_file() and MARK in file.read_text("utf-8")
+    template = file.read_text("utf-8") if file.is_file() else ""
+    completed = MARK in template
     if completed:
         messages, begun = [message for message in messages if message["role"] == "user"], ""
-    texts = {message["role"]: message["content"] for message in messages}
-    return {"messages": messages, "begun": begun, "texts": texts, "completed": completed}
+    opened = ""
+    if "<think" in begun and "<think" in template:
+        ref = ModelRef(release.name, "directory", release.weights.path)
+        opened = chat_template.opened(load.load_tokenizer(ref), messages)
+    return {
+        "messages": messages,
+        "begun": begun,
+        "opened": opened,
+        "arguments": {key: text for key, text in chat_template.CHAT_ARGUMENTS.items() if key in template},
+        "texts": {message["role"]: message["content"] for message in messages},
+        "completed": completed,
+    }

@@ -48,6 +48,10 @@ RECORDED, NEW = "recorded", "new"
 #: puzzles that are made again, more have to be given; share of greedy fp32 completions that other processors repeat.
 LEVEL, MIN_PUZZLES, MAX_ROWS, REPEATED = 0.01, 100, 1_000_000, 0.9
 
+_HUB_FIGURES = r"\.eval_results/\w+\.yaml"
+#: Files of a release that are only read; those at the end are of version 0.1, and the Hub shows the figures in them.
+_PAGES = rf"{CURVES}|{INDEX}|{LICENSE}|NOTICE|{_HUB_FIGURES}"
+
 #: Fields of a sample that greedy decoding repeats.
 _TEXT = ("completion", "tokens", "truncated")
 #: Entries of ``details.json`` beside the figures, and figures of version 0.1, which nothing computes any more.
@@ -57,11 +61,13 @@ _OLDER = {
     "add_sub",
     "mul_div",
 }
-#: Settings of ``generation_config.json`` that change no greedy completion, and values that turn off any other.
+#: Settings of ``generation_config.json``, with their values, that change no greedy completion.
 _HARMLESS = re.compile(
-    r"(bos|eos|pad)_token_id|do_sample|temperature|(top|min|typical)_[pk]|max_(new_tokens|length)|transformers_version|_.*"
+    r"((bos|eos|pad)_token_id|do_sample|temperature|(top|min|typical)_[pk]|max_(new_tokens|length)|use_cache|output_\w+"
+    r"|transformers_version|_.*)=.*|\w+=(None|False|\[\])?|(num_\w+|\w*repetition_penalty|length_penalty)=1(\.0)?"
+    r"|\w+_(size|cutoff|length|tokens)=0(\.0)?|diversity_penalty=0(\.0)?",
+    re.DOTALL,
 )
-_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, "", [])
 
 
 @dataclass(frozen=True)
@@ -161,8 +167,7 @@ def verify(
         if not report.reasons:
             _measure(folder, location, manifest, recorded, sets[sha256], limit, on_batch, report)
     unmeasured = [f"the weights in {location}" for location in sorted(keys.keys() - evaluations.keys())]
-    pages = [name for name in (CURVES, INDEX) if name in manifest.files]
-    pages += [name for name in manifest.files if name.endswith("Modelfile")]
+    pages = [name for name in manifest.files if re.fullmatch(_PAGES + "|(.*/)?Modelfile", name)]
     training = "that training with the recorded options and data gives these weights"
     report.not_checked += [f"all words of {CARD}, and its other figures", *pages, *unmeasured, training]
     return report
@@ -199,8 +204,7 @@ def _file_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"the weights in {location} have no manifest, or not one GGUF file in it, and their format is {name}"
         made |= {f"{location}/{file}"[2:]: entry for file, entry in files.items()}
     evaluations = "|".join(map(evaluation_key, manifest.facts["formats"]))
-    own = f"({evaluations})/({DETAILS}|{METRICS}|{SAMPLES}|{MANIFEST})|{CARD}|{CURVES}|{INDEX}|{LICENSE}"
-    own += r"|NOTICE|\.eval_results/\w+\.yaml"  # of version 0.1
+    own = f"({evaluations})/({DETAILS}|{METRICS}|{SAMPLES}|{MANIFEST})|{CARD}|{_PAGES}"
     for name, entry in manifest.files.items():
         if name not in made and not re.fullmatch(own, name):
             yield f"{name} is no file of such a release"
@@ -210,8 +214,11 @@ def _file_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     if len({name.casefold() for name in manifest.files}) < len(manifest.files):
         yield "the names of two files differ in case alone"
     for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
         if path.is_symlink() and path.is_dir():
-            yield f"{path.relative_to(folder)} is a link to a directory"
+            yield f"{name} is a link to a directory"
+        if name.startswith(".eval_results/") and name not in manifest.files:  # hidden, and the Hub shows it
+            yield f"{name} is not in the manifest"
 
 
 def _check_line_ends(folder: Path, manifest: Manifest) -> None:
@@ -237,6 +244,7 @@ def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, 
             yield f"{key} is an evaluation of other weights"
         decoding = typed_json.dump(recorded.metrics.decoding)
         different = [name for name, value in decoding.items() if options.get(name, value) != value]
+        different += ["data"] if recorded.metrics.data != recorded.manifest.inputs.get("data") else []
         if different:
             yield f"{key}/{DETAILS} and its manifest have different settings ({', '.join(sorted(different))})"
     main = evaluations["."]
@@ -250,23 +258,34 @@ def _contradictions(folder: Path, manifest: Manifest, evaluations: Mapping[str, 
         yield f"{CARD} has a comparison without the evaluation of these weights"
     try:
         card: Any = ModelCard((folder / CARD).read_text("utf-8"))
-        entries = [entry for entry in card.data.eval_results or [] if entry.metric_type == "accuracy"]
+        entries = [*map(_entry, card.data.eval_results or [])]
     except Exception as error:  # of YAML, and of the Hub's own checks
         raise ArtifactError(f"the metadata of {CARD} cannot be read: {first_line(error)}") from error
-    if (overall := sum(entry.dataset_config is None for entry in entries)) != 1:
-        yield f"the metadata of {CARD} have {overall} accuracies on all puzzles, not one"
-    figures = {entry.dataset_config: (entry.metric_args or {}) | {"accuracy": entry.metric_value} for entry in entries}
-    for entry in eval_results(main):
-        expected = (entry.metric_args or {}) | {"accuracy": entry.metric_value}
-        claimed = figures.pop(entry.dataset_config, expected)
-        if different := sorted(key for key in expected if claimed.get(key) != expected[key]):
+    expected = [*map(_entry, eval_results(main))]
+    subjects, overall = [subject for subject, _ in entries], expected[0][0]
+    if subjects.count(overall) != 1:
+        yield f"the metadata of {CARD} have {subjects.count(overall)} accuracies on all puzzles, not one"
+    for subject, claimed in entries:
+        figures = dict(expected).get(subject)
+        if figures is None and not main.metrics.groups and subject[:2] == overall[:2]:  # version 0.1 had others
+            continue
+        if figures is None or subjects.count(subject) > 1:
+            metric, data, config = subject
+            yield f"the metadata of {CARD} have an {metric} on {config or data}, which the evaluation has not"
+        elif different := sorted(name for name, value in figures.items() if claimed.get(name) != value):
             yield f"the metadata of {CARD} do not have what the evaluation has ({', '.join(different)})"
-    if figures and main.metrics.groups:  # version 0.1 had others
-        yield f"the metadata of {CARD} have an accuracy on {next(iter(figures))}, which the evaluation has not"
+    if card.data.base_model != manifest.facts.get("base_model"):
+        yield f"{CARD} names the base {card.data.base_model}, and {MANIFEST} {manifest.facts.get('base_model')}"
     for location in (where for where, name in manifest.facts["formats"].items() if name == ADAPTER.name):
         base = model_files.adapter_config(folder / location).get("base_model_name_or_path")
         if base != card.data.base_model:
             yield f"the adapter in {location} loads {base}, and {CARD} names {card.data.base_model}"
+
+
+def _entry(entry: Any) -> tuple[tuple[str, str, str | None], dict[str, Any]]:
+    """The subject of an entry in the metadata of a card, and its figures."""
+    subject = (entry.metric_type, entry.dataset_name.partition(",")[0], entry.dataset_config)
+    return subject, {**(entry.metric_args or {}), "accuracy": entry.metric_value}
 
 
 def _puzzles(
@@ -399,7 +418,7 @@ def _loading_faults(
     if ref.base is not None:
         yield from _base_faults(ref.base, folder, entry, report)
     settings = model_files.generation_config(folder)
-    applied = [name for name, value in settings.items() if value not in _NEUTRAL and not _HARMLESS.fullmatch(name)]
+    applied = [name for name, value in settings.items() if not _HARMLESS.fullmatch(f"{name}={value}")]
     if applied:
         yield f"{GENERATION} sets {applied[0]}, which {CARD} would apply and the evaluation did not"
     ends, completes = settings.get("eos_token_id"), chat_template.MARK in (tokenizer.chat_template or "")

@@ -299,8 +299,8 @@ def _text(message: Any, prompt: Mapping[str, Any], finish: str | None = None) ->
     text: str = head + end
     # The second name is that of newer versions of vLLM, and of OpenRouter.
     if reasoning := getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None):
-        text = STYLES[prompt["style"]].completion(text, reasoning, closed=bool(text) or finish not in (None, "length"))
-    return text
+        return STYLES[prompt["style"]].completion(text, reasoning, closed=bool(text) or finish not in (None, "length"))
+    return text if finish is None else STYLES[prompt["style"]].reopened(text)
 
 
 async def _gathered(chunks: AsyncIterable[Any], on_message: Callable[[Any], None]) -> Any:

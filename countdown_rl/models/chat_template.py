@@ -99,6 +99,12 @@ def render(
     return text + prefill
 
 
+def opened(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str:
+    """The thinking that the generation prompt after *turns* opens, which :func:`render` replaces by a prefill."""
+    match = _OPENED.search(_apply(tokenizer, [dict(turn) for turn in turns], CHAT_ARGUMENTS))
+    return match[0] if match else ""
+
+
 def note(tokenizer: Any) -> str:
     """A sentence about what is used in place of a chat template, where *tokenizer* has none; else ""."""
     if tokenizer.chat_template:

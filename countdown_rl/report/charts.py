@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from countdown_rl.evaluation.sample import Figures
-from countdown_rl.formatting import percent
+from countdown_rl.formatting import percent, printable
 from countdown_rl.runlog.log import GROUP, StepRow, thinned
 from countdown_rl.tasks.task import Task
 
@@ -161,7 +161,7 @@ def picture(charts: Sequence[Curve]) -> str:
         parts.append(f'<g transform="translate({index % columns * WIDTH} {index // columns * pitch + _TITLE})">')
         label = escape(f"{curve.title}, {curve.subtitle}")
         parts.append(f'<text class="title" x="12" y="-10">{label}</text>{curve.content}</g>')
-    return "".join([*parts, "</svg>\n"])
+    return printable("".join([*parts, "</svg>\n"]))
 
 
 def smoothed(series: Series) -> Series:
@@ -190,7 +190,9 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str) -> Line | No
         [(row.step, row.groups[column] if column in row.groups else getattr(row, column, None)) for row in log]
         for log in seeds
     ]
-    measured = [series for points in columns if (series := [(step, v) for step, v in points if v is not None])]
+    # A run that diverges has gradients without a finite norm.
+    known = ([(step, v) for step, v in points if v is not None and math.isfinite(v)] for points in columns)
+    measured = [series for series in known if series]
     if not measured:
         return None
     # Validations are all of the same puzzles, and need no smoothing; a seed that has ended keeps its last one.

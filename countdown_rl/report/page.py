@@ -43,6 +43,7 @@ def check_path(out: Path, kind: str = "report") -> None:
     """Check that *out* can be written: it is not there yet, or is a page of this *kind* already."""
     if out.is_dir():
         raise ArtifactError(f"{out} is a directory; give --out a file.")
+    artifacts.check_place(out, "--out")
     if out.exists():
         mark = MARK.format(kind).encode()
         with out.open("rb") as stream:
@@ -63,7 +64,8 @@ def save_figures(curves: Sequence[Curve], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for curve in curves:
         name = re.sub(r"[^a-z0-9]+", "-", curve.title.lower()).strip("-")
-        (directory / f"{name}.svg").write_text(charts.picture([curve]), "utf-8")
+        with artifacts.replacing(directory / f"{name}.svg") as partial:
+            partial.write_text(charts.picture([curve]), "utf-8")
 
 
 def text(values: Mapping[str, Any], demo: str | None = None) -> str:

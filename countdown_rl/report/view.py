@@ -37,12 +37,14 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
         raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
     runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
     last_ones = {"floor": 1, "ceiling": 2}
-    order = {name: (last_ones.get(item.metrics.model.kind, 0), len(_chain(item))) for name, item in scored.items()}
+    order = {
+        name: (last_ones.get(item.metrics.model.kind, 0), len(results.chain(item))) for name, item in scored.items()
+    }
     groups = _groups({name: scored[name] for name in sorted(scored, key=order.__getitem__)})
     main = groups[0]
     names = [name for name, evaluation in main.items() if not evaluation.metrics.is_baseline]
     first, last = main[names[0]], main[names[-1]]
-    chain, task = _chain(last), registry.task(last.metrics.task)
+    chain, task = results.chain(last), registry.task(last.metrics.task)
     tables = [_table(group) for group in groups]
     rows = {row["name"]: row for row in tables[0]["rows"]}
     own = next((path for path in logs if trainlog.is_log_of(path, chain)), None)
@@ -70,11 +72,6 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
         "versions": last.manifest.versions,
         "reasons": {**REASONS, **task.reasons},
     }
-
-
-def _chain(evaluation: Result) -> list[ProvenanceEntry]:
-    """Everything that the model was made from, itself last; none for a baseline."""
-    return [] if evaluation.metrics.is_baseline else artifacts.chain(evaluation.manifest.inputs["model"])
 
 
 def seconds(log: Sequence[StepRow]) -> float:

@@ -135,7 +135,12 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
                 raise InputError(f"{path} is not a training log of this version of countdown-rl.")
             if name := next((name for name in shares if re.search(_NO_NAME, name)), None):
                 raise InputError(f"{path} has the column {name!r}, which is no name of a group; remove it.")
-            return [_row(line, shares, kind) for line in reader]
+            rows: list[Any] = []
+            for line in reader:
+                rows.append(_row(line, shares, kind))
+                if rows[-1].step <= (rows[-2].step if rows[1:] else 0):
+                    raise ValueError("the steps do not increase")
+            return rows
         except InputError:
             raise
         except (TypeError, ValueError, csv.Error) as error:
@@ -143,7 +148,7 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
 
 
 def _row(line: Mapping[str, str], shares: Sequence[str], kind: type[AnyRow]) -> AnyRow:
-    values: dict[str, Any] = {name: float(text) if text else None for name, text in line.items()}
+    values: dict[str, Any] = {name: float(text) if text != "" else None for name, text in line.items()}
     groups = {name: values.pop(name) for name in shares}
     return kind(**values | {"step": int(line["step"]), "groups": groups})
 

@@ -77,6 +77,13 @@ class Style:
         opened = self.opened(begun) if self.opening else ""
         return text if text.lstrip().startswith(self.opening) else opened + text
 
+    def reopened(self, text: str) -> str:
+        """*text*, with the tag of the thinking that it closes without opening it: an unknown prompt has opened that."""
+        begin, closing, _ = text.partition(f"</{self.tag}>")
+        if not self.opening or not closing or self.opening in begin:
+            return text
+        return self.opening + ("\n" if self.lines else "") + text
+
     def answer(self, answer: str) -> str:
         """The completion that gives *answer* without any thinking."""
         if self.direct:

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -460,6 +461,30 @@ def test_the_example_in_the_help_of_grade_is_graded_correct(command):
     example = re.search(r"echo '(.*)'", main.command("grade").epilog)[1]
     (grade,) = map(json.loads, command("grade", stdin=example)[1].splitlines())
     assert grade["correct"]
+
+
+def test_grade_writes_its_file_whole_or_not_at_all(command, tmp_path):
+    good = json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"})
+    (tmp_path / "good").write_text(f"{good}\n")
+    (tmp_path / "bad").write_text(f"{good}\n{{\n")
+    out, link, symbolic, pipe = (tmp_path / name for name in ("out.jsonl", "hard", "symbolic", "pipe"))
+    out.write_text("earlier\n")
+    link.hardlink_to(out)
+    symbolic.symlink_to(out)
+    assert command("grade", tmp_path / "bad", "--out", out)[0] == 1
+    assert out.read_text() == "earlier\n"
+    assert command("grade", tmp_path / "good", "--out", symbolic)[0] == 0
+    assert json.loads(out.read_text())["correct"]
+    assert link.read_text() == "earlier\n"
+    assert symbolic.is_symlink()
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert command("grade", tmp_path / "good", "--out", pipe)[0] == 0
+    assert json.loads(os.read(reader, 10_000))["correct"]
+    os.close(reader)
+    command("gen-data", "--n", 4, "--out", tmp_path / "data")
+    status, _, err = command("grade", tmp_path / "good", "--out", tmp_path / "data" / "grades.jsonl")
+    assert (status, "a data artifact" in err) == (1, True)
 
 
 def test_grade_never_overwrites_its_input_and_keeps_any_text(command, tmp_path):

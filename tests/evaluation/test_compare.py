@@ -294,6 +294,16 @@ def test_a_path_or_a_name_given_twice_is_refused(three, words):
         compare.by_setting(words)
 
 
+@pytest.mark.parametrize("word", ["=base", "A=", "A=base,", "A=,base"])
+def test_a_setting_needs_a_name_and_directories(three, word):
+    with pytest.raises(InputError, match="NAME=DIR"):
+        compare.by_setting(["adapter", word])
+
+
+def test_a_setting_may_have_many_runs():
+    assert len(compare.by_setting(["A=" + ",".join(f"evaluation-of-seed-{seed}" for seed in range(40))])["A"]) == 40
+
+
 def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path):
     start, won = (
         made(tmp_path / name, 3 * mark, decoding=SAMPLED, per_puzzle=2) for name, mark in (("a", "-"), ("b", "+"))
@@ -320,6 +330,22 @@ def test_puzzles_are_called_by_their_split(three, split, words):
         with artifacts.writing(path, "eval", options={}, inputs=inputs | {"data": DATA}) as draft:
             results.write(draft.path, recorded.metrics, recorded.samples)
     assert tables.subject(compared(paths, Path("out"))) == "12 validation puzzles"
+
+
+def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated(three):
+    def change(metrics):
+        metrics["groups"] = {}
+        metrics["rules"] = ["x\n\\input{/etc/passwd}"]
+
+    recorded = results.read(three["base"])
+    change(recorded.metrics)
+    with artifacts.writing(Path("base"), "eval", options={}, inputs={"data": DATA}) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    values = compared({"base": Path("base"), "adapter": Path("adapter")}, Path("out"))
+    assert all(write(values) for write in tables.FORMATS.values())
+    assert tables.latex(values).splitlines()[-1].startswith("% ")
+    values = compared({"adapter": Path("adapter"), "base": Path("base")}, Path("out"))
+    assert "numbers" not in tables.markdown(values).splitlines()[0]
 
 
 def test_puzzles_of_unknown_or_mixed_splits_are_called_puzzles(three):

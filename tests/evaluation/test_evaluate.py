@@ -210,6 +210,12 @@ def test_a_data_artifact_means_its_test_split_and_rows_need_no_id(place, unbroke
     assert "id" not in result.samples[0].row
 
 
+def test_rows_that_repeat_a_puzzle_are_warned_of(tmp_path):
+    rows, said = write(tmp_path / "rows.jsonl", [{"nums": [3, 4], "target": 7}, {"nums": [4, 3], "target": 7}] * 2), []
+    evaluate.evaluate(SMALL, model="random", data=rows, out=tmp_path / "out", on_warning=said.append)
+    assert "3 of the 4 rows" in said[0]
+
+
 def test_any_completion_is_read_back_unchanged(place, tmp_path, saying):
     odd = "a\u2028b\x85c\x1ed\re\x0cf\tg\ufffd é 🙂"
     saying(odd)

@@ -110,6 +110,27 @@ def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, mon
     assert variables["prompt"] == prompt
 
 
+@pytest.mark.parametrize(
+    "ending", ["<|assistant|><think>\n", "<|assistant|>{{ date_string | default(strftime_now('%d %b %Y')) }}"]
+)
+def test_the_example_has_the_prompt_of_an_evaluation_whatever_the_template_adds(root, monkeypatch, ending):
+    row = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
+    tokenizer = tiny_llama.tokenizer(tiny_llama.TEMPLATE.replace("<|assistant|>", ending))
+    tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
+    inputs = artifacts.read(Path("merged"), "merged").inputs
+    for name in ("merged", "eval"):
+        shutil.rmtree(name)
+    with artifacts.writing(Path("merged"), "merged", options={}, inputs=inputs) as draft:
+        tiny_llama.checkpoint(draft.path, vocab_size=328)
+        tokenizer.save_pretrained(draft.path)
+    code = re.search(r"```python\n(.*?)```", card(license="mit").text, re.DOTALL)[1].replace("=256", "=4")
+    monkeypatch.chdir(OUT)
+    variables = {}
+    exec(code, variables)
+    assert variables["prompt"] == chat_template.render(tokenizer, row.messages())
+    assert "skip_special_tokens" not in code  # which would take out the tags
+
+
 def test_the_example_of_gsm8k_is_a_word_problem(root):
     shutil.rmtree("eval")
     release_chain.evaluate(Path(), "merged", accuracy=0.5, task="gsm8k")

@@ -418,6 +418,63 @@ def a_penalty(root: Path) -> None:
     seal(root / "release")
 
 
+def no_repeated_tokens(root: Path) -> None:
+    r"""generation_config\.json sets no_repeat_ngram_size"""
+    edit(root / "release" / "generation_config.json", "{", '{"no_repeat_ngram_size": 1,')
+    seal(root / "release")
+
+
+def a_limit_of_time(root: Path) -> None:
+    r"""generation_config\.json sets max_time"""
+    edit(root / "release" / "generation_config.json", "{", '{"max_time": 1,')
+    seal(root / "release")
+
+
+def another_result_type(root: Path) -> None:
+    r"""generation_config\.json sets return_dict_in_generate"""
+    edit(root / "release" / "generation_config.json", "{", '{"return_dict_in_generate": true,')
+    seal(root / "release")
+
+
+def another_benchmark_in_the_metadata(root: Path) -> None:
+    r"""metadata of README\.md have an accuracy on AIME 2025"""
+    edit(root / "release" / "README.md", "name: Countdown numbers puzzle", "name: AIME 2025")
+    seal(root / "release")
+
+
+def another_metric_in_the_metadata(root: Path) -> None:
+    r"""metadata of README\.md have an exact_match on Countdown"""
+    edit(
+        root / "release" / "README.md",
+        "- type: accuracy",
+        "- type: exact_match\n      value: 0.9\n    - type: accuracy",
+    )
+    seal(root / "release")
+
+
+def another_base_in_the_metadata(root: Path) -> None:
+    r"""README\.md names the base me/larger"""
+    edit(root / "release" / "README.md", "base_model: me/base", "base_model: me/larger")
+    seal(root / "release")
+
+
+def hidden_figures_for_the_hub(root: Path) -> None:
+    r"""\.eval_results/aime\.yaml is not in the manifest"""
+    (root / "release" / ".eval_results").mkdir()
+    (root / "release" / ".eval_results" / "aime.yaml").write_text("- value: 99\n")
+
+
+def another_file_of_data(root: Path) -> None:
+    r"""eval/details\.json and its manifest have different settings \(data\)"""
+    recorded = results.read(root / "eval" / "merged")
+    recorded.metrics["data"]["file"] = "aime.jsonl"
+    with artifacts.writing(
+        root / "eval/merged", "eval", options=recorded.manifest.options, inputs=recorded.manifest.inputs
+    ) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    publish(root)
+
+
 def another_end(root: Path) -> None:
     r"""generation_config\.json does not end a completion at <\|end\|>"""
     edit(root / "release" / "generation_config.json", r'"eos_token_id": \d+', '"eos_token_id": [2, 3]')
@@ -549,7 +606,9 @@ FORGERIES = (
     *(half_of_the_completions_invented, shorter_completions, samples_in_another_order, another_pass_at_k),
     *(pass_at_more_than_the_samples, another_majority, another_group, another_interval, another_flat_figure),
     *(another_figure_of_a_group_in_the_metadata, another_group_in_the_metadata, other_facts),
-    *(other_settings_of_the_adapter, a_penalty, another_end),
+    *(other_settings_of_the_adapter, a_penalty, another_end, no_repeated_tokens, a_limit_of_time, another_result_type),
+    *(another_benchmark_in_the_metadata, another_metric_in_the_metadata, another_base_in_the_metadata),
+    *(hidden_figures_for_the_hub, another_file_of_data),
     *(an_altered_chain, puzzles_chosen_by_hand, an_evaluation_on_training_data),
 )
 
@@ -669,6 +728,13 @@ def test_the_conclusion_says_what_was_measured_and_what_was_read(root):
     assert any("sha256" in subject for subject in report.checked)
     assert any("figures in eval" in subject for subject in report.checked)
     assert "each completion" not in (root / "release" / "README.md").read_text().lower()
+
+
+def test_figures_that_the_hub_shows_are_named_as_only_read(root):
+    (root / "release" / ".eval_results").mkdir()
+    (root / "release" / ".eval_results" / "x.yaml").write_text("- value: 99\n")
+    seal(root / "release", lambda manifest: None, ".eval_results/x.yaml")
+    assert ".eval_results/x.yaml" in checked(root / "release").not_checked
 
 
 def test_few_puzzles_confirm_nothing(root):

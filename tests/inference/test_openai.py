@@ -157,9 +157,10 @@ def test_verdicts_through_a_server_are_those_of_the_command_grade(stub, tmp_path
     same = [
         (sample, grade)
         for sample, row, grade in zip(samples, rows, grades, strict=True)
-        if sample.completion == row["completion"]  # others are cut after their first answer
+        # Others are cut after their first answer, or get the tag that they close, which the server's template may open.
+        if sample.completion == row["completion"]
     ]
-    assert len(same) > PUZZLES
+    assert len(same) > PUZZLES / 2
     assert all(sample.to_json().items() >= grade.items() for sample, grade in same)
 
 
@@ -184,6 +185,16 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
     assert samples[3].completion == "<think>2 * 3"
     with pytest.raises(UsageError, match="--top-k and --min-p"):
         run(stub, tmp_path, temperature=1.0, min_p=0.1)
+
+
+@pytest.mark.parametrize("owner", ["somebody", "vllm"])
+def test_thinking_that_the_template_of_a_server_opens_has_its_tag(stub, tmp_path, owner):
+    stub.owner = owner
+    texts = ["2 and 3</think>\n<answer>2 + 3</answer>", "<answer>2 + 3</answer>", "<think>a</think>b</think>", "2 and"]
+    stub.reply = lambda number, body, handler: answer(texts[number])
+    samples = run(stub, tmp_path, rows=[ROWS[0] | {"style": "own"}] * 4, concurrency=1).samples
+    assert [sample["completion"] for sample in samples] == [f"<think>{texts[0]}", *texts[1:]]
+    assert [sample["strict_format"] for sample in samples] == [True, False, False, False]
 
 
 def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """Training curves as SVG: every measured quantity, all points inside, the same bytes for the same log."""
 
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -112,10 +113,16 @@ def test_coverage_is_drawn_against_the_tokens_of_all_completions():
     assert "&lt;b&gt; 50.0% → 75.0%" in chart.content
 
 
+def test_figures_that_are_not_finite_are_left_out():
+    rows = [replace(row, grad_norm=math.inf if row.step == 2 else row.grad_norm) for row in steps(5)]
+    chart = next(curve for curve in curves(rows) if curve.title == "Gradient norm")
+    assert "nan" not in chart.content + chart.readouts
+
+
 def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
     name = 'correct_needs_"><script>alert(1)</script>'
     rows = steps(5, groups={name: 0.5, "correct_needs_mul-div": 0.5})
-    for drawn in (curves(rows), charts.curves({name: [rows], "b": [rows]}, TASK)):
+    for drawn in (curves(rows), charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK)):
         picture = charts.picture(drawn)
         assert "&lt;script&gt;" in picture
         assert "<script>" not in picture

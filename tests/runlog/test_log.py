@@ -31,6 +31,14 @@ def test_a_logged_row_is_the_mean_of_its_steps():
     assert math.isclose(both.mean_length, 10)
 
 
+@pytest.mark.parametrize("change", [lambda text: text + text.splitlines()[-1], lambda text: text[:-8]])
+def test_a_log_with_a_step_twice_or_a_row_cut_off_is_refused(tmp_path, change):
+    log.write(tmp_path / "log.csv", [log.StepRow(n, 0.2, 0, 0, 10, 0, 1, None, 0, 0, 1e-4, 1, 1, 0, 0) for n in (1, 2)])
+    (tmp_path / "log.csv").write_text(change((tmp_path / "log.csv").read_text()))
+    with pytest.raises(InputError, match="not a row"):
+        log.read(tmp_path / "log.csv")
+
+
 def test_rows_count_in_the_columns_of_the_main_groups_of_their_task():
     puzzle = parse_row({"nums": [1, 2, 3], "target": 7, "needs": "mul-div", "solutions": 1})
     assert log.group_columns(puzzle) == ("correct_numbers_3", "correct_needs_mul-div")
