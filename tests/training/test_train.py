@@ -643,7 +643,9 @@ def test_parameters_are_counted_unpacked_and_unsharded(unbroken):
     trained[0].ds_numel = trained[0].numel()
     trained[0].data = torch.empty(0)  # as ZeRO-3 leaves it
     loaded = SimpleNamespace(precision="nf4", storage="bitsandbytes-nf4")
-    prepared = SimpleNamespace(options=SMALL, rows=[SimpleNamespace(task="countdown")], run=SimpleNamespace(data=Path("data")))
+    prepared = SimpleNamespace(
+        options=SMALL, rows=[SimpleNamespace(task="countdown")], run=SimpleNamespace(data=Path("data"))
+    )
     facts = train._facts(SimpleNamespace(model=model), prepared, loaded, unbroken)
     adapter = trained[0].ds_numel + sum(parameter.numel() for parameter in trained[1:])
     assert (facts["trainable_parameters"], facts["total_parameters"]) == (adapter, count + adapter)
