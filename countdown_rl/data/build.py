@@ -171,10 +171,11 @@ def _write(
             on_row()
             row |= layout
             parsed = registry.parse_row(row)
-            try:
-                parsed.prompt()
-            except InputError as error:
-                raise UsageError(f"--prompt: {error}.") from error
+            if parsed.template is not None:
+                try:
+                    parsed.prompt()
+                except InputError as error:
+                    raise UsageError(f"--prompt: {error}.") from error
             for group, value in parsed.groups.items():
                 groups.setdefault(group, Counter())[value] += 1
             yield row

@@ -173,7 +173,7 @@ def import_rows(
             seen.add(row.id)
             made = row.make()
             if not result:
-                result.unused = sorted(fields.keys() - made.keys() - reading.read)
+                result.unused = sorted(fields.keys() - made.keys() - reading.read - {"split"})
             result.splits[row.split].append(made)
         except Dropped as dropped:
             result.dropped[dropped.reason] += 1

@@ -27,7 +27,7 @@ MAX_BYTES, MAX_RATIO = 1 << 28, 100
 #: Rows of a Parquet file that are decoded at once.
 BATCH = 1_024
 #: The key of an object that holds the rows of a file.
-LISTS = ("data", "rows", "examples", "instances", "records")
+LISTS = ("data", "rows", "examples", "instances", "records", "samples")
 
 _DELIMITERS = ",;\t|"
 _NAME = re.compile(r"[\w.-]+").fullmatch
@@ -92,6 +92,8 @@ def read(stream: BinaryIO, source: str, on_error: OnError = _stop) -> Iterator[R
             yield from _arrow(data, source)
         elif head[:4] == b"PK\x03\x04":
             raise InputError(f"{source} is a zip archive or a spreadsheet; give the file in it, or save it as CSV.")
+        elif head == b"version ":
+            raise InputError(f"{source} is the pointer to a file in Git LFS; run `git lfs pull` where it is from.")
         else:
             yield from _text(data, source, on_error)
     except InputError:
@@ -188,15 +190,16 @@ def _json(number: int, first: bytes, lines: Lines, source: str, on_error: OnErro
             lines = chain([following], lines)
     if whole is not None:
         try:
-            yield from _unwrapped(_loads(whole), source, place, on_error)
-            return
+            with at(place):
+                value = _loads(whole)
         except json.JSONDecodeError as error:
             if first.lstrip()[:1] == b"[":
                 raise InputError(f"{source}, line {number + error.lineno - 1}: not JSON ({error.msg}).") from error
-        except InputError as error:
-            raise InputError(f"{place}: {error}.") from error
         except (ValueError, RecursionError):
             pass
+        else:
+            yield from _unwrapped(value, source, place, on_error)
+            return
     for later, line in chain([(number, first)], lines):
         if line.strip():
             yield from _record(line, f"{source}, line {later}", on_error)
@@ -219,11 +222,19 @@ def _record(value: Any, place: str, on_error: OnError) -> Iterator[Record]:
 
 def _unwrapped(value: Any, source: str, place: str, on_error: OnError) -> Iterator[Record]:
     """The records of a file that is one JSON *value*: a list of objects, an object that holds one, or a record."""
-    if isinstance(value, dict):
-        value = next((value[key] for key in LISTS if _is_list_of_objects(value.get(key))), value)
+    around: dict[str, str] = {}
+    # A file of lines has one row, even if it has such a field.
+    lines = {".jsonl", ".ndjson"} & set(Path(source.lower()).suffixes[-2:])
+    keys = [key for key in LISTS if not lines and isinstance(value, dict) and _is_list_of_objects(value.get(key))]
+    if keys:
+        if keys[1:]:
+            raise InputError(f"{place}: there are rows in `{keys[0]}` and in `{keys[1]}`; give a file of each.")
+        around = {key: text for key, text in value.items() if isinstance(text, str)}  # such as the task or the split
+        value = value[keys[0]]
     items = value if _is_list_of_objects(value) else None
     for row, item in enumerate(items or [value], 1):
-        yield from _record(item, f"{source}, row {row}" if items else place, on_error)
+        fields = {**around, **item} if isinstance(item, dict) else item
+        yield from _record(fields, f"{source}, row {row}" if items else place, on_error)
 
 
 def _is_list_of_objects(value: Any) -> bool:
@@ -252,7 +263,7 @@ def _csv(number: int, first: bytes, lines: Lines, source: str, on_error: OnError
     if "\ufffd" in header or "\0" in header:
         raise InputError(f"{source} cannot be read: it is none of {KINDS}.")
     texts = (line.decode() for _, line in chain([(number, first)], lines))
-    delimiter = max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark))))
+    delimiter = max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header.split("\r")[0]], delimiter=mark))))
     table = csv.reader(texts, delimiter=delimiter, strict=True)
     try:
         names = [name.strip() for name in next(table)]

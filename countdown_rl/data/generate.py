@@ -147,8 +147,9 @@ def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
         for offset, row in enumerate(_described(plan, drawn)):
             index, attempt, repeated = first + offset, int(drawn.attempts[offset]), 0
             total += max(0, attempt)
-            most = attempt + 2 * plan.limit(plan.sizes[index]) + 20 * total // (index + 1)
             while row and (row["id"] in seen or (tuple(sorted(row["nums"])), row["target"]) in plan.exclude):
+                if not repeated:
+                    most = attempt + 2 * plan.limit(plan.sizes[index]) + 20 * total // (index + 1)
                 repeated += 1
                 again = _draw_one(plan, index, attempt, tables, most - attempt)
                 attempt = int(again.attempts[0])

@@ -7,11 +7,13 @@ conversations may be text in the notation of JSON or Python.
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from countdown_rl.data.source import held_out
 from countdown_rl.errors import InputError
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.response_format import Style
@@ -24,6 +26,8 @@ CONVERSATIONS = ("messages", "conversations")
 #: Fields beside a content that hold its reasoning, by server.
 REASONING = ("reasoning_content", "reasoning", "thinking")
 SYSTEM = ("system", "system_prompt")
+#: Values of these that turn reasoning on or tell how much there is of it, as in Nemotron's data.
+_EFFORTS = ("on", "off", "true", "false", "none", "minimal", "low", "medium", "high", True)
 
 _ROLES = {
     **{role: role for role in ("system", "user", "assistant")},
@@ -34,7 +38,7 @@ _ROLES = {
 }
 _PROJECTS = {
     **dict.fromkeys(("reward_model", "extra_info", "gts"), "verl"),
-    "metadata": "reasoning-gym",
+    "metadata": "Inspect or reasoning-gym",
     "info": "verifiers",
     "custom_id": "OpenAI batch",
 }
@@ -43,6 +47,8 @@ _INSTRUCTIONS = ("instruction", "input", "context")
 #: Levels of mappings at which a row is looked for.
 _DEPTH = 4
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
+#: The beginning of messages as text; pandas writes those of an array without commas, which nothing can read.
+_MESSAGES = re.compile(r"""\[\s*\{\s*["'](role|from|content|value)["']\s*:""").match
 
 
 class Tracked(dict[str, Any]):
@@ -83,8 +89,19 @@ def find_row(record: Mapping[str, Any]) -> Found:
     Raises:
         InputError: there is none, or there are two that differ.
     """
-    found = search(record)
-    return found or Found(registry.parse_row(_without_empty(record)), {}, "", set())  # raises what is missing
+    if found := search(record):
+        return found
+    fields, faults, near = _without_empty(record), [], []
+    if "task" in fields:
+        registry.parse_row(fields)
+    for task in _tasks(fields):
+        own = task.example.keys() <= fields.keys()
+        try:
+            ((not own and task.import_row) or task.row)(fields)
+        except InputError as error:
+            faults.append(f"no {task.noun} ({error})")
+            near += [str(error)] if task.example.keys() & fields.keys() else []
+    raise InputError(near[0] if len(near) == 1 else f"it is {' and '.join(faults)}")
 
 
 def search(record: Mapping[str, Any]) -> Found | None:
@@ -107,13 +124,15 @@ def search(record: Mapping[str, Any]) -> Found | None:
         if same.task == row.task and same.id != row.id:
             place = f"in `{path}`" if path else "in its own fields"
             raise InputError(f"it has two {task.noun}s, {row.headline} {place} and {same.headline} in `{other}`")
+    if (split := held_out(split_of(record))) and row.get("split") != split:
+        row = task.row({**row, "split": split})
     top = path.partition(".")[0]
     note = f"read as {_PROJECTS.get(top, 'nested')} rows: the {task.noun} from {path}" if path else ""
     if own is None and not path:
         note = f"read as rows of the task {task.name}"
     around = {name: value for name, value in record.items() if name != top}
     used = {top} if path else read if own else fields.read
-    return Found(row, {**around, **inner}, note, fields.keys() - task.fields.keys() - used)
+    return Found(row, {**around, **inner}, note, fields.keys() - task.fields.keys() - used - {"split"})
 
 
 def lifted(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -123,11 +142,10 @@ def lifted(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
 
 
 def split_of(record: Mapping[str, Any]) -> str:
-    """The split that *record* says it belongs to, or ""."""
-    for holder in (record, decoded(record.get("extra_info"))):
-        if isinstance(holder, Mapping) and isinstance(split := holder.get("split"), str):
-            return split
-    return ""
+    """The split that *record* or a mapping in it says it belongs to, first of all one that is held out; or ""."""
+    holders = (record, *(inner for _, inner in _mappings(record)))
+    splits = [split for holder in holders if isinstance(split := holder.get("split"), str)]
+    return next(filter(held_out, splits), splits[0] if splits else "")
 
 
 def _named(task: Task, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -152,7 +170,8 @@ def _row(task: Task, fields: Mapping[str, Any], record: Mapping[str, Any]) -> Ro
     if row is None:
         return None
     around = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
-    return task.row({**around, **row, **({} if task.name == registry.DEFAULT else {"task": task.name})})
+    named = {"task": task.name} if task.name != registry.DEFAULT else {}
+    return task.row({**around, **{key: value for key, value in row.items() if key != "task"}, **named})
 
 
 def _mappings(
@@ -238,7 +257,10 @@ def _choices(response: Mapping[str, Any], name: str) -> Sequence[Any]:
     body = response.get("body", response)
     choices = body.get("choices") if isinstance(body, Mapping) else None
     if not isinstance(choices, list) or not choices:
-        raise InputError(f"`{name}` has no `choices`; take out requests that failed")
+        raise InputError(
+            f"`{name}` has no `choices`, as responses of the chat and text completions APIs have; write the text, "
+            "and take out requests that failed"
+        )
     return choices
 
 
@@ -249,7 +271,7 @@ def completion(record: Mapping[str, Any]) -> Turn | None:
         conversation = _conversation(record)
         return conversation[-1] if conversation and conversation[-1].role == "assistant" else None
     value = record[name]
-    if isinstance(value, str) and not _is_conversation(decoded(value)):
+    if _is_text(value):
         return Turn("assistant", value, _reasoning(record))
     if isinstance(value, Mapping) and ("message" in value or "text" in value):  # a choice
         value = value.get("message") or value.get("text")
@@ -279,9 +301,12 @@ class Exchange:
 
 def exchange(record: Mapping[str, Any]) -> Exchange | None:
     """The prompt, if there is one, and the only completion in *record*; None without a completion."""
-    for key in ("tools", "history"):
+    for key in ("tools", "history", "images"):
         if decoded(record.get(key)) not in _EMPTY:
             raise InputError(f"`{key}` would change the prompt and is not used")
+    for key in ("label", "labels", "kto_tag"):  # of TRL's KTO and stepwise supervision, and of LLaMA-Factory
+        if (label := record.get(key)) is False or (isinstance(label, list) and False in label):
+            raise InputError(f"`{key}` says that the completion is wrong, and it would be learned; leave such rows out")
     answer = completion(record)
     if answer is None:
         return None
@@ -293,7 +318,7 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
             raise InputError(f"there are a prompt with its own system turn and `{system}`; leave one out")
         prompt = [Turn("system", str(record[system])), *prompt]
         names = (*names, system)
-    beside = REASONING if answered and isinstance(record[answered], str) else ()
+    beside = [key for key in REASONING if record.get(key) not in _EFFORTS] if answer.reasoning else []
     used = tuple(key for key in (*names, answered, *beside) if key in fields)
     note = "" if set(used) <= {"prompt", "completion", "messages"} else f"demonstrations from {', '.join(used)}"
     return Exchange(_checked(prompt) if isinstance(prompt, list) else prompt, answer, used, note)
@@ -308,7 +333,7 @@ def _prompt(record: Mapping[str, Any], answered: str | None) -> tuple[str | list
         return [Turn("user", "\n\n".join(texts))], _INSTRUCTIONS
     if source:
         value = record[source]
-        return value if isinstance(value, str) and not _is_conversation(decoded(value)) else turns(value), (source,)
+        return value if _is_text(value) else turns(value), (source,)
     conversation = _conversation(record)
     if not conversation:
         return None, ()
@@ -352,6 +377,15 @@ def turns(value: Any) -> list[Turn]:
     return [_turn(turn) for turn in value]
 
 
+def _is_text(value: Any) -> bool:
+    """True for a text, False for messages, also as text. Raises InputError if these cannot be read."""
+    if not isinstance(value, str) or _is_conversation(decoded(value)):
+        return False
+    if _MESSAGES(value):
+        raise InputError("there are messages as text that cannot be read; write them as JSON")
+    return True
+
+
 def _is_turn(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value.keys() & {"role", "from"})
 
@@ -391,7 +425,7 @@ def _part(part: Any) -> tuple[bool, str]:
 
 def _reasoning(fields: Mapping[str, Any]) -> str:
     """The reasoning beside a content, under any of its names."""
-    texts = {value for name in REASONING if isinstance(value := fields.get(name) or "", str)} - {""}
-    if len(texts) > 1 or any(not isinstance(fields.get(name) or "", str) for name in REASONING):
+    values = [value for name in REASONING if (value := fields.get(name)) and value not in _EFFORTS]
+    if any(not isinstance(value, str) or value != values[0] for value in values):
         raise InputError(f"the reasoning should be one text in one of {', '.join(REASONING)}")
-    return next(iter(texts), "")
+    return values[0] if values else ""

@@ -19,6 +19,7 @@ from countdown_rl.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template, ends
 from countdown_rl.sft.config import SftOptions
+from countdown_rl.tasks import registry
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row, check_text
@@ -163,12 +164,14 @@ def read(
     if not result.kept:
         reasons = [f"{count:,} {reason}" for reason, count in result.left_out.items() if count]
         wrong = f" (--keep-wrong keeps the wrong ones: {result.why_wrong()})" if result.wrong else ""
-        raise InputError(
-            f"none of the {result.read:,} demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}."
-        )
+        raise InputError(f"none of the demonstrations can be used: {', '.join(reasons) or 'there are none'}{wrong}.")
     result.notes += notes
     if unused:
         result.notes.append(f"not used: {', '.join(sorted(unused))}")
+    if texts := sum(isinstance(demonstration.prompt, str) for demonstration in result.kept):
+        result.notes.append(
+            f"{texts:,} have a prompt that is one text, which is used as it is, without a chat template"
+        )
     if earlier:
         result.notes.append(f"{earlier:,} have earlier turns of the assistant, which are read and not learned")
     return result, inputs
@@ -239,7 +242,9 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
         layout: the ``task``, ``style`` and ``template`` of the rows of that task which have neither of the latter two.
     """
     with files.at(place):
-        found, exchange = layouts.search(fields), layouts.exchange(fields)
+        claimed = registry.task(registry.DEFAULT).example.keys() <= layouts.given(fields)
+        found = layouts.find_row(fields) if claimed else layouts.search(fields)
+        exchange = layouts.exchange(fields)
         row = found.row if found else None
         if row is not None and row.task == layout.get("task") and not row.keys() & {"style", "template"}:
             row = parse_row({**row, **layout})

@@ -9,6 +9,7 @@ from typing import Any
 
 from countdown_rl import artifacts
 from countdown_rl.data import jsonl
+from countdown_rl.data.source import held_out
 from countdown_rl.errors import InputError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.results import Result
@@ -84,14 +85,14 @@ def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[tuple[
 def _test_puzzles(evaluations: Iterable[Result]) -> set[str]:
     """The identities of the puzzles that are of a test split: by their rows, or as all of the file that was evaluated.
 
-    That file is the test split of data that a model in the chain was trained on, or has its name.
+    That file is the test split of data that a model in the chain was trained on, or named as one.
     """
     identities = set()
     for result in evaluations:
         data = result.metrics.data
         links = artifacts.chain(*(entry for entry in result.manifest.inputs.values() if "digest" in entry))
         tests = [link.files.get("test.jsonl", {}).get("sha256") for link in links]
-        whole = data.get("file") == "test.jsonl" or data["digest"] in tests
+        whole = held_out(Path(data.get("file", "")).stem) == "test" or data["digest"] in tests
         identities |= {sample.row.identity for sample in result.samples if whole or sample.row.split == "test"}
     return identities
 

@@ -69,14 +69,15 @@ class CountdownRow(Row):
             raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits{same}")
         if target is None or target < 1:
             raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
+        converted: dict[str, Any] = {"nums": nums, "target": target}
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
             raise InputError("`needs` should be add-sub or mul-div")
         if fields.get("solutions") is not None:
             solutions = integer(fields["solutions"])
             if solutions is None or solutions < 0:
                 raise InputError("`solutions` should be a whole number from 0 on")
-            fields = {**fields, "solutions": solutions}
-        super().__init__({**fields, "nums": nums, "target": target})
+            converted["solutions"] = solutions
+        super().__init__({**fields, **converted})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
         self._sorted = sorted(nums)

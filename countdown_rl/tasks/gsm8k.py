@@ -101,7 +101,7 @@ def import_row(fields: Mapping[str, Any]) -> dict[str, Any]:
     """
     question, answer = fields.get("question"), fields.get("answer")
     if not isinstance(question, str) or not isinstance(answer, str):
-        raise InputError("there is no `question` or no `answer`")
+        raise InputError("there is no text in `question` or none in `answer`")
     _, mark, text = answer.rpartition("####")
     value = _number(text) if mark else None
     if value is None:

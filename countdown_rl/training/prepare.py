@@ -94,6 +94,11 @@ def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None]
     one_file = run.data.is_file()
     data_input = artifacts.file_input(run.data) if one_file else artifacts.read(run.data, "data").as_input()
     rows = jsonl.read_rows(run.data if one_file else run.data / "train.jsonl", on_note)
+    known, rows = len(rows), [row for row in rows if not one_file or row.get("split") not in ("valid", "test")]
+    if len(rows) < known:
+        on_note(f"{run.data}: left out {known - len(rows):,} rows of a test or validation split.")
+    if not rows:
+        raise InputError(f"{run.data} has no rows for training; those of a test or validation split are left out.")
     rewards.check_rewards(weights, rows[:2])
     validation = tuning.read_validation(run.data, options)
     load.silence_libraries()

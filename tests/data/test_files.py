@@ -104,6 +104,9 @@ def test_zstd_is_read(tmp_path):
         (CSV.replace("target", "nums"), "line 1: the column `nums` is there twice"),
         (CSV.encode() + b'"[1, 2]",\xe9\n', "line 4: not UTF-8"),
         (b"rows.jsonl" + bytes(500) + LINES.encode(), "cannot be read"),
+        (CSV.replace("\n", "\r"), "line 1: not CSV"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", "git lfs pull"),
+        (json.dumps({"data": ROWS, "examples": ROWS}), "rows in `data` and in `examples`"),
         ("", "is empty"),
         ("\n \n", "is empty"),
         ("nums,target\n", "is empty"),
@@ -118,6 +121,27 @@ def test_what_cannot_be_read_is_named_by_its_place(tmp_path, content, words):
         jsonl.read_rows(tmp_path / "rows")
     assert str(tmp_path / "rows") in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_the_place_is_named_once(tmp_path):
+    (tmp_path / "rows").write_text("[]")
+    with pytest.raises(InputError) as caught:
+        jsonl.read_rows(tmp_path / "rows")
+    assert str(caught.value) == f"{tmp_path / 'rows'}, line 1: not a JSON object."
+
+
+def test_what_an_object_says_of_its_rows_holds_for_each(tmp_path):
+    (tmp_path / "rows.json").write_text(
+        json.dumps({"split": "test", "style": "own", "data": [*ROWS, ROWS[0] | {"style": "direct"}]})
+    )
+    rows = jsonl.read_rows(tmp_path / "rows.json")
+    assert {row.split for row in rows} == {"test"}
+    assert [row.style_name for row in rows] == ["own", "own", "direct"]
+
+
+def test_the_only_line_of_a_file_of_lines_is_a_row(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[0] | {"samples": [{"text": "a"}]}))
+    assert [row.id for row in jsonl.read_rows(tmp_path / "rows.jsonl")] == ["3-7-50=46"]
 
 
 def test_a_table_with_a_column_twice_is_refused(tmp_path):

@@ -82,6 +82,41 @@ def test_what_is_no_puzzle_or_two_is_refused(record, words):
         layouts.find_row(record)
 
 
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"question": "1 + 1?", "answer": "2"}, "`answer` should end with"),
+        ({"question": "1 + 1?", "answer": 2}, "no text in `question` or none in `answer`"),
+        ({"Nums": [3, 7, 50]}, "no puzzle .* and no problem"),
+        ({"nums": [3, 7], "target": "x"}, "^`target` should be"),
+    ],
+)
+def test_the_fault_is_that_of_the_task_that_the_fields_resemble(record, words):
+    with pytest.raises(InputError, match=words):
+        layouts.find_row(record)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PUZZLE | {"split": "TEST"},
+        PUZZLE | {"split": "test_easy"},
+        {"info": PUZZLE | {"split": "test"}},
+        {"info": json.dumps(PUZZLE), "split": "test"},
+        {"info": PUZZLE, "metadata": {"split": "test"}, "split": "all"},
+        VERL | {"extra_info": {"split": "test"}},
+    ],
+)
+def test_a_row_keeps_the_split_that_its_record_names(record):
+    found = layouts.find_row(record)
+    assert (found.row.split, layouts.split_of(record).lower()[:4]) == ("test", "test")
+    assert "split" not in found.unused
+
+
+def test_a_task_that_is_not_known_is_not_kept():
+    assert "task" not in layouts.find_row(PUZZLE | {"task": "math"}).row.kept
+
+
 def test_fields_that_are_not_used_are_said(tmp_path):
     notes = []
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([VERL, VERL]), tmp_path / "test.parquet")
@@ -170,9 +205,21 @@ def test_reasoning_beside_the_content_is_joined(name):
     assert completions({"messages": [{"role": "user", "content": "?"}, ANSWER | {"content": parts}]}) == [joined]
 
 
+@pytest.mark.parametrize("value", ["on", "off", "high", True, False])
+@pytest.mark.parametrize("name", ["reasoning", "thinking"])
+def test_a_switch_of_reasoning_is_no_reasoning(name, value):
+    assert completions({"completion": "<think>b</think>a", name: value}) == ["<think>b</think>a"]
+
+
 @pytest.mark.parametrize(
     ("record", "words"),
     [
+        (
+            {"completion": "[{'role': 'assistant', 'content': 'a'}\n {'role': 'user', 'content': 'b'}]"},
+            "write them as JSON",
+        ),
+        ({"completion": '[{"role": "assistant", "content": "a'}, "write them as JSON"),
+        ({"response": {"body": {"output": [{"type": "message"}]}}}, "chat and text completions"),
         ({"completion": [ANSWER | {"tool_calls": [{"id": 1}]}]}, "`tool_calls`"),
         ({"completion": [ANSWER | {"weight": 1}]}, "`weight`"),
         ({"completion": [{"role": "tool", "content": "a"}]}, "`role`"),

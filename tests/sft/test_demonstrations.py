@@ -159,6 +159,9 @@ def test_reasoning_beside_the_content_is_learned(tmp_path):
         ({"prompt": "u", "response": []}, "empty"),
         ({"prompt": "u", "completion": "a", "response": "b"}, "leave one of them out"),
         ({"instruction": "u", "output": "a", "history": [["q", "a"]]}, "history"),
+        ({"messages": [ASK, ANSWER], "images": ["a.png"]}, "images"),
+        ({"prompt": "u", "completion": "a", "label": False}, "`label`"),
+        ({"prompt": "u", "completions": ["a", "b"], "labels": [True, False]}, "`labels`"),
         ({"prompt": "u", "completion": "\ud800"}, "surrogate"),
         ({"messages": [{"role": "user", "content": "\udfff"}, ANSWER]}, "surrogate"),
         (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
@@ -168,6 +171,22 @@ def test_reasoning_beside_the_content_is_learned(tmp_path):
 def test_what_would_be_dropped_is_refused(tmp_path, fields, word):
     with pytest.raises(InputError, match=rf"demos.jsonl, line 2.*{word}"):
         read(tmp_path, [RIGHT, fields])
+
+
+def test_prompts_without_a_chat_template_are_said(tmp_path):
+    known, _ = read(tmp_path, [{"query": "u", "response": "a"}, RIGHT])
+    assert known.notes[-1].startswith("1 have a prompt that is one text")
+
+
+def test_a_switch_of_reasoning_is_not_learned(tmp_path):
+    known, _ = read(tmp_path, [{"input": TURNS, "output": "a", "reasoning": "off"}])
+    assert known.kept[0].completion == "a"
+    assert known.notes == ["demonstrations from input, output", "not used: reasoning"]
+
+
+def test_a_puzzle_with_a_faulty_field_is_not_taken_for_a_text(tmp_path):
+    with pytest.raises(InputError, match="`solutions`"):
+        read(tmp_path, [RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]}])
 
 
 def test_earlier_turns_and_other_fields_are_said(tmp_path):
@@ -185,6 +204,9 @@ def test_why_demonstrations_are_wrong_is_said_with_an_example(tmp_path):
 
 
 def test_rows_of_a_published_test_split_are_left_out(tmp_path):
+    nested = {"info": {"nums": [3, 7, 50], "target": 46, "split": "test"}, "completion": RIGHT["completion"]}
+    known, _ = read(tmp_path, [RIGHT | {"split": "train"}, nested])
+    assert known.left_out == {"of the split test": 1}
     known, _ = read(tmp_path, [RIGHT | {"split": "test"}, RIGHT | {"split": "train"}])
     assert known.facts() == {"read": 1, "graded": 1, "kept": 1, "of the split test": 1}
 

@@ -112,6 +112,13 @@ def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pai
     assert "2 puzzles of a test split are left out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"])
+def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
+    assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
+
+
 def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
     assert status(monkeypatch, "collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out") == 0
     printed = capsys.readouterr()

@@ -210,3 +210,16 @@ def test_a_table_of_verl_rows_is_read_and_what_is_not_used_is_said(check, llama,
     assert (status, json.loads(out)["rows"]) == (0, 4), err
     assert "read as verl rows: the puzzle from reward_model.ground_truth" in err
     assert "not used: prompt" in err
+
+
+def test_rows_of_held_out_splits_are_not_trained_on(check, llama, tmp_path):
+    rows = [
+        {"info": {"nums": [1, 2, n], "target": 6}, "extra_info": {"split": s}} for n, s in ((3, "val"), (4, "test"))
+    ]
+    jsonl.write_rows(tmp_path / "rows.jsonl", rows)
+    status, _, err = check("--model", llama, "--data", tmp_path / "rows.jsonl")
+    assert (status, "no rows for training" in " ".join(err.split())) == (1, True)
+    jsonl.write_rows(tmp_path / "rows.jsonl", [*ROWS, *rows])
+    status, out, err = check("--model", llama, "--data", tmp_path / "rows.jsonl", "--json")
+    assert (status, json.loads(out)["rows"]) == (0, len(ROWS)), err
+    assert "left out 2 rows of a test or validation split" in " ".join(err.split())
