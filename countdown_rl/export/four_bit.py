@@ -36,6 +36,11 @@ def write(source: Checkpoint, model: Any, directory: Path, out: Path, format: st
         pack = partial(w4a16.pack, group=group)
         quantization_config = w4a16.quantization_config(group, [*skipped, *others])
         facts = {"group_size": group, "left_in_16_bits": skipped}
+    if absent := sorted({f"{name}.weight" for name in layers} - source.specs.keys()):
+        raise ModelError(
+            f"{directory} has no {absent[0]}, as its tensors have other names than the layers of the model, so they "
+            "cannot be written in 4 bits; publish the 16-bit weights."
+        )
     _check_share(model, names)
 
     def packed(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:

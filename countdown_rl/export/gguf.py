@@ -42,6 +42,8 @@ ARCHITECTURES = {
 }
 #: Architectures whose rotated halves of queries and keys GGUF stores interleaved.
 _INTERLEAVED = {gguf.MODEL_ARCH.LLAMA}
+#: Architectures with biases on queries, keys and values.
+_BIASED = {gguf.MODEL_ARCH.QWEN2}
 
 #: Values quantized at once: otherwise an embedding table in fp32 would take far more memory than anything else.
 _CHUNK = 1 << 22
@@ -116,7 +118,15 @@ def architecture(config: Any) -> Any:
             f"GGUF export supports {', '.join(ARCHITECTURES)}, and this model is {config.model_type}; "
             "convert it with llama.cpp's convert_hf_to_gguf.py."
         )
+    if config.hidden_act != "silu":
+        raise ModelError(f"GGUF has no {config.model_type} with the activation {config.hidden_act}, only with silu.")
     return arch
+
+
+def context_length(config: Any) -> int | None:
+    """The tokens that llama.cpp reads as the model of *config* does: at most a sliding window, which it ignores."""
+    lengths = ModelShape.of(config).context_length, getattr(config, "sliding_window", None)
+    return min(filter(None, lengths), default=None)
 
 
 def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ()) -> str | None:
@@ -161,7 +171,7 @@ def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: 
         name = names.get_name(original, try_suffixes=(".weight", ".bias"))
         if tied and name == "output.weight":  # stored under the name of the head alone
             name = "token_embd.weight"
-        if name is None:
+        if name is None or (name.endswith(".bias") and arch not in _BIASED):
             raise ModelError(f"GGUF has no name for {original}, so this model cannot be written as GGUF.")
         type = Type.F32 if len(spec.shape) < 2 else _type(name, kind, shape.num_layers, tied)
         heads = 0
@@ -248,7 +258,7 @@ def _write_config(writer: Any, config: Any, shape: ModelShape) -> None:
     """Write the dimensions of the model, and greedy decoding as llama.cpp's default for it."""
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_vocab_size(shape.vocab_size)
-    writer.add_context_length(shape.context_length)
+    writer.add_context_length(context_length(config))
     writer.add_embedding_length(shape.hidden_size)
     writer.add_block_count(shape.num_layers)
     writer.add_feed_forward_length(shape.intermediate_size)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl import artifacts
-from countdown_rl.errors import CountdownError, ModelError, first_line
+from countdown_rl.errors import ModelError
 from countdown_rl.export import four_bit, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.gguf_tokenizer import Conversation
@@ -46,7 +46,7 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
     if options.format == "gguf":
         gguf.architecture(shape.read_config(directory))
     source, tokenizer = Checkpoint(directory), load.load_tokenizer(ref)
-    model = _skeleton(ref, directory)
+    model = load.skeleton(ref)
     libraries = LIBRARIES[options.format]
     if options.format == "gguf" and llama_cpp.installed():
         libraries += ("xllamacpp",)  # it reads the file back
@@ -95,28 +95,6 @@ def _check_source(ref: ModelRef, format: str) -> None:
         )
 
 
-def _skeleton(ref: ModelRef, directory: Path) -> Any:
-    """The model of the checkpoint in *directory* on the meta device, after its tensors were compared with it."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model, info = model_files.from_pretrained(
-            AutoModelForCausalLM,
-            directory,
-            trust_remote_code=ref.trust_remote_code,
-            use_safetensors=True,
-            device_map={"": "meta"},
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused by name
-        )
-    except CountdownError:
-        raise
-    except Exception as error:  # an unknown architecture, a configuration that makes no sense
-        raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
-    load.check_tensors(ref.source, model, info)
-    return model
-
-
 def _write_gguf(
     ref: ModelRef, source: Checkpoint, directory: Path, out: Path, kind: str, name: str, tokenizer: Any
 ) -> dict[str, Any]:
@@ -124,7 +102,7 @@ def _write_gguf(
     file = out / f"model-{kind.upper()}.gguf"
     conversations = probe.conversations(ref.as_input(), PROMPTS)
     types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations)
-    context = shape.ModelShape.of(shape.read_config(directory)).context_length or 8192
+    context = gguf.context_length(shape.read_config(directory)) or 8192
     ids = ends.of_checkpoint(tokenizer, directory)
     if tokenizer.chat_template and (text := gguf.modelfile(file.name, tokenizer, min(context, 8192), ids)):
         (out / "Modelfile").write_text(text, "utf-8")

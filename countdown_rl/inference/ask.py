@@ -56,7 +56,7 @@ def ask(
         stream.write(completion.text)
         return completion
     prompt = chat_template.Rendered(chat_template.render(loaded.tokenizer, row.messages()), row.prompt().prefill)
-    ids = loaded.tokenizer(prompt.text, add_special_tokens=False)["input_ids"]
+    (ids,) = chat_template.token_ids(loaded.tokenizer, [prompt.text])
     limit = options.max_new_tokens
     if (context := ModelShape.of(loaded.model.config).context_length) is not None:
         limit = min(limit, context - len(ids))

@@ -150,12 +150,6 @@ class Generator:
         self.device = loaded.device
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
         self._decoder = _decoder(loaded.model)
-        if self._decoder is None:
-            from transformers import GenerationConfig
-
-            # The checkpoint's own sampling settings (penalties, beams, top-k) must not take part.
-            end_ids = loaded.model.generation_config.eos_token_id
-            loaded.model.generation_config = GenerationConfig(eos_token_id=end_ids)
 
     def prepare(self, length: int) -> int | None:
         return ModelShape.of(self._loaded.model.config).context_length

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,8 +115,20 @@ def note(tokenizer: Any) -> str:
 
 def encode(tokenizer: Any, conversations: Iterable[Sequence[Mapping[str, str]]]) -> list[list[int]]:
     """The token ids of the prompts for *conversations*."""
-    prompts = [render(tokenizer, messages) for messages in conversations]
-    ids: list[list[int]] = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    return token_ids(tokenizer, [render(tokenizer, messages) for messages in conversations])
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of rendered *texts*. Raises InputError if *tokenizer* has no tokens for a part of one."""
+    ids: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    unknown = tokenizer.unk_token_id
+    for text, known in zip(texts, ids, strict=True):
+        if unknown is not None and known.count(unknown) > text.count(tokenizer.unk_token):
+            parts = (part for part in text.split() if unknown in tokenizer(part, add_special_tokens=False)["input_ids"])
+            raise InputError(
+                f"the tokenizer of {_model(tokenizer)} has no tokens for {next(parts, text)!r:.80}, so the model would "
+                "not see it; use a model with another tokenizer."
+            )
     return ids
 
 
@@ -196,9 +209,11 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
 
 
 def _shows(text: str, contents: Iterable[str]) -> bool:
-    """Return True if *text* has all words of *contents*; a template may trim, escape or capitalize them."""
-    words = Counter(re.findall(r"\w+", " ".join(contents).casefold()))
-    return words <= Counter(re.findall(r"\w+", text.casefold()))
+    """Return True if *text* has all words and signs of *contents*; a template may trim, escape or capitalize them."""
+    given, shown = (
+        Counter(re.findall(r"\w+|[^\w\s]", unescape(each).casefold())) for each in (" ".join(contents), text)
+    )
+    return given <= shown
 
 
 def _place(tokenizer: Any) -> str:

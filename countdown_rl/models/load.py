@@ -125,12 +125,30 @@ def load_model(
             loaded.model.get_input_embeddings().weight
         ):  # which no mask shows to the model
             tokenizer.pad_token = tokenizer.eos_token
+        _check_logits(loaded)
         check_unchanged(ref)
         return loaded
     except (CountdownError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a damaged file, a missing tensor, an unknown architecture: many libraries
         raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
+
+
+def _check_logits(loaded: Loaded) -> None:
+    """Raise ModelError if the logits of a token are not finite, or depend on tokens that follow it."""
+    import torch
+
+    with torch.no_grad():
+        long, short = (
+            loaded.model(input_ids=torch.tensor([ids], device=loaded.model.device)).logits[0, 0].float()
+            for ids in ([2, 3, 4], [2])
+        )
+    if not long.isfinite().all():
+        raise ModelError(f"{loaded.ref.source} computes logits that are not finite; its weights are damaged.")
+    if (long - short).abs().max() > 0.1 * short.std():
+        raise ModelError(
+            f"{loaded.ref.source} reads later tokens too, as a masked language model does; give a causal one."
+        )
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
@@ -207,6 +225,7 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
 
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool) -> Loaded:
     import torch
+    from transformers import GenerationConfig
 
     from countdown_rl.models import nf4
 
@@ -236,6 +255,8 @@ def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home:
         model = model.to(home)
     model.eval()
     model.config.pad_token_id = tokenizer.pad_token_id
+    # The checkpoint's own sampling settings (penalties, beams, stop strings) must not take part.
+    model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     if precision == "auto":
         precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
     return Loaded(model, tokenizer, ref, precision, str(device), storage)
@@ -270,17 +291,50 @@ def _read_weights(ref: ModelRef, stored: str, precision: str, device: Any, nativ
         ignore_mismatched_sizes=True,  # they are refused below, by name
         **options,
     )
-    check_tensors(ref.source, model, info)
+    _check_tensors(ref.source, model, info)
     return model
 
 
-def check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
+def skeleton(ref: ModelRef) -> Any:
+    """The model of *ref* (not an adapter) on the meta device, where tensors have shapes and no values.
+
+    It is compared with the tensors of its files, where these are unquantized and on this machine.
+
+    Raises:
+        ModelError: the architecture is unknown, or its tensors are not those in the files.
+    """
+    from transformers import AutoModelForCausalLM
+
+    path = local_path(without_weights(ref))
+    if ref.kind == "hub" or stored_format(ref) != "plain":
+        config = shape.read_config(path, trust_remote_code=ref.trust_remote_code)
+        return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
+    try:
+        model, info = model_files.from_pretrained(
+            AutoModelForCausalLM,
+            path,
+            trust_remote_code=ref.trust_remote_code,
+            use_safetensors=True,
+            device_map={"": "meta"},
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused by name
+        )
+    except CountdownError:
+        raise
+    except Exception as error:  # an unknown architecture, a configuration that makes no sense
+        raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
+    _check_tensors(ref.source, model, info)
+    return model
+
+
+def _check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
     """Check that *model* took the tensors of the checkpoint *source*, by the *info* of its loading, and lacks none."""
     missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if missing:
+        other = f"; it has {min(info['unexpected_keys'])}" if info["unexpected_keys"] else ""
         raise ModelError(
             f"{source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
-            "size than its configuration says."
+            f"size than its configuration says{other}."
         )
     if misplaced := _misplaced(model, info["unexpected_keys"]):
         raise ModelError(

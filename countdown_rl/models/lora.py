@@ -126,6 +126,10 @@ class Adapter:
         self.config = model_files.adapter_config(self.directory)
         if (kind := self.config.get("peft_type")) != "LORA":  # others may name files to load
             raise ModelError(f"{self.directory} is an adapter of type {kind}; only LoRA adapters are supported.")
+        if self.config.get("alora_invocation_tokens"):
+            raise ModelError(
+                f"{self.directory} is an activated LoRA, and no prompt has its invocation tokens; give plain LoRA."
+            )
         self._tensors = Checkpoint(self.directory / "adapter_model.safetensors")
         self._stored = {_peft_name(name): name for name in self._tensors.specs}
         self.specs = {name: self._tensors.specs[stored] for name, stored in self._stored.items()}

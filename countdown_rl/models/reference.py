@@ -281,7 +281,7 @@ def _places(name: str, adapter: Path, verified: bool) -> Iterator[str]:
         for start in range(len(parts)):
             place = directory.joinpath(*parts[start:])
             enough = start == 0 or start < len(parts) - 1 or (beside and last_is_enough)
-            if enough and (place.is_file() or (place / "config.json").is_file()):
+            if enough and (place.is_file() or any(place.glob("config.json")) or any(place.glob("*.gguf"))):
                 yield str(place)
 
 

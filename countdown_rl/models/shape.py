@@ -80,8 +80,11 @@ def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except ValueError as error:  # such as that of an encoder and decoder
+        raise ModelError(f"there is no language model of type {config.model_type}: {first_line(error)}") from error
 
 
 def quantization_config(directory: Path) -> dict[str, Any] | None:

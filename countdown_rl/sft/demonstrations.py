@@ -283,7 +283,9 @@ def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, s
 
 def start_of_text(tokenizer: Any) -> str:
     """The text that *tokenizer* puts before every other, such as a begin-of-text token."""
-    return str(tokenizer.decode(tokenizer("")["input_ids"]))
+    alone, ids = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    start = next((index for index in range(len(ids)) if ids[index : index + len(alone)] == alone), 0)
+    return str(tokenizer.decode(ids[:start]))
 
 
 def _without_end(text: str, *ends: str | None) -> str:
@@ -315,7 +317,7 @@ def tokenize(known: Demonstrations, tokenizer: Any, max_length: int) -> list[dic
         prompts.append(prompt.text)
         completion = prompt.continuation(demonstration.completion)
         completions.append(_without_end(completion, turn_end, tokenizer.eos_token) + end)
-    encoded = (tokenizer(texts, add_special_tokens=False)["input_ids"] for texts in (prompts, completions))
+    encoded = (chat_template.token_ids(tokenizer, texts) for texts in (prompts, completions))
     examples, kept = [], []
     for demonstration, prompt, completion in zip(known.kept, *encoded, strict=True):
         if (length := len(prompt) + len(completion)) > max_length:

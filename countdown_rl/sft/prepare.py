@@ -9,7 +9,7 @@ from typing import Any
 
 from countdown_rl import processes
 from countdown_rl.errors import UsageError, first_line
-from countdown_rl.models import load, reference, shape
+from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.runlog import journal, trackers
 from countdown_rl.runlog.checkpoints import Checkpoints
 from countdown_rl.runlog.log import SftRow
@@ -85,15 +85,18 @@ def prepare(run: SftRun, options: SftOptions, on_row: Callable[[int], None] = la
     known, inputs = demonstrations.read(options, run.files, run.data, on_row)
     validation = tuning.read_validation(run.data, options) if run.data else []
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
-    skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
+    skeleton = load.skeleton(light.base or light)
     if options.packing:
         check_packing(config, trust_remote_code=run.trust_remote_code)
-    adapted = tuning.check_adapter(light, shape.skeleton(config, trust_remote_code=run.trust_remote_code), options)
+    adapted = tuning.check_adapter(light, copy.deepcopy(skeleton), options)
     parameters = skeleton.num_parameters()
     tokenizer = load.load_tokenizer(light)
     examples = dataset(demonstrations.tokenize(known, tokenizer, options.max_length), options)
-    shape.check_tokens(adapted, examples["input_ids"], run.model)
+    asked = chat_template.encode(tokenizer, (row.messages() for row in validation))
+    shape.check_tokens(adapted, [*examples["input_ids"], *asked], run.model)
     context = shape.ModelShape.of(config).context_length
+    if asked:
+        shape.check_context(context, max(map(len, asked)), options.max_completion_length, "--max-completion-length")
     longest = max(map(len, examples["input_ids"]))
     if context and longest > context:
         raise UsageError(f"the model reads {context} tokens, and a demonstration has {longest}; lower --max-length.")

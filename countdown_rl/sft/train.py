@@ -108,7 +108,6 @@ def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[s
     from accelerate.utils import gather_object
 
     policy = trainer.accelerator.unwrap_model(trainer.model)
-    ends = policy.generation_config
     policy.eval()
     generator = Generator(replace(loaded, model=policy), Decoding(max_new_tokens))
     ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
@@ -120,7 +119,6 @@ def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[s
         completions = generator.complete([ids[index] for index in indices])
         texts |= {index: each.text for index, each in zip(indices, completions, strict=True)}
     policy.train()
-    policy.generation_config = ends
     merged = {index: text for part in gather_object([texts]) for index, text in part.items()}
     return [merged[index] for index in range(len(prompts))]
 

@@ -3,6 +3,7 @@
 ``train --check`` prints the result, and ``train`` starts from it.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -113,8 +114,8 @@ def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None]
     journal.check_log(run.log, StepRow, resumes=resume is not None)
 
     config = shape.read_config(reference.local_path(light.base or light), trust_remote_code=run.trust_remote_code)
-    skeleton = shape.skeleton(config, trust_remote_code=run.trust_remote_code)
-    adapted = tuning.check_adapter(light, shape.skeleton(config, trust_remote_code=run.trust_remote_code), options)
+    skeleton = load.skeleton(light.base or light)
+    adapted = tuning.check_adapter(light, copy.deepcopy(skeleton), options)
     tokenizer = load.load_tokenizer(light)
     device = load.device_name("auto").partition(":")[0]
     dimensions = shape.ModelShape.of(config)

@@ -226,3 +226,19 @@ def test_three_end_tokens_have_names_of_their_own():
     assert metadata["tokenizer.ggml.eos_token_id"] == tokens.eos_token_id
     modelfile = Path("quantized/Modelfile").read_text()
     assert all(f'PARAMETER stop "{name}"' in modelfile for name in names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"hidden_act": "gelu"}, "gelu"), ({"attention_bias": True}, "bias"), ({"mlp_bias": True}, "bias")],
+)
+def test_a_model_that_llama_cpp_would_compute_otherwise_is_refused(changes, word):
+    with pytest.raises(ModelError, match=word):
+        written("f16", **changes)
+
+
+def test_the_context_is_no_longer_than_a_sliding_window():
+    standins.checkpoint(Path("full"), "qwen2.5", use_sliding_window=True, sliding_window=64, max_window_layers=0)
+    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    assert fields()["qwen2.context_length"] == 64
+    assert "num_ctx 64" in Path("quantized/Modelfile").read_text()

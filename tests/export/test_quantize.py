@@ -279,3 +279,9 @@ def test_4_bit_weights_of_other_architectures_load_in_transformers():
         )
         a, b = logits(theirs), logits(load_model(resolve("quantized")).model)
         assert (a - b).norm() / b.norm() < 0.05
+
+
+def test_a_checkpoint_whose_tensors_have_other_names_is_no_mixture_of_experts():
+    edited(lambda tensors: tensors.update({n.removeprefix("model."): tensors.pop(n) for n in [*tensors]}))
+    with pytest.raises(ModelError, match="other names"):
+        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions())

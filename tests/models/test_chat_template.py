@@ -7,7 +7,16 @@ import pytest
 
 from countdown_rl.errors import InputError, ModelError
 from countdown_rl.models import load
-from countdown_rl.models.chat_template import CHAT_ARGUMENTS, MARK, Rendered, apply, complete_user_turn, note, render
+from countdown_rl.models.chat_template import (
+    CHAT_ARGUMENTS,
+    MARK,
+    Rendered,
+    apply,
+    complete_user_turn,
+    note,
+    render,
+    token_ids,
+)
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks.response_format import STYLES
 from tests.support import tiny_llama
@@ -144,6 +153,7 @@ def test_a_template_that_shows_the_prompt_in_its_own_way_is_used(template):
         CHATML.replace("{{ m.content }}", "{{ m.content | truncate(12, leeway=0) }}"),
         "{{ bos_token }}Solve the puzzle.",
         CHATML.replace("m.content", "m.text"),
+        CHATML.replace("m.content", "m.content | replace(':', '')"),
     ],
 )
 def test_a_template_that_leaves_the_puzzle_out_is_refused(template):
@@ -267,3 +277,15 @@ def test_several_templates_without_a_default_are_named(tmp_path):
 def test_what_is_used_without_a_template_is_said():
     assert "no chat template" in note(tiny_llama.tokenizer(None))
     assert note(tiny_llama.tokenizer(CHATML)) == ""
+
+
+def test_text_that_the_tokenizer_has_no_tokens_for_is_refused():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.WordLevel({"<unk>": 0, "Target": 1, ":": 2}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>")
+    assert token_ids(tokenizer, ["Target:", "<unk>"]) == [[1, 2], [0]]
+    with pytest.raises(InputError, match="46"):
+        token_ids(tokenizer, ["Target: 46"])

@@ -8,12 +8,14 @@ import torch
 
 from countdown_rl import artifacts
 from countdown_rl.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
-from countdown_rl.models.shape import ModelShape, check_context, read_config
+from countdown_rl.models.shape import ModelShape, check_context, read_config, skeleton
 from countdown_rl.sft import tuning
-from tests.support import four_bit, tiny_llama
+from tests.support import architectures, four_bit, tiny_llama
 
 
 @pytest.fixture(scope="module")
@@ -500,3 +502,41 @@ def test_the_advice_about_a_context_depends_on_what_is_too_long():
         check_context(100, 90, 20, "--max-new-tokens")
     with pytest.raises(ModelError, match="shorten the prompt"):
         check_context(100, 100, 1, "--max-new-tokens")
+
+
+def test_a_model_that_reads_later_tokens_is_refused(tmp_path, monkeypatch):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    monkeypatch.setitem(architectures.SETTINGS, "bert", sizes)
+    with pytest.raises(ModelError, match="causal"):
+        load_model(resolve(str(architectures.checkpoint(tmp_path, "bert"))))
+    load_model(resolve(str(architectures.checkpoint(tmp_path, "bert", is_decoder=True))))
+
+
+def test_weights_that_are_not_finite_are_refused(base, tmp_path):
+    damaged = with_tensors(base, tmp_path / "damaged", {"model.norm.weight": torch.full((64,), torch.nan)})
+    with pytest.raises(ModelError, match="not finite"):
+        load_model(resolve(str(damaged)))
+
+
+def test_the_generation_settings_of_a_checkpoint_take_no_part(base, tmp_path):
+    shutil.copytree(base, tmp_path / "model")
+    settings = {"eos_token_id": [1, 7], "stop_strings": ["a"], "temperature": 0.5, "do_sample": False, "num_beams": 2}
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
+    model = load_model(resolve(str(tmp_path / "model"))).model
+    assert model.generation_config.to_diff_dict().keys() <= {"eos_token_id", "transformers_version"}
+    model.save_pretrained(tmp_path / "saved")  # transformers refuses a temperature without sampling
+    assert model.generate(torch.tensor([[5, 6]]), max_new_tokens=1).shape == (1, 3)
+
+
+def test_a_directory_with_a_gguf_file_is_a_base_beside_its_adapter(base, tmp_path, monkeypatch):
+    quantize_model(resolve(str(base)), tmp_path / "there" / "base", QuantizeOptions(format="gguf", gguf_type="f16"))
+    adapter_over(base, tmp_path / "there" / "adapter", "base")
+    monkeypatch.chdir(tmp_path)
+    assert resolve("there/adapter").base.kind == "gguf"
+
+
+def test_a_model_of_another_kind_has_no_skeleton():
+    from transformers import T5Config
+
+    with pytest.raises(ModelError, match="t5"):
+        skeleton(T5Config())

@@ -213,3 +213,9 @@ def test_adapters_outside_of_the_linear_layers_complete_as_their_logits_say(tmp_
         likeliest = int(loaded.model(torch.tensor([ids])).logits[0, -1].argmax())
     [completion] = Generator(loaded, Decoding(1)).complete([ids])
     assert completion.text == loaded.tokenizer.decode([likeliest], skip_special_tokens=True)
+
+
+def test_an_activated_lora_is_refused(tmp_path):
+    path = changed(tmp_path, alora_invocation_tokens=[5, 6])
+    with pytest.raises(ModelError, match="activated"):
+        lora.Adapter(path)

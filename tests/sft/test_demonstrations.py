@@ -369,3 +369,12 @@ def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_pat
         assert len(known.kept) == 3
         assert known.left_out == {"of the split test_hard": 2, "of the split validation": 1}
         assert len(inputs["from-hub"]["revision"]) == 40
+
+
+def test_an_end_token_that_the_tokenizer_appends_does_not_begin_a_prompt():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_llama.tokenizer()
+    ids = [("<|system|>", 2), ("<|end|>", 1)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|system|> $A <|end|>", special_tokens=ids)
+    assert demonstrations.start_of_text(tokenizer) == "<|system|>"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -388,3 +389,28 @@ def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
     before = torch.random.get_rng_state()
     prepare.check_packing(shape.read_config(tmp_path / "model"))
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("length", "template"), [(300, tiny_llama.TEMPLATE), (2048, "<|user|>{{ messages[0].role }}")])
+def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, length, template):
+    tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=length)
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    with artifacts.writing(tmp_path / "data", "data", options={"style": "own"}) as draft:
+        jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1, 11, 19))
+        jsonl.write_rows(draft.path / "test.jsonl", sums(2, 2, 20, 30))
+    jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": "1 + 1", "completion": " 2"}])
+    given = {"model": str(tmp_path / "model"), "files": [tmp_path / "demos.jsonl"], "data": tmp_path / "data"}
+    run = SftRun(**given, out=tmp_path / "out", checkpoints=tmp_path / "work")
+    with pytest.raises((InputError, ModelError), match="prompt"):
+        prepare.prepare(run, replace(SMALL, eval_every=1))
+
+
+def test_weights_that_do_not_fit_the_configuration_are_refused_before_they_are_loaded(place, tmp_path):
+    shutil.copytree(place / "model", tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 3}))
+    run = SftRun(
+        model=str(tmp_path / "model"), files=[place / "demos.jsonl"], out=tmp_path / "a", checkpoints=tmp_path / "b"
+    )
+    with pytest.raises(ModelError, match="incomplete"):
+        prepare.prepare(run, SMALL)
