@@ -28,7 +28,7 @@ LAYERS = (
     "",
 )
 #: The public API, above all layers.
-PUBLIC = ("countdown_rl/__init__.py", "countdown_rl/rewards.py")
+PUBLIC = ("countdown_rl/__init__.py", "countdown_rl/rewards.py", "countdown_rl/stages.py")
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "countdown_rl").rglob("*.py"))
 
 

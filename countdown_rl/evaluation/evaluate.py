@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -125,10 +125,13 @@ def evaluate(
         prompts = _prompts(engine, rows, options.max_new_tokens)
     progress = Progress(unfinished, _identity(engine, prompts, options, inputs))
     samples = complete_and_grade(engine, rows, prompts, options, on_batch, progress=progress, process=process)
-    metrics = _metrics(engine, samples, rows, options, inputs)
+    settings = _settings(options)
+    decoding = {field.name: settings[field.name] for field in fields(DecodingSettings) if field.name in settings}
+    about: dict[str, Any] = {"engine": engine.name, "precision": engine.precision, "path": engine.storage}
     if isinstance(engine, OpenAI):
-        metrics = replace(metrics, endpoint=engine.endpoint | _requests(samples))
-    result = Result(metrics, samples)
+        about["endpoint"] = engine.endpoint | _requests(samples)
+    sampling = DecodingSettings(greedy=options.temperature == 0, **decoding)
+    result = Result(_metrics(samples, rows, options, inputs, sampling, **about), samples)
     if rank == 0:
         result = _written(out, options, inputs, result, libraries=engine.libraries)
     if world > 1:
@@ -162,13 +165,8 @@ def _evaluate_baseline(
         for index, row in enumerate(rows)
         for turn in range(options.samples)
     ]
-    metrics = Metrics(
-        **vars(measure(samples, rows, options.pass_at_values)),
-        decoding=DecodingSettings(samples=options.samples, seed=options.seed),
-        data=inputs["data"],
-        model=EvaluatedModel(**inputs["model"]),
-    )
-    return _written(out, options, inputs, Result(metrics, samples))
+    decoding = DecodingSettings(samples=options.samples, seed=options.seed)
+    return _written(out, options, inputs, Result(_metrics(samples, rows, options, inputs, decoding), samples))
 
 
 def _connect(engine: str, device: str) -> None:
@@ -197,23 +195,16 @@ def _disconnect() -> None:
 
 
 def _metrics(
-    engine: Engine | OpenAI,
     samples: Sequence[Sample],
     rows: Sequence[Row],
     options: EvalOptions,
     inputs: Mapping[str, Any],
+    decoding: DecodingSettings,
+    **about: Any,
 ) -> Metrics:
-    names = ("temperature", "top_p", "top_k", "min_p", "samples", "seed", "max_new_tokens")
-    decoding = {name: value for name, value in _settings(options).items() if name in names}
-    return Metrics(
-        **vars(measure(samples, rows, options.pass_at_values)),
-        decoding=DecodingSettings(greedy=options.temperature == 0, **decoding),
-        data=inputs["data"],
-        model=EvaluatedModel(**{key: inputs["model"][key] for key in ("source", "kind", "digest")}),
-        engine=engine.name,
-        precision=engine.precision,
-        path=engine.storage,
-    )
+    figures, model = measure(samples, rows, options.pass_at_values), inputs["model"]
+    named = EvaluatedModel(source=model["source"], kind=model["kind"], digest=model.get("digest"))
+    return Metrics(**vars(figures), decoding=decoding, data=inputs["data"], model=named, **about)
 
 
 def _requests(samples: Sequence[Sample]) -> dict[str, Any]:

@@ -57,11 +57,10 @@ def read(path: Path) -> Result:
     metrics = Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
     lines = enumerate(jsonl.read_objects(path / SAMPLES), 1)
     samples = [Sample.from_json(line, f"{path / SAMPLES}, line {number},") for number, line in lines]
-    accuracies = [metrics, *(figures for _, _, figures in breakdowns(metrics))]
-    if any(len(figures.interval) != 2 for figures in accuracies):
-        raise ArtifactError(f"{path} is damaged (an `interval` has not two ends); make it again.")
-    if metrics.n < 1 or not samples or len(samples) % metrics.n:
-        raise ArtifactError(f"{path} is damaged ({metrics.n} puzzles, {len(samples)} samples); make it again.")
+    ends = {len(figures.interval) for figures in (metrics, *(figures for _, _, figures in breakdowns(metrics)))}
+    if metrics.n < 1 or not samples or len(samples) % metrics.n or ends != {2}:
+        fault = f"{metrics.n} puzzles, {len(samples)} samples, ends of an interval: {', '.join(map(str, ends))}"
+        raise ArtifactError(f"{path} is damaged ({fault}); make it again.")
     return Result(metrics, samples, manifest=manifest, path=path)
 
 
