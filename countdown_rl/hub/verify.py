@@ -414,19 +414,24 @@ def _loading_faults(
     ref: ModelRef, folder: Path, entry: Mapping[str, Any], rows: Sequence[Row], report: Verification
 ) -> Iterator[str]:
     """Compare what the card's instructions load from *folder* with what an evaluation loads."""
+    from transformers import GenerationConfig
+
     tokenizer = load.load_tokenizer(ref)
     if ref.base is not None:
         yield from _base_faults(ref.base, folder, entry, report)
-    settings = model_files.generation_config(folder)
+    settings, place = model_files.generation_config(folder), GENERATION
+    if not settings and (folder / "config.json").is_file():  # transformers generates as it says then
+        known = vars(GenerationConfig()).keys()
+        settings = {name: value for name, value in model_files.config(folder).items() if name in known}
+        place = "config.json"
     applied = [name for name, value in settings.items() if not _HARMLESS.fullmatch(f"{name}={value}")]
     if applied:
-        yield f"{GENERATION} sets {applied[0]}, which {CARD} would apply and the evaluation did not"
+        yield f"{place} sets {applied[0]}, which {CARD} would apply and the evaluation did not"
     ends, completes = settings.get("eos_token_id"), chat_template.MARK in (tokenizer.chat_template or "")
     if settings and tokenizer.eos_token_id not in (ends if isinstance(ends, list) else [ends]):
-        yield f"{GENERATION} does not end a completion at {tokenizer.eos_token}, where the evaluation did"
-    file = reference.local_path(ref)
-    if ref.kind == "gguf" and model_files.gguf_config(file).get("tokenizer.chat_template") != tokenizer.chat_template:
-        yield f"the chat template in {file.name} is not the one beside it"
+        yield f"{place} does not end a completion at {tokenizer.eos_token}, where the evaluation did"
+    if ref.kind == "gguf":
+        yield from _gguf_faults(reference.local_path(ref), tokenizer)
     for row in rows:
         turns = [turn for turn in row.messages() if turn["role"] == "user" or not completes]
         if chat_template.render(tokenizer, turns, chat_template.CHAT_ARGUMENTS) != chat_template.render(
@@ -434,6 +439,22 @@ def _loading_faults(
         ):
             yield f"the chat template makes another prompt by the instructions of {CARD} than in an evaluation"
             return
+
+
+def _gguf_faults(file: Path, tokenizer: Any) -> Iterator[str]:
+    """Compare the tokenizer in a GGUF *file*, which llama.cpp uses, with the one beside it, which an evaluation uses."""
+    from gguf import GGUFReader
+
+    fields = {
+        name: field.contents() for name, field in GGUFReader(file).fields.items() if name.startswith("tokenizer.")
+    }
+    if fields.get("tokenizer.chat_template") != tokenizer.chat_template:
+        yield f"the chat template in {file.name} is not the one beside it"
+    tokens = enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    written = dict(enumerate(fields.get("tokenizer.ggml.tokens", ())))
+    other = [token for index, token in tokens if token is not None and written.get(index) != token]
+    if other or fields.get("tokenizer.ggml.eos_token_id") != tokenizer.eos_token_id:
+        yield f"the tokenizer in {file.name} is not the one beside it ({other[0] if other else tokenizer.eos_token})"
 
 
 def _base_faults(base: ModelRef, folder: Path, entry: Mapping[str, Any], report: Verification) -> Iterator[str]:

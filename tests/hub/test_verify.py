@@ -418,6 +418,54 @@ def a_penalty(root: Path) -> None:
     seal(root / "release")
 
 
+def changed(root: Path, name: str, change: Callable[[Path], Any]) -> None:
+    """Let *change* forge files of the weights *name*; their manifest and evaluation are made to go with it."""
+    change(root / name)
+    file = root / name / MANIFEST
+    manifest = Manifest.parse(file.read_bytes(), file)
+    entries = {path: artifacts.entry(root / name / path) for path in manifest.files if (root / name / path).exists()}
+    manifest.files.clear()
+    manifest.files.update(entries)
+    file.write_bytes(manifest.to_bytes())
+    recorded = results.read(root / "eval" / name)
+    inputs = recorded.manifest.inputs | {"model": manifest.as_input() | {"source": name}}
+    recorded.metrics["model"]["digest"] = manifest.digest
+    with artifacts.writing(root / "eval" / name, "eval", options=recorded.manifest.options, inputs=inputs) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    publish(root, name)
+
+
+def other_tokens_in_the_gguf_file(root: Path) -> None:
+    r"""the tokenizer in model-Q8_0\.gguf is not the one beside it \(impossible\)"""
+
+    def change(folder: Path) -> None:
+        file = folder / "model-Q8_0.gguf"
+        file.write_bytes(file.read_bytes().replace(b"impossible", b"IMPOSSIBLE", 1))
+
+    changed(root, "gguf", change)
+
+
+def another_end_in_the_gguf_file(root: Path) -> None:
+    r"""the tokenizer in model-Q8_0\.gguf is not the one beside it \(<\|end\|>\)"""
+
+    def change(folder: Path) -> None:
+        file, key = folder / "model-Q8_0.gguf", b"tokenizer.ggml.eos_token_id\x04\0\0\0"
+        assert key + b"\1" in file.read_bytes()
+        file.write_bytes(file.read_bytes().replace(key + b"\1", key + b"\5", 1))
+
+    changed(root, "gguf", change)
+
+
+def a_penalty_in_the_configuration(root: Path) -> None:
+    r"""^config\.json sets repetition_penalty"""
+
+    def change(folder: Path) -> None:
+        (folder / "generation_config.json").unlink()
+        edit(folder / "config.json", "{", '{"repetition_penalty": 1.5,')
+
+    changed(root, "merged", change)
+
+
 def no_repeated_tokens(root: Path) -> None:
     r"""generation_config\.json sets no_repeat_ngram_size"""
     edit(root / "release" / "generation_config.json", "{", '{"no_repeat_ngram_size": 1,')
@@ -608,7 +656,8 @@ FORGERIES = (
     *(another_figure_of_a_group_in_the_metadata, another_group_in_the_metadata, other_facts),
     *(other_settings_of_the_adapter, a_penalty, another_end, no_repeated_tokens, a_limit_of_time, another_result_type),
     *(another_benchmark_in_the_metadata, another_metric_in_the_metadata, another_base_in_the_metadata),
-    *(hidden_figures_for_the_hub, another_file_of_data),
+    *(hidden_figures_for_the_hub, another_file_of_data, other_tokens_in_the_gguf_file, another_end_in_the_gguf_file),
+    a_penalty_in_the_configuration,
     *(an_altered_chain, puzzles_chosen_by_hand, an_evaluation_on_training_data),
 )
 
