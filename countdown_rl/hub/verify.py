@@ -442,7 +442,7 @@ def _loading_faults(
 
 
 def _gguf_faults(file: Path, tokenizer: Any) -> Iterator[str]:
-    """Compare the tokenizer in a GGUF *file*, which llama.cpp uses, with the one beside it, which an evaluation uses."""
+    """Compare the tokenizer in a GGUF *file*, which llama.cpp uses, with the one beside it, which evaluations use."""
     from gguf import GGUFReader
 
     fields = {
