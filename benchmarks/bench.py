@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.runlog import log as runlog
+from countdown_rl.training import log as runlog
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -77,8 +77,7 @@ class Plan(NamedTuple):
 def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zero: int = 0) -> Plan:
     """The plan of ``train --check`` with prompts as long as *options* allow, where vLLM is installed."""
     from countdown_rl.models import load
-    from countdown_rl.sft import memory, tuning
-    from countdown_rl.training import prepare, rollouts
+    from countdown_rl.training import memory, prepare, rollouts, tuning
 
     model = _skeleton(shape_name)
     ref: Any = mock.Mock(base=None, trained_precision=None)

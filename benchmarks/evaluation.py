@@ -130,8 +130,8 @@ def main():
 
     import torch
 
-    from countdown_rl.data import jsonl
     from countdown_rl.models import chat_template, load, reference
+    from countdown_rl.tasks import jsonl
 
     torch.set_num_threads(options.threads)
     load.silence_libraries()

@@ -31,7 +31,7 @@ FAULTS += [{"cut": cut} for cut in ("before", "after", "body")]
 
 def release(folder: Path, kind: str, chance: random.Random) -> Path:
     """A release artifact of that *kind* with weights of random bytes: nothing of it is ever loaded."""
-    from countdown_rl import artifacts
+    from countdown_rl.core import artifacts
 
     with artifacts.writing(folder, kind, options={"seed": chance.random()}) as draft:
         (draft.path / "model.safetensors").write_bytes(chance.randbytes(300_000))
@@ -55,7 +55,7 @@ def main() -> None:
     from huggingface_hub import constants
 
     from benchmarks import bench
-    from countdown_rl.errors import HubError
+    from countdown_rl.core.errors import HubError
     from tests.support.hub import push, running
 
     time.sleep = lambda seconds: None

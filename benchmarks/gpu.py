@@ -238,7 +238,8 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
     """Peak memory against ``train --check``, and tokens a second, of a few steps on random weights."""
     import torch
 
-    from countdown_rl.training import prepare, train
+    from countdown_rl.training import grpo as train
+    from countdown_rl.training import prepare
     from countdown_rl.training.config import TrainOptions
 
     model, data = make_checkpoint(settings, name), make_data(settings, 300, 10)
@@ -314,11 +315,12 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
     from trl import GRPOConfig, GRPOTrainer
 
-    from countdown_rl.data import jsonl
     from countdown_rl.inference.generate import STOP
     from countdown_rl.inference.stop import Stop
     from countdown_rl.models import chat_template, load, lora, reference
-    from countdown_rl.training import prepare, rollouts, train, trl_config
+    from countdown_rl.tasks import jsonl
+    from countdown_rl.training import grpo as train
+    from countdown_rl.training import prepare, rollouts, trl_config
     from countdown_rl.training.config import TrainOptions
     from countdown_rl.training.curriculum import in_turn
 

@@ -11,8 +11,8 @@ from collections import Counter
 from fractions import Fraction
 
 from benchmarks import bench
-from countdown_rl.puzzle.rules import RULES
-from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.countdown.rules import RULES
+from countdown_rl.tasks.countdown.task import CountdownRow
 from tests.support import oracle as brute_force
 
 ANSWER = re.compile(r"<answer>(.*?)<\/answer>", re.DOTALL)

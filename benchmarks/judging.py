@@ -25,10 +25,10 @@ import numpy as np
 
 from benchmarks import bench
 from benchmarks.teacher import in_order, token_counter
-from countdown_rl.data import jsonl
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import reference
+from countdown_rl.tasks import jsonl
 from stages.recipes.tiny import traces
 from stages.recipes.tiny.judge import Judge
 

@@ -9,8 +9,8 @@ import time
 from collections import Counter
 
 from benchmarks import bench
-from countdown_rl.puzzle import solver
-from countdown_rl.puzzle.rules import RULES, Puzzle
+from countdown_rl.tasks.countdown import solver
+from countdown_rl.tasks.countdown.rules import RULES, Puzzle
 from tests.support import oracle
 
 

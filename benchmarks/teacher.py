@@ -17,9 +17,9 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from benchmarks import bench
-from countdown_rl.data import jsonl
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
+from countdown_rl.tasks import jsonl
 from stages.recipes.tiny import traces
 
 BUDGETS = (128, 256, 512, 1_024)

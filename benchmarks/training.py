@@ -21,12 +21,13 @@ from pathlib import Path
 import yaml
 
 from benchmarks import bench
-from countdown_rl.data import jsonl
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import STOP
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.training import prepare, rewards, train
+from countdown_rl.tasks import jsonl
+from countdown_rl.training import grpo as train
+from countdown_rl.training import prepare, rewards
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 

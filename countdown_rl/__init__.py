@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from countdown_rl.errors import ArtifactError as ArtifactError
-    from countdown_rl.errors import CountdownError as CountdownError
-    from countdown_rl.errors import HubError as HubError
-    from countdown_rl.errors import InputError as InputError
-    from countdown_rl.errors import ModelError as ModelError
-    from countdown_rl.errors import UsageError as UsageError
+    from countdown_rl.core.errors import ArtifactError as ArtifactError
+    from countdown_rl.core.errors import CountdownError as CountdownError
+    from countdown_rl.core.errors import HubError as HubError
+    from countdown_rl.core.errors import InputError as InputError
+    from countdown_rl.core.errors import ModelError as ModelError
+    from countdown_rl.core.errors import UsageError as UsageError
     from countdown_rl.models.load import Loaded as Loaded
-    from countdown_rl.puzzle.rules import Puzzle as Puzzle
-    from countdown_rl.puzzle.solver import Solved as Solved
+    from countdown_rl.tasks.countdown.rules import Puzzle as Puzzle
+    from countdown_rl.tasks.countdown.solver import Solved as Solved
     from countdown_rl.tasks.task import Grade as Grade
     from countdown_rl.tasks.task import Row as Row
     from countdown_rl.tasks.task import Task as Task
@@ -33,13 +33,14 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before any import of h
 #: The module of each public name that is imported when it is used.
 _MODULES = {
     **dict.fromkeys(
-        ("CountdownError", "UsageError", "InputError", "ArtifactError", "ModelError", "HubError"), "countdown_rl.errors"
+        ("CountdownError", "UsageError", "InputError", "ArtifactError", "ModelError", "HubError"),
+        "countdown_rl.core.errors",
     ),
     "Grade": "countdown_rl.tasks.task",
     "Loaded": "countdown_rl.models.load",
-    "Puzzle": "countdown_rl.puzzle.rules",
+    "Puzzle": "countdown_rl.tasks.countdown.rules",
     "Row": "countdown_rl.tasks.task",
-    "Solved": "countdown_rl.puzzle.solver",
+    "Solved": "countdown_rl.tasks.countdown.solver",
     "Task": "countdown_rl.tasks.task",
     **dict.fromkeys(("compare", "evaluate", "merge", "publish", "quantize", "sft", "train"), "countdown_rl.stages"),
 }
@@ -72,7 +73,7 @@ def solve(
     Raises:
         InputError: there are more than six numbers, or one is not positive; an unknown rule or operator.
     """
-    from countdown_rl.puzzle import rules, solver
+    from countdown_rl.tasks.countdown import rules, solver
 
     return solver.solve(rules.Puzzle(tuple(nums), target, rules.rule(rule), rules.operators(operators)))
 
@@ -102,10 +103,10 @@ def generate(
         UsageError: an argument is out of its range.
         InputError: there are fewer such puzzles than *n*.
     """
+    from countdown_rl.core.errors import UsageError
     from countdown_rl.data import build
     from countdown_rl.data.config import DataOptions
-    from countdown_rl.errors import UsageError
-    from countdown_rl.puzzle.rules import SPLITS
+    from countdown_rl.tasks.countdown.rules import SPLITS
     from countdown_rl.tasks.registry import parse_row
 
     if split not in SPLITS:
@@ -132,7 +133,7 @@ def read_rows(path: str | Path) -> list["Row"]:
     Raises:
         InputError: the file is missing, or a line is no row; the text names the line.
     """
-    from countdown_rl.data import jsonl
+    from countdown_rl.tasks import jsonl
 
     return jsonl.read_rows(jsonl.test_file(Path(path)))
 
@@ -161,12 +162,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     elif name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from countdown_rl.core.packages import version
 
-        try:
-            value = version("countdown-rl")
-        except PackageNotFoundError:  # a copy that is not installed
-            value = "unknown"
+        value = version()
     else:
         raise AttributeError(f"module 'countdown_rl' has no attribute {name!r}")
     globals()[name] = value

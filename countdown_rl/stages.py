@@ -1,7 +1,7 @@
 """The stages as functions: paths or rows in, one artifact directory out.
 
 Each has the options of its command under their names (``max_new_tokens`` for ``--max-new-tokens``), raises the errors
-of :mod:`countdown_rl.errors`, and returns what was written. The functions are imported from :mod:`countdown_rl`.
+of :mod:`countdown_rl.core.errors`, and returns what was written. The functions are imported from :mod:`countdown_rl`.
 """
 
 import functools
@@ -11,13 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from countdown_rl.errors import CountdownError
+from countdown_rl.core.errors import CountdownError
 
 if TYPE_CHECKING:
-    from countdown_rl.artifacts import Manifest
+    from countdown_rl.core.artifacts import Manifest
     from countdown_rl.evaluation.results import Result as Evaluation
-    from countdown_rl.sft.tuning import Result
     from countdown_rl.tasks.task import Row
+    from countdown_rl.training.tuning import Result
 
 Stage = TypeVar("Stage", bound=Callable[..., Any])
 Source = str | Path
@@ -70,9 +70,8 @@ def train(
         UsageError: the options contradict each other.
         InputError, ModelError, ArtifactError: an input is missing or wrong, or *out* cannot be written.
     """
-    from countdown_rl.sft import tuning
-    from countdown_rl.training import prepare
-    from countdown_rl.training import train as training
+    from countdown_rl.training import grpo as training
+    from countdown_rl.training import prepare, tuning
     from countdown_rl.training.config import TrainOptions
 
     given, run = _split(prepare.TrainRun, options)
@@ -103,13 +102,14 @@ def sft(
         demonstrations: a file, or records: TRL's ``prompt`` and ``completion`` or ``messages``, or the fields of a
             puzzle and ``completion``.
         data: a data directory, whose test puzzles are left out, and whose validation puzzles are evaluated.
-        options: fields of :class:`countdown_rl.sft.config.SftOptions`; otherwise as in :func:`train`.
+        options: fields of :class:`countdown_rl.training.sft_config.SftOptions`; otherwise as in :func:`train`.
 
     Raises: as :func:`train`.
     """
-    from countdown_rl.sft import prepare, tuning
-    from countdown_rl.sft import train as training
-    from countdown_rl.sft.config import SftOptions
+    from countdown_rl.training import prepare_sft as prepare
+    from countdown_rl.training import sft as training
+    from countdown_rl.training import tuning
+    from countdown_rl.training.sft_config import SftOptions
 
     given, run = _split(prepare.SftRun, options)
     place = Path(f"{out}-run")
@@ -232,17 +232,17 @@ def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **
     """Build the release folder of a model or data set at *out*; with *repo_id* upload it to the Hub.
 
     Args:
-        options: fields of :class:`countdown_rl.hub.config.PublishOptions`, such as ``model`` or ``data``.
+        options: fields of :class:`countdown_rl.release.config.PublishOptions`, such as ``model`` or ``data``.
 
     Raises:
         ArtifactError: an input is missing, damaged or about other weights.
         HubError: the Hub refuses the upload.
     """
-    from countdown_rl.hub import release, upload
-    from countdown_rl.hub.config import PublishOptions, UploadOptions
+    from countdown_rl.release import folder, upload
+    from countdown_rl.release.config import PublishOptions, UploadOptions
 
     target = UploadOptions(push=repo_id is not None, repo_id=repo_id, public=public)
-    manifest = release.build(PublishOptions(**options), Path(out))
+    manifest = folder.build(PublishOptions(**options), Path(out))
     if repo_id is not None:
         upload.push(Path(out), manifest, target)
     return manifest
@@ -266,7 +266,7 @@ def _file(source: "Source | Iterable[Mapping[str, Any]]", file: Path) -> Path:
     """The path *source*, or *file* with the rows that it is."""
     if isinstance(source, str | Path):
         return Path(source)
-    from countdown_rl.data import jsonl
+    from countdown_rl.tasks import jsonl
 
     file.parent.mkdir(parents=True, exist_ok=True)
     jsonl.write_rows(file, ({**row} for row in source))

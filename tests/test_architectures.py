@@ -7,23 +7,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from countdown_rl import artifacts
-from countdown_rl.data import jsonl
-from countdown_rl.errors import ModelError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ModelError
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import load_model
 from countdown_rl.models.reference import resolve
-from countdown_rl.sft import demonstrations
-from countdown_rl.sft import prepare as sft_prepare
-from countdown_rl.sft import train as sft_train
-from countdown_rl.sft.config import SftOptions
-from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import prepare, rewards, train
+from countdown_rl.training import demonstrations, prepare, rewards
+from countdown_rl.training import grpo as train
+from countdown_rl.training import prepare_sft as sft_prepare
+from countdown_rl.training import sft as sft_train
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.sft_config import SftOptions
 from tests.support import architectures
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "own"} for n in range(4)]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
 from countdown_rl.cli import main
-from countdown_rl.data import jsonl
+from countdown_rl.core import artifacts
+from countdown_rl.tasks import jsonl
 from tests.support import standins
 from tests.support.command import status
 

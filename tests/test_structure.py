@@ -12,19 +12,16 @@ from tests.support.imports import ROOT, imports
 #: From the top down; modules that lie directly in the package come last.
 LAYERS = (
     "cli",
-    "hub",
-    "report",
-    "export",
+    "release",
     "training",
-    "sft",
     "evaluation",
-    "runlog",
+    "export",
     "inference",
     "integrations",
     "data",
     "models",
     "tasks",
-    "puzzle",
+    "core",
     "",
 )
 #: The public API, above all layers.
@@ -39,7 +36,7 @@ def layer(file: str) -> int:
 
 def test_every_package_has_a_layer_and_an_empty_init():
     packages = {path.parent for path in (ROOT / "countdown_rl").rglob("__init__.py")} - {ROOT / "countdown_rl"}
-    assert {package.name for package in packages} == set(LAYERS) - {""}
+    assert {package.relative_to(ROOT / "countdown_rl").parts[0] for package in packages} == set(LAYERS) - {""}
     assert all(not (package / "__init__.py").read_text() for package in packages)
 
 
@@ -48,19 +45,19 @@ def test_imports_go_down_the_layers_only(file):
     assert [used for used in sorted(imports(file)) if layer(used) < layer(file)] == []
 
 
-@pytest.mark.parametrize("package", ["puzzle", "tasks"])
-def test_the_puzzle_and_its_tasks_load_no_torch(package):
+@pytest.mark.parametrize("package", ["core", "tasks", "data"])
+def test_the_light_packages_load_neither_torch_nor_typer(package):
     modules = [
         file.removesuffix(".py").replace("/", ".") for file in FILES if file.startswith(f"countdown_rl/{package}/")
     ]
-    code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+    code = f"import sys, {', '.join(modules)}; sys.exit(bool({'torch', 'typer'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 #: Modules of one task: the puzzle, its data, its commands and its demo; word problems; the registry.
 OF_A_TASK = (
-    *("puzzle/", "tasks/countdown", "data/countdown", "data/distribution", "data/enumeration", "data/generate"),
-    *("inference/ask", "cli/ask", "cli/solve", "report/demo", "tasks/gsm8k", "tasks/registry"),
+    *("tasks/countdown/", "data/countdown", "data/distribution", "data/enumeration", "data/generate"),
+    *("inference/ask", "cli/ask", "cli/solve", "release/demo", "tasks/gsm8k", "tasks/registry"),
 )
 #: Fields of their rows, and their names.
 WORDS = {"nums", "gold", "question", "countdown", "gsm8k"}
@@ -74,7 +71,7 @@ def task_knowledge(source: str) -> set[str]:
             words |= {node.value} & WORDS
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            words |= modules & {"countdown_rl.tasks.countdown", "countdown_rl.tasks.gsm8k"}
+            words |= modules & {"countdown_rl.tasks.countdown.task", "countdown_rl.tasks.gsm8k"}
     return words
 
 

@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from countdown_rl import artifacts
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
-from countdown_rl.errors import InputError, UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.options import option
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.options import option
-from countdown_rl.puzzle import solver
-from countdown_rl.puzzle.solver import Solved
 from countdown_rl.tasks import probe
+from countdown_rl.tasks.countdown import solver
+from countdown_rl.tasks.countdown.solver import Solved
 
 
 def ask(

@@ -7,7 +7,7 @@ import typer
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out
-from countdown_rl.sft.config import CollectOptions
+from countdown_rl.training.sft_config import CollectOptions
 
 
 def collect(
@@ -30,7 +30,7 @@ def collect(
         countdown-rl sft --from artifacts/demonstrations/train.jsonl
         countdown-rl collect artifacts/eval/own --pairs --out artifacts/pairs
     """
-    from countdown_rl.sft import selection
+    from countdown_rl.training import selection
 
     facts = selection.collect(evaluations, options, out)
     puzzles = console.plural(facts["puzzles"], "puzzle")

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
-from countdown_rl.errors import InputError, UsageError
-from countdown_rl.formatting import interval, percent
-from countdown_rl.tasks import explain
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import interval, percent
+from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row
 
 
@@ -45,9 +45,9 @@ def compare(
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
         countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --format latex
     """
-    from countdown_rl.data import jsonl
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation import tables
+    from countdown_rl.tasks import jsonl
 
     try:
         settings = comparison.by_setting(results)
@@ -91,7 +91,7 @@ def _change(change: dict[str, Any]) -> Text:
     text.append(f"  {change['side']} from {change['from']} to {change['to']}\n", style="dim")
     for name, sample in ((change["from"], change["before"]), (change["to"], change["after"])):
         text.append(f"{'✓' if sample['correct'] else '✗'} {name}", style="green" if sample["correct"] else "red")
-        verdict = explain.verdict(row, *(sample[name] for name in ("answer", "value", "reason", "truncated")))
+        verdict = advice.verdict(row, *(sample[name] for name in ("answer", "value", "reason", "truncated")))
         text.append(f"  {verdict}\n", style="dim")
         text.append(sample["completion"].strip("\n") + "\n", style="default")
     return text

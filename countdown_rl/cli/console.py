@@ -18,7 +18,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from countdown_rl.formatting import duration, printable
+from countdown_rl.core.formatting import duration, printable
 
 #: Seconds between two lines of progress where stderr is no terminal, and before the first while nothing is finished.
 INTERVAL, STALLED = 60.0, 8.0

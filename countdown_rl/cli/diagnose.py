@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.formatting import percent
+from countdown_rl.core.formatting import percent
 
 
 def diagnose(

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from rich.table import Table
 
-from countdown_rl import artifacts, processes
 from countdown_rl.cli import console, parameters
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.formatting import interval, percent
+from countdown_rl.core.options import option
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Metrics
-from countdown_rl.formatting import interval, percent
-from countdown_rl.options import option
-from countdown_rl.tasks import explain
+from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task
 
 #: The number of reasons that the table shows.
@@ -72,7 +72,7 @@ def eval(
             on_note=console.note,
         )
     metrics = result.metrics
-    if hint := explain.no_format(metrics.format, metrics.accuracy, metrics.truncated, "--max-new-tokens"):
+    if hint := advice.no_format(metrics.format, metrics.accuracy, metrics.truncated, "--max-new-tokens"):
         console.warn(hint)
     console.result({"out": str(out)} | metrics.to_json(), as_json=as_json, view=_view(str(out), metrics))
 

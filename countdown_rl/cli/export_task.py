@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Data, Out
-from countdown_rl.options import option
+from countdown_rl.core.options import option
 
 TEMPLATES = Path(__file__).parents[1] / "integrations"
 #: By evaluator, the files written and their templates; the data goes beside the last one.
@@ -41,8 +41,8 @@ def export_task(
         vf-eval countdown_exact --model NAME --env.agent.harness.id null \\
           --env.agent.runtime.type subprocess
     """
-    from countdown_rl import artifacts
-    from countdown_rl.data import jsonl
+    from countdown_rl.core import artifacts
+    from countdown_rl.tasks import jsonl
 
     data = jsonl.test_file(data)
     rows = jsonl.read_rows(data)

@@ -11,7 +11,7 @@ from typing import Annotated, BinaryIO, Literal, TextIO
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.options import option
+from countdown_rl.core.options import option
 
 
 def grade(
@@ -39,9 +39,9 @@ def grade(
         echo '{"nums": [3,4], "target": 7, "completion": "<answer>3+4</answer>"}' \\
           | countdown-rl grade
     """
-    from countdown_rl import artifacts
-    from countdown_rl.data import files, jsonl, layouts
-    from countdown_rl.errors import InputError, UsageError
+    from countdown_rl.core import artifacts
+    from countdown_rl.core.errors import InputError, UsageError
+    from countdown_rl.tasks import files, jsonl, layouts
 
     reasons: Counter[str] = Counter()
     counts: Counter[str] = Counter()

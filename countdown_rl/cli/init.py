@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from countdown_rl import artifacts
 from countdown_rl.cli import console
-from countdown_rl.errors import InputError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
 
 #: The files of the pipeline, as patterns. They are data files of an installed package, and of a clone its own.
 _FILES = ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "stages/*.yaml")

@@ -17,9 +17,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from countdown_rl import packages, processes
 from countdown_rl.cli.help import Command, CommandGroup, as_command
-from countdown_rl.errors import CountdownError, UsageError, machine_failure
+from countdown_rl.core import packages, processes
+from countdown_rl.core.errors import CountdownError, UsageError, machine_failure
 
 COMMANDS = {
     "Stages, in order": {
@@ -83,9 +83,9 @@ for _panel, _commands in COMMANDS.items():
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from countdown_rl import __version__
+        from countdown_rl.core.packages import version
 
-        print(f"countdown-rl {__version__}")  # noqa: T201 - without the printer, which costs the import of Rich
+        print(f"countdown-rl {version()}")  # noqa: T201 - without the printer, which costs the import of Rich
         raise typer.Exit
 
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from countdown_rl import processes
 from countdown_rl.cli import console
-from countdown_rl.errors import UsageError
-from countdown_rl.options import Option, Options, choices, field_hints, option
-from countdown_rl.processes import LAUNCHES
+from countdown_rl.core import processes
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.options import Option, Options, choices, field_hints, option
+from countdown_rl.core.processes import LAUNCHES
 
 if TYPE_CHECKING:
-    from countdown_rl.runlog.log import SftRow, StepRow
-    from countdown_rl.sft.memory import Memory
-    from countdown_rl.sft.tuning import Run
+    from countdown_rl.training.log import SftRow, StepRow
+    from countdown_rl.training.memory import Memory
+    from countdown_rl.training.tuning import Run
 
 RUN = "Run"
 

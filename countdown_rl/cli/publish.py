@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.formatting import interval, percent
-from countdown_rl.hub.config import PublishOptions, UploadOptions
-from countdown_rl.options import option
+from countdown_rl.core.formatting import interval, percent
+from countdown_rl.core.options import option
+from countdown_rl.release.config import PublishOptions, UploadOptions
 
 
 def publish(
@@ -38,10 +38,10 @@ def publish(
           --repo-id me/countdown-gguf
         countdown-rl publish --data artifacts/data --license cc0-1.0
     """
-    from countdown_rl.hub import release
+    from countdown_rl.release import folder
 
     out = out or Path("artifacts/release" if options.data is None else "artifacts/data-release")
-    manifest = release.build(options, out)
+    manifest = folder.build(options, out)
     facts = manifest.facts
     if options.data is not None:
         summary = f"{sum(facts['rows'].values()):,} rows"
@@ -55,7 +55,7 @@ def publish(
     values |= {"files": len(manifest.files) + 1, "bytes": size}
     view = f"{out}: {len(manifest.files) + 1} files, {size / 1e6:,.1f} MB, {summary}"
     if upload.repo_id is not None:
-        from countdown_rl.hub import upload as uploading
+        from countdown_rl.release import upload as uploading
 
         result = uploading.push(out, manifest, upload)
         values["upload"] = asdict(result)

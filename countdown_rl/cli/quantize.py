@@ -5,8 +5,8 @@ from typing import Annotated
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, Revision
+from countdown_rl.core.options import option
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.options import option
 
 
 def quantize(

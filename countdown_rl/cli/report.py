@@ -8,8 +8,8 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.errors import InputError, UsageError
-from countdown_rl.options import option
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.options import option
 
 
 def report(
@@ -43,7 +43,7 @@ def report(
         countdown-rl report --demo artifacts/gguf
         countdown-rl report --log grpo=a.csv,b.csv --log c.csv --figures figures
     """
-    from countdown_rl.report import page, view
+    from countdown_rl.release import page, view
 
     try:
         results, runs = page.find(run, results=result or (), logs=log or ())
@@ -61,7 +61,7 @@ def report(
         page.save_figures(content["curves"], figures)
     if model and beside:
         from countdown_rl.models.load import silence_libraries
-        from countdown_rl.report.demo import of_model
+        from countdown_rl.release.demo import of_model
 
         silence_libraries()
         page.save(of_model(model), beside)

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.errors import UsageError
-from countdown_rl.options import option
-from countdown_rl.tasks import explain
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.options import option
+from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.task import REASONS
 
@@ -62,7 +62,7 @@ def samples(
 
 def _read(result: Path) -> list[dict[str, Any]]:
     from countdown_rl.evaluation import results
-    from countdown_rl.runlog import journal
+    from countdown_rl.training import journal
 
     file = result / journal.SAMPLES if result.is_dir() else result
     # An evaluation has samples too, and is checked as a whole.
@@ -83,5 +83,5 @@ def _view(sample: dict[str, Any]) -> Text:
     row = parse_row(sample)
     text.append(row.headline, style="bold").append("\n")
     text.append(sample["completion"].strip("\n"), style="default").append("\n")
-    verdict = explain.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
+    verdict = advice.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
     return text.append(f"✓ {verdict}", style="green") if sample["correct"] else text.append(f"✗ {verdict}", style="red")

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-from countdown_rl import artifacts, processes
 from countdown_rl.cli import console, parameters
-from countdown_rl.options import option
-from countdown_rl.runlog.log import SftRow
-from countdown_rl.sft.config import DEMONSTRATIONS, SftOptions
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.options import option
+from countdown_rl.training.log import SftRow
+from countdown_rl.training.sft_config import DEMONSTRATIONS, SftOptions
 
 
 def sft(
@@ -45,8 +45,9 @@ def sft(
     """
     processing.start_processes()
     parameters.warn_of_unused_gpu()
-    from countdown_rl.sft import prepare, tuning
-    from countdown_rl.sft import train as training
+    from countdown_rl.training import prepare_sft as prepare
+    from countdown_rl.training import sft as training
+    from countdown_rl.training import tuning
 
     run = prepare.SftRun(
         model=model,

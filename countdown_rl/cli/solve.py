@@ -6,7 +6,7 @@ import typer
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.options import RuleName, option
+from countdown_rl.core.options import RuleName, option
 
 
 def solve(
@@ -26,8 +26,8 @@ def solve(
         countdown-rl solve 3 7 50 --target 46
         countdown-rl solve 25 50 75 100 3 6 --target 952 --rule television --all
     """
-    from countdown_rl.errors import InputError, UsageError
-    from countdown_rl.puzzle import rules, solver
+    from countdown_rl.core.errors import InputError, UsageError
+    from countdown_rl.tasks.countdown import rules, solver
 
     try:
         puzzle = rules.Puzzle(tuple(numbers), target, rules.rule(rule), rules.operators(operators))

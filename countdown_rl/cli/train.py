@@ -4,12 +4,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from countdown_rl import artifacts, processes
 from countdown_rl.cli import console, parameters
-from countdown_rl.formatting import interval
-from countdown_rl.options import option
-from countdown_rl.runlog.log import StepRow
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.formatting import interval
+from countdown_rl.core.options import option
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.log import StepRow
 
 if TYPE_CHECKING:
     from countdown_rl.training.prepare import PreparedTraining
@@ -61,10 +61,9 @@ def train(
     processing.start_processes(alone=probe is not None)
     parameters.warn_of_unused_gpu()
     from countdown_rl.models import lora
-    from countdown_rl.runlog.checkpoints import Checkpoints
-    from countdown_rl.sft import tuning
-    from countdown_rl.training import prepare
-    from countdown_rl.training import train as training
+    from countdown_rl.training import grpo as training
+    from countdown_rl.training import prepare, tuning
+    from countdown_rl.training.checkpoints import Checkpoints
 
     run = prepare.TrainRun(
         model=model,

@@ -9,11 +9,11 @@ from rich.table import Table
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.formatting import interval, percent, short
-from countdown_rl.options import option
+from countdown_rl.core.formatting import interval, percent, short
+from countdown_rl.core.options import option
 
 if TYPE_CHECKING:
-    from countdown_rl.hub.verify import Verification
+    from countdown_rl.release.verify import Verification
 
 
 def verify(
@@ -41,7 +41,7 @@ def verify(
         countdown-rl verify artifacts/release
         countdown-rl verify me/countdown-tiny-nf4@v1 --fresh 1000
     """
-    from countdown_rl.hub import verify as verification
+    from countdown_rl.release import verify as verification
 
     with console.progress("completions") as update:
         report = verification.verify(release, fresh=fresh, seed=seed, limit=limit, data=data or (), on_batch=update)

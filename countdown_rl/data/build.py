@@ -9,15 +9,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
-from countdown_rl.data import external, jsonl
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.formatting import flag
+from countdown_rl.core.options import field_hints
+from countdown_rl.data import external
 from countdown_rl.data.config import PUZZLES, DataOptions
 from countdown_rl.data.external import Import
 from countdown_rl.data.source import RowSource
-from countdown_rl.errors import InputError, UsageError
-from countdown_rl.formatting import flag
-from countdown_rl.options import field_hints
-from countdown_rl.tasks import registry
+from countdown_rl.tasks import jsonl, registry
 from countdown_rl.tasks.task import Task, resolve
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.options import PROMPT, Options, Prompt, RuleName, option
+from countdown_rl.core.options import PROMPT, Options, Prompt, RuleName, option
 from countdown_rl.tasks.registry import DEFAULT
 
 PUZZLES, SPLITS, IMPORT, RUN = "Puzzles", "Splits", "Import", "Run"

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from countdown_rl import processes
+from countdown_rl.core import processes
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
 from countdown_rl.data.source import Candidate, Dropped, RowSource
-from countdown_rl.errors import InputError, UsageError
-from countdown_rl.puzzle import rules
-from countdown_rl.puzzle.rules import MAX_NUMBERS, Puzzle
-from countdown_rl.tasks.countdown import integer, numbers_of
+from countdown_rl.tasks.countdown import rules
+from countdown_rl.tasks.countdown.rules import MAX_NUMBERS, Puzzle
+from countdown_rl.tasks.countdown.task import integer, numbers_of
 from countdown_rl.tasks.task import Row, Task
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, RULES, Rule
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES, Rule
 
 #: Sets of cells, as bits (see ``kernel.cell_of``).
 IMPOSSIBLE = 0b0000001

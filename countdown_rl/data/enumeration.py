@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from countdown_rl.data.distribution import Distribution, Exclusion
-from countdown_rl.puzzle import kernel, kernel_numba, solver
-from countdown_rl.puzzle.rules import PARTS, parts_of
+from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
+from countdown_rl.tasks.countdown.rules import PARTS, parts_of
 
 #: Sets of numbers, by size, that are solved in about a second.
 _MAX_SETS = (0, 1 << 30, 1 << 30, 1 << 19, 1 << 18, 1 << 14, 1 << 9)

@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from countdown_rl.data import files, layouts
+from countdown_rl.core import hub_requests
+from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.data.source import Candidate, Dropped, held_out
-from countdown_rl.errors import InputError, ModelError
-from countdown_rl.models import hub_requests
-from countdown_rl.puzzle.rules import SPLITS
+from countdown_rl.tasks import files, layouts
+from countdown_rl.tasks.countdown.rules import SPLITS
 
 #: A published row: its split ("" in a file, where a field ``split`` may name it) and its fields.
 Published = tuple[str, Mapping[str, Any]]

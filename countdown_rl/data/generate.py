@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import enumeration
 from countdown_rl.data.distribution import DIFFICULTY, IMPOSSIBLE, NEEDS, Distribution, Exclusion
 from countdown_rl.data.enumeration import Array, zeros
-from countdown_rl.errors import InputError, UsageError
-from countdown_rl.puzzle import kernel, kernel_numba, rules, solver
-from countdown_rl.puzzle.rules import DEFAULT_RULE, OPERATORS, PARTS, SPLITS, Puzzle
+from countdown_rl.tasks.countdown import kernel, kernel_numba, rules, solver
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, PARTS, SPLITS, Puzzle
 
 #: Attempts at one row, and rows of one chunk.
 LIMIT = 300_000

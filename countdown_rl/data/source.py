@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data.config import DataOptions
-from countdown_rl.errors import InputError, UsageError
 from countdown_rl.tasks.task import Row, Task
 
 #: Attempts at one row.

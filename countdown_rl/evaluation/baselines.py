@@ -6,7 +6,7 @@ Each takes the place of a model in an evaluation: same rows, same response forma
 import random
 from collections.abc import Sequence
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.task import Baseline, Row, resolve

@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from countdown_rl import artifacts
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation import tables
 from countdown_rl.evaluation.metrics import pass_at_k, rounded
 from countdown_rl.evaluation.results import Result, common_split, read
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics
 from countdown_rl.evaluation.statistics import few_differ, mcnemar, mean_interval, paired_difference, paired_mean
+from countdown_rl.tasks import jsonl
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.options import Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
-from countdown_rl.options import Device, Precision, option
 
 DECODING, MACHINE = "Decoding", "Machine"
 

@@ -5,10 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.puzzle import arithmetic, expression
+from countdown_rl.tasks.countdown import arithmetic, expression
 from countdown_rl.tasks.task import Row
 
 #: Faults of a completion as a whole; those of its equations are "wrong +" and so on, by operator.

@@ -12,9 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError, UsageError
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
@@ -27,6 +26,7 @@ from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.inference.openai import OpenAI
 from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.models.reference import ModelRef
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Baseline, Row
 
 #: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from countdown_rl import artifacts, typed_json
-from countdown_rl.artifacts import Manifest, ProvenanceEntry
-from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError
+from countdown_rl.core import artifacts, typed_json
+from countdown_rl.core.artifacts import Manifest, ProvenanceEntry
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation.sample import Accuracy, Figures, Metrics, Sample
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 
 METRICS, DETAILS, SAMPLES = "metrics.json", "details.json", "samples.jsonl"

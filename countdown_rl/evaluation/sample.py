@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from typing_extensions import TypedDict
 
-from countdown_rl import typed_json
-from countdown_rl.errors import ArtifactError, InputError
-from countdown_rl.tasks import explain
+from countdown_rl.core import typed_json
+from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade, Row
 
@@ -53,9 +53,9 @@ class Sample:
 
     @property
     def verdict(self) -> str:
-        """The grade as a phrase, see :func:`explain.verdict`."""
+        """The grade as a phrase, see :func:`advice.verdict`."""
         grade = self.grade
-        return explain.verdict(self.row, grade.answer, grade.value, grade.reason, self.truncated)
+        return advice.verdict(self.row, grade.answer, grade.value, grade.reason, self.truncated)
 
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``: the row, the completion and its grade."""

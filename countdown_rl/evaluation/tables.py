@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from countdown_rl.core.formatting import cell, interval, one_line, percent
 from countdown_rl.evaluation.results import flat
 from countdown_rl.evaluation.sample import BASELINE_KINDS, Metrics
-from countdown_rl.formatting import cell, interval, one_line, percent
 from countdown_rl.tasks.registry import task_of
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.options import Options, Precision, option
+from countdown_rl.core.options import Options, Precision, option
 
 CHECK = "Check"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 from countdown_rl.models import checkpoint, model_files, nf4, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
 

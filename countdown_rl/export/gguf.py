@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from countdown_rl import packages
-from countdown_rl.errors import ModelError
+from countdown_rl.core import packages
+from countdown_rl.core.errors import ModelError
 from countdown_rl.export import gguf_tokenizer
 from countdown_rl.models import chat_template
 from countdown_rl.models.checkpoint import Checkpoint, check_finite

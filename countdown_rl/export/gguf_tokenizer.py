@@ -7,7 +7,7 @@ from typing import Any
 
 import gguf
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 from countdown_rl.models import chat_template, ends
 
 Conversation = Sequence[Mapping[str, str]]

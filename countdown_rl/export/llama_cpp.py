@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 
 
 def installed() -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from countdown_rl import artifacts
-from countdown_rl.errors import ModelError, UsageError, first_line
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.export import agreement
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import checkpoint, ends, model_files, nf4, reference, shape, torch_internals

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
-from countdown_rl.errors import ModelError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ModelError
 from countdown_rl.export import four_bit, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.gguf_tokenizer import Conversation

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.generate import STOP, Completion, Decoding, Generator
 from countdown_rl.inference.openai import OpenAI
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.shape import ModelShape
-from countdown_rl.puzzle import rules, solver
-from countdown_rl.puzzle.rules import Puzzle
-from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.countdown import rules, solver
+from countdown_rl.tasks.countdown.rules import Puzzle
+from countdown_rl.tasks.countdown.task import CountdownRow
 
 
 def puzzle_row(

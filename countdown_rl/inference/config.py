@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.errors import UsageError
-from countdown_rl.formatting import flag
-from countdown_rl.options import PROMPT, Device, Options, Precision, Prompt, RuleName, option
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
+from countdown_rl.core.options import PROMPT, Device, Options, Precision, Prompt, RuleName, option
 
 PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for --engine openai"
 

@@ -261,7 +261,7 @@ class Decoder:
         """Attention (B, K, G, D) of the G *queries* of each key head to the first *length* columns of the cache."""
         if len(queries) < _COMPILED_ROWS and self.cache_dtype == torch.float32:
             return F.scaled_dot_product_attention(queries, key[:, :, :length], value[:, :, :length], mask)
-        from countdown_rl.inference.cpu_attention import attend  # takes seconds to compile on its first use
+        from countdown_rl.inference.cpu_attention import attend
 
         return attend(queries, key, value, length, mask)
 

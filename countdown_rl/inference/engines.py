@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from countdown_rl import packages
-from countdown_rl.errors import ModelError, UsageError, out_of_memory
+from countdown_rl.core import packages
+from countdown_rl.core.errors import ModelError, UsageError, out_of_memory
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, shape

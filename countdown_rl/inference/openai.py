@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from countdown_rl.errors import ModelError, UsageError, first_line
+from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import chat_template

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from typing import Any
 
-from countdown_rl.errors import ModelError, first_line
+from countdown_rl.core.errors import ModelError, first_line
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, model_files

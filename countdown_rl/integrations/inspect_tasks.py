@@ -12,8 +12,8 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessag
 from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import TaskState
 
-from countdown_rl.data import jsonl
-from countdown_rl.tasks.explain import verdict
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.advice import verdict
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 

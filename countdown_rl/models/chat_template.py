@@ -9,7 +9,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from countdown_rl.errors import InputError, first_line
+from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.tasks.response_format import STYLES, Style
 from countdown_rl.tasks.task import Row
 

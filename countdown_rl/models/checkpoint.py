@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 from countdown_rl.models.model_files import INDEX, shards
 
 DTYPES = {

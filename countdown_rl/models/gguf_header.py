@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 
 #: Elements of all lists in a header; a vocabulary of 262,144 tokens takes 1.3 million.
 MAX_ELEMENTS = 1 << 22

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.errors import ModelError, first_line
+from countdown_rl.core.errors import ModelError, first_line
 from countdown_rl.models import model_files, reference
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.reference import ModelRef

@@ -8,8 +8,8 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from countdown_rl import typed_json
-from countdown_rl.errors import ModelError
+from countdown_rl.core import typed_json
+from countdown_rl.core.errors import ModelError
 from countdown_rl.models import gguf_header, transformers_internals
 
 WEIGHTS = "model.safetensors"

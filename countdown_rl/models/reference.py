@@ -14,10 +14,9 @@ from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from countdown_rl import artifacts, typed_json
-from countdown_rl.artifacts import Manifest
-from countdown_rl.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models import hub_requests
+from countdown_rl.core import artifacts, hub_requests, typed_json
+from countdown_rl.core.artifacts import Manifest
+from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config, gguf_config
 
 #: Models that ship with the package, by name.

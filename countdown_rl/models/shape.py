@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.errors import CountdownError, ModelError, first_line
+from countdown_rl.core.errors import CountdownError, ModelError, first_line
 from countdown_rl.models import model_files
 
 

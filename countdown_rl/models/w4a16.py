@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from countdown_rl import packages
-from countdown_rl.errors import ModelError
+from countdown_rl.core import packages
+from countdown_rl.core.errors import ModelError
 
 #: Group sizes that vLLM's kernels support, in order of preference.
 GROUP_SIZES = (128, 64, 32)

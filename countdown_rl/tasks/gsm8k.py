@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.task import Row, Task, check_text
 

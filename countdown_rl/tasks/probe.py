@@ -4,8 +4,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from countdown_rl import artifacts
-from countdown_rl.artifacts import ProvenanceEntry
+from countdown_rl.core import artifacts
+from countdown_rl.core.artifacts import ProvenanceEntry
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row, Task
 

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import StrictUndefined, Template, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from countdown_rl.errors import InputError, first_line
+from countdown_rl.core.errors import InputError, first_line
 
 _TURNS = ("system", "user", "assistant")
 

@@ -6,14 +6,14 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 from countdown_rl.tasks.task import Row, Task, resolve
 
 GROUP = "countdown_rl.tasks"
 #: The task of rows that name none.
 DEFAULT = "countdown"
 #: The tasks of this package; those of others come from their entry points.
-_OWN = {"countdown": "countdown_rl.tasks.countdown:TASK", "gsm8k": "countdown_rl.tasks.gsm8k:TASK"}
+_OWN = {"countdown": "countdown_rl.tasks.countdown.task:TASK", "gsm8k": "countdown_rl.tasks.gsm8k:TASK"}
 
 
 @cache

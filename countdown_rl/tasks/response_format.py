@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 

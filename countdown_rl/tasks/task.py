@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
-from countdown_rl.errors import InputError
-from countdown_rl.puzzle.rules import PARTS, SPLITS
+from countdown_rl.core.errors import InputError
 from countdown_rl.tasks import prompt
+from countdown_rl.tasks.countdown.rules import PARTS, SPLITS
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.response_format import STYLES, Style
 

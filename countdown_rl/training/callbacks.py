@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from accelerate.utils import gather_object
 
-from countdown_rl import processes
-from countdown_rl.runlog import diagnostics
-from countdown_rl.runlog.checkpoints import Checkpoints
-from countdown_rl.runlog.journal import Journal
-from countdown_rl.runlog.log import GROUP, StepRow, rounded
-from countdown_rl.sft.callbacks import Saver, check_finite, step_seed
+from countdown_rl.core import processes
 from countdown_rl.tasks.task import Task
+from countdown_rl.training import diagnostics
+from countdown_rl.training.checkpoints import Checkpoints
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import Curriculum, kind
+from countdown_rl.training.journal import Journal
+from countdown_rl.training.log import GROUP, StepRow, rounded
 from countdown_rl.training.rewards import GradedCompletion
+from countdown_rl.training.validation import Saver, check_finite, step_seed
 
 #: Completions saved at a time.
 SAMPLES = 4

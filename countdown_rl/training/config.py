@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from countdown_rl.errors import UsageError
-from countdown_rl.formatting import flag
-from countdown_rl.options import Precision, option
-from countdown_rl.sft.config import BATCH, MODEL, OPTIMISER, RUN, Schedule, TuningOptions
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
+from countdown_rl.core.options import Precision, option
+from countdown_rl.training.sft_config import BATCH, MODEL, OPTIMISER, RUN, Schedule, TuningOptions
 
 LOSS, COMPLETIONS = "Loss", "Completions"
 

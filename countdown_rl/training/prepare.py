@@ -11,18 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError, UsageError
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.models import chat_template, load, reference, shape
-from countdown_rl.runlog import journal, trackers
-from countdown_rl.runlog.checkpoints import Checkpoints
-from countdown_rl.runlog.log import StepRow
-from countdown_rl.sft import memory, tuning
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import rewards, rollouts, shared_prompts, trl_config
+from countdown_rl.training import journal, memory, rewards, rollouts, shared_prompts, trackers, trl_config, tuning
+from countdown_rl.training.checkpoints import Checkpoints
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
+from countdown_rl.training.log import StepRow
 
 
 @dataclass(frozen=True, kw_only=True)

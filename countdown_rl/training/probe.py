@@ -8,10 +8,10 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
 from countdown_rl.inference import engines, generate
 from countdown_rl.models import chat_template
-from countdown_rl.sft import tuning
-from countdown_rl.tasks import explain
+from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
+from countdown_rl.training import tuning
 from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.prepare import PreparedTraining
 
@@ -123,6 +123,6 @@ def _cause(shares: Shares, task: Task) -> str:
         return f"{shares.solved:.0%} are solved already, so use harder data."
     easier = "easier data (`countdown-rl gen-data --size 3`)" if "size" in task.data_options else "easier data"
     return (
-        explain.no_format(shares.format, shares.solved, shares.truncated, "--max-completion-length")
+        advice.no_format(shares.format, shares.solved, shares.truncated, "--max-completion-length")
         or f"{shares.solved:.1%} are solved, so begin with {easier}, or fine-tune first with `countdown-rl sft`."
     )

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from countdown_rl.errors import UsageError, first_line
+from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.options import MAX_FLOAT
 from countdown_rl.inference.generate import to_completion
-from countdown_rl.options import MAX_FLOAT
-from countdown_rl.runlog.log import group_columns
 from countdown_rl.tasks.task import Grade, Row
+from countdown_rl.training.log import group_columns
 
 if TYPE_CHECKING:
     from countdown_rl.inference.stop import Stop

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from countdown_rl import packages, processes
-from countdown_rl.errors import ModelError, UsageError, first_line
+from countdown_rl.core import packages, processes
+from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.generate import generate
 from countdown_rl.inference.stop import Stop
 from countdown_rl.inference.vllm import LORA_RANKS
 from countdown_rl.models import chat_template, load, lora, model_files, reference
-from countdown_rl.sft import memory
 from countdown_rl.tasks.task import Row
+from countdown_rl.training import memory
 from countdown_rl.training.config import TrainOptions
 
 #: Bytes that vLLM takes beside weights and cache: CUDA graphs, and activations of the 4,096 tokens it reads at a time.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.models.transformers_internals import attention_of
 
 

@@ -1,7 +1,7 @@
 """TRL's GRPO trainer, made faster on small machines.
 
 The loss of a micro-batch and its gradient are TRL's. The differences, beside those of
-:func:`countdown_rl.sft.tuning.make_trainer`:
+:func:`countdown_rl.training.tuning.make_trainer`:
 
 * completions are those of :mod:`countdown_rl.training.rollouts`;
 * without a discount, groups with equal rewards have an advantage of exactly zero, where TRL leaves the rounding of
@@ -33,7 +33,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.training import advantages
 from countdown_rl.training.config import TrainOptions

@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import processes
-from countdown_rl.errors import UsageError
+from countdown_rl.core import processes
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.options import MAX_FLOAT
 from countdown_rl.models.load import Loaded
-from countdown_rl.options import MAX_FLOAT
-from countdown_rl.runlog import trackers
-from countdown_rl.sft import tuning
+from countdown_rl.training import trackers, tuning
 from countdown_rl.training.config import TrainOptions
 
 #: Fields that are fixed, follow from options of another name, or have no effect here: the model is loaded and the

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
 from countdown_rl.cli import console, main
-from countdown_rl.data import external, jsonl
+from countdown_rl.core import artifacts
+from countdown_rl.data import external
+from countdown_rl.tasks import jsonl
 
 STAGE = Path(__file__).parents[2] / "stages" / "gen-data.yaml"
 
@@ -509,7 +510,7 @@ def test_grade_reports_the_invalid_line(command, line, words):
 
 def test_solve_and_grade_import_neither_torch_nor_numba():
     code = (
-        "import sys; from countdown_rl.cli import solve, grade; from countdown_rl.puzzle import rules, solver;"
+        "import sys; from countdown_rl.cli import solve, grade; from countdown_rl.tasks.countdown import rules, solver;"
         "from countdown_rl.tasks.registry import parse_row;"
         "solver.solve(rules.Puzzle((3, 7, 50), 46));"
         "parse_row({'nums': [3, 7], 'target': 46}).grade('<answer>impossible</answer>');"
@@ -521,7 +522,7 @@ def test_solve_and_grade_import_neither_torch_nor_numba():
 def test_the_kernel_compiles_without_a_cache_directory(tmp_path):
     code = (
         "import numba.core.caching as c; c.CacheImpl._locator_classes = [];"
-        "from countdown_rl.puzzle import kernel_numba; print(kernel_numba.search.__class__.__name__)"
+        "from countdown_rl.tasks.countdown import kernel_numba; print(kernel_numba.search.__class__.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "Dispatcher" in done.stdout

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
 from countdown_rl.cli.export_task import export_task
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from tests.support.graded import PUZZLES, graded
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.data import jsonl
-from countdown_rl.runlog.checkpoints import RUN, Checkpoints
+from countdown_rl.tasks import jsonl
+from countdown_rl.training.checkpoints import RUN, Checkpoints
 from tests.support import tiny_llama
 from tests.support.command import status
 

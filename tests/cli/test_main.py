@@ -11,8 +11,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from countdown_rl import errors
 from countdown_rl.cli import main
+from countdown_rl.core import errors
 from tests.evaluation.test_compare import BASE, TRAINED, made
 
 
@@ -85,7 +85,7 @@ def save_with_numpy(path):
 
 
 def save_rows(path):
-    from countdown_rl.data import jsonl
+    from countdown_rl.tasks import jsonl
 
     jsonl.write_rows(path, [{"a": "x" * 100_000}])
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.cli.main import app
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
-from countdown_rl.sft import prepare as sft
 from countdown_rl.training import prepare as train
+from countdown_rl.training import prepare_sft as sft
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from countdown_rl.cli.main import app
-from countdown_rl.data import jsonl
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
+from countdown_rl.tasks import jsonl
 
 
 def sample(step, reason="", completion="3 + 4</think>\n<answer>3 + 4</answer>"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from countdown_rl import artifacts
+from countdown_rl.core import artifacts
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from tests.support import tiny_llama
 from tests.support.command import status as run

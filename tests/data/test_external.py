@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
-from countdown_rl import artifacts
-from countdown_rl.data import build, external, files, jsonl
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
+from countdown_rl.data import build, external
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.countdown import CountdownSource
 from countdown_rl.data.source import RowSource, held_out
-from countdown_rl.errors import InputError
+from countdown_rl.tasks import files, jsonl
 from countdown_rl.tasks.registry import task
 
 ROOT = Path(__file__).parents[2]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countdown_rl.core.errors import InputError
 from countdown_rl.data import enumeration, generate
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
-from countdown_rl.errors import InputError
-from countdown_rl.puzzle import rules, solver
-from countdown_rl.puzzle.rules import RULES, SPLITS, Puzzle
-from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.tasks.countdown import rules, solver
+from countdown_rl.tasks.countdown.rules import RULES, SPLITS, Puzzle
+from countdown_rl.tasks.countdown.task import CountdownRow
 
 SMALL = Distribution({2: 1, 3: 2}, tuple(range(1, 13)), 5, 30)
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from countdown_rl.data import build, external, jsonl
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.data import build, external
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.source import RowSource
-from countdown_rl.errors import InputError, UsageError
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
 
 #: GSM8K with a generator, for want of a task that has one and is not Countdown.

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.cli import main
-from countdown_rl.errors import InputError, UsageError
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines, compare, evaluate, results, tables
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import EvaluatedModel
-from countdown_rl.puzzle import rules
-from countdown_rl.puzzle.expression import parse
-from countdown_rl.tasks.countdown import random_answer
+from countdown_rl.tasks.countdown import rules
+from countdown_rl.tasks.countdown.expression import parse
+from countdown_rl.tasks.countdown.task import random_answer
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
-from countdown_rl.artifacts import Manifest
 from countdown_rl.cli import compare as command_line
 from countdown_rl.cli import console
-from countdown_rl.data import jsonl
-from countdown_rl.errors import ArtifactError, InputError
+from countdown_rl.core import artifacts
+from countdown_rl.core.artifacts import Manifest
+from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.evaluation import compare, results, tables
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row
 from tests.support import evaluations

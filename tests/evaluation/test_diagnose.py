@@ -9,14 +9,14 @@ from itertools import islice
 
 import pytest
 
-from countdown_rl import artifacts
 from countdown_rl.cli import main
+from countdown_rl.core import artifacts
 from countdown_rl.evaluation import diagnose, results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
-from countdown_rl.puzzle.canonical import shape
-from countdown_rl.puzzle.expression import parse
+from countdown_rl.tasks.countdown.canonical import shape
+from countdown_rl.tasks.countdown.expression import parse
 from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import traces
 from tests.support import evaluations

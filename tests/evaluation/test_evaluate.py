@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
-from countdown_rl.errors import UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.config import EvalOptions

@@ -6,7 +6,7 @@ from statistics import NormalDist, stdev
 import numpy as np
 import pytest
 
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.compare import difference
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from countdown_rl import artifacts
+from countdown_rl.core import artifacts
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.tasks.registry import parse_row

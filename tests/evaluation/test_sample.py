@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
-from countdown_rl.errors import ArtifactError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample, Share
 from countdown_rl.inference.generate import Completion

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 from countdown_rl.export import gguf
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
@@ -147,7 +147,7 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     from countdown_rl.models import reference
     from countdown_rl.models.chat_template import complete_user_turn
     from countdown_rl.models.checkpoint import Checkpoint
-    from countdown_rl.tasks.countdown import CountdownRow
+    from countdown_rl.tasks.countdown.task import CountdownRow
 
     rows = [CountdownRow({"nums": list(nums), "target": target}) for nums, target in PUZZLES]
     ref = resolve("countdown-tiny")

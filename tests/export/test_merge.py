@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from countdown_rl import artifacts
-from countdown_rl.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.models.load import load_model, load_tokenizer

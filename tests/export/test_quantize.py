@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from countdown_rl import artifacts
-from countdown_rl.errors import ArtifactError, ModelError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError, ModelError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model, warning
 from countdown_rl.models import nf4

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from countdown_rl import artifacts
 from countdown_rl.cli import main
+from countdown_rl.core import artifacts
 
 #: Seconds after which a command hangs.
 LIMIT = 60

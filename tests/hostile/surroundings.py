@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
+from countdown_rl.core import artifacts
 from tests.hostile.harness import ASK, EVAL, Case, Done, run
 from tests.hostile.tampering import READERS
 from tests.support.hub import Blob, Hub

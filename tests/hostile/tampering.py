@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from countdown_rl import artifacts
-from countdown_rl.artifacts import MANIFEST
+from countdown_rl.core import artifacts
+from countdown_rl.core.artifacts import MANIFEST
 from tests.hostile.harness import ASK, EVAL, Case, Done, replace
 
 _RUN = "--out out --log run/log.csv --checkpoints kept --check"

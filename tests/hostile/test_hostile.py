@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
 from countdown_rl.cli import main
-from countdown_rl.data import jsonl
+from countdown_rl.core import artifacts
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.tasks import jsonl
 from tests.hostile.cases import CASES, Case
 from tests.support import tiny_llama
 
@@ -170,6 +170,6 @@ def test_transformers_loads_only_through_the_function_that_checks():
         *["countdown_rl/models/lora.py: .from_pretrained("] * 4,  # text for the user; a configuration of PEFT
         "countdown_rl/models/model_files.py: .from_pretrained(",
         "countdown_rl/models/shape.py: .from_config(",
-        "countdown_rl/sft/prepare.py: .from_config(",  # with random weights
+        "countdown_rl/training/prepare_sft.py: .from_config(",  # with random weights
     ]
     assert "use_safetensors=True" in (ROOT / "countdown_rl/models/load.py").read_text()

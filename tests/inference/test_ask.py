@@ -8,19 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
-from countdown_rl.errors import InputError, ModelError, UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, ModelError, UsageError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import ask, cpu_decoder, generate
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.generate import Completion
-from countdown_rl.models import (
-    chat_template,
-    load,
-    reference,
-)
-from countdown_rl.tasks.explain import verdict
+from countdown_rl.models import chat_template, load, reference
+from countdown_rl.tasks.advice import verdict
 from countdown_rl.tasks.registry import parse_row, task
 from countdown_rl.tasks.task import REASONS
 from tests.support import tiny_llama

@@ -15,9 +15,8 @@ import peft
 import pytest
 import torch
 
-from countdown_rl import artifacts
-from countdown_rl.data import jsonl
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines
@@ -25,7 +24,7 @@ from countdown_rl.inference import generate as generation
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.models.reference import ModelRef
-from countdown_rl.tasks import probe
+from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import parse_row, task
 from tests.support import tiny_llama
 

@@ -3,16 +3,8 @@
 import pytest
 import torch
 
-from countdown_rl.inference import (
-    cpu_decoder,
-    generate,
-)
-from countdown_rl.inference.generate import (
-    Decoding,
-    Generator,
-    batches,
-    max_rows,
-)
+from countdown_rl.inference import cpu_decoder, generate
+from countdown_rl.inference.generate import Decoding, Generator, batches, max_rows
 from countdown_rl.models.load import Loaded
 from countdown_rl.models.reference import ModelRef
 from tests.support import tiny_llama

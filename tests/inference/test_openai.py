@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 
-from countdown_rl.data import jsonl
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export import llama_cpp
 from countdown_rl.inference import ask as asking
 from countdown_rl.inference import engines, openai
 from countdown_rl.inference.config import AskOptions
-from countdown_rl.tasks import probe
-from countdown_rl.tasks.countdown import BEGUN
+from countdown_rl.tasks import jsonl, probe
+from countdown_rl.tasks.countdown.task import BEGUN
 from countdown_rl.tasks.registry import task
 from tests.support.command import status as command
 from tests.support.graded import PUZZLES, graded

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from tests.support.graded import PUZZLES, graded
 

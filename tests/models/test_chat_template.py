@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl.errors import InputError, ModelError
+from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.models import load
 from countdown_rl.models.chat_template import (
     CHAT_ARGUMENTS,

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from countdown_rl import artifacts
-from countdown_rl.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
 from countdown_rl.models.shape import ModelShape, check_context, read_config, skeleton
-from countdown_rl.sft import tuning
+from countdown_rl.training import tuning
 from tests.support import architectures, four_bit, tiny_llama
 
 

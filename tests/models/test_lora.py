@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from countdown_rl.errors import ModelError
+from countdown_rl.core.errors import ModelError
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model

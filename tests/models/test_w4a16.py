@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference import engines

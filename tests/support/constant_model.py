@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
-from countdown_rl.data import build, jsonl
+from countdown_rl.core import artifacts
+from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
@@ -18,7 +18,8 @@ from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import chat_template, reference
-from countdown_rl.runlog import log
+from countdown_rl.tasks import jsonl
+from countdown_rl.training import log
 from tests.support import tiny_llama
 
 #: The completion, token by token, after the token that ends every prompt.

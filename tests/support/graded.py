@@ -7,10 +7,9 @@ from typing import Any
 
 from benchmarks.grading import hostile, realistic
 from countdown_rl.cli.grade import grade
-from countdown_rl.data import jsonl
+from countdown_rl.tasks import jsonl
 from tests.hostile.cases import CASES
-from tests.puzzle import test_expression
-from tests.tasks import test_grading
+from tests.tasks import test_expression, test_grading
 
 PUZZLES = 1_000
 

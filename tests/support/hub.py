@@ -19,9 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from countdown_rl import artifacts
-from countdown_rl.hub import upload
-from countdown_rl.hub.config import UploadOptions
+from countdown_rl.core import artifacts
+from countdown_rl.release import upload
+from countdown_rl.release.config import UploadOptions
 
 WRITE, READ, EXPIRED, STRANGER = (
     "hf_testwrite" + "w" * 24,

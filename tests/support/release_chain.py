@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts
+from countdown_rl.core import artifacts
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Metrics
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.models import reference
-from countdown_rl.runlog import log
 from countdown_rl.tasks import registry
+from countdown_rl.training import log
 from countdown_rl.training.config import TrainOptions
 from tests.support import evaluations, tiny_llama
 

@@ -13,10 +13,10 @@ import torch
 from accelerate import Accelerator
 
 from countdown_rl.models import load, reference
-from countdown_rl.sft.tuning import Result
+from countdown_rl.training import grpo as training
 from countdown_rl.training import prepare, trl_internals
-from countdown_rl.training import train as training
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.tuning import Result
 
 MARKS = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
-from countdown_rl.data import jsonl
+from countdown_rl.core import artifacts
 from countdown_rl.evaluation import results
-from countdown_rl.tasks import registry
+from countdown_rl.tasks import jsonl, registry
 from tests.support import tiny_llama
 from tests.support.command import status
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 from countdown_rl.tasks import gsm8k
 from countdown_rl.tasks.registry import parse_row
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from countdown_rl import artifacts
-from countdown_rl.data import build, jsonl
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
-from countdown_rl.errors import InputError, UsageError
 from countdown_rl.inference import ask
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.models import chat_template
-from countdown_rl.tasks import probe, prompt
+from countdown_rl.tasks import jsonl, probe, prompt
 from countdown_rl.tasks.prompt import Prompt
 from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama

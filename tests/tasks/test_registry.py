@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 from countdown_rl.tasks import probe, registry
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Row, Task

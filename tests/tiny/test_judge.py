@@ -11,9 +11,9 @@ from transformers import AddedToken
 from typer.testing import CliRunner
 
 from benchmarks import judging
-from countdown_rl import artifacts
 from countdown_rl.cli.main import app
-from countdown_rl.errors import InputError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
 from countdown_rl.models import load, reference
 from stages.recipes.tiny import loss, pretrain, traces
 from stages.recipes.tiny.config import PretrainOptions

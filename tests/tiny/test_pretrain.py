@@ -9,10 +9,10 @@ import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from countdown_rl import artifacts
 from countdown_rl.cli.help import as_command
 from countdown_rl.cli.main import app
-from countdown_rl.errors import InputError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
 from countdown_rl.models.reference import SHIPPED
 from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import __main__ as command

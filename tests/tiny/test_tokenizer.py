@@ -1,6 +1,6 @@
 import pytest
 
-from countdown_rl.tasks import countdown
+from countdown_rl.tasks.countdown import task as countdown
 from stages.recipes.tiny import tokenizer
 
 ROW = countdown.CountdownRow({"nums": [19, 36, 55, 7], "target": 65})

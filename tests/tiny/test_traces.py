@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.errors import InputError
+from countdown_rl.core.errors import InputError
 from stages.recipes.tiny import traces
 from stages.recipes.tiny.traces import find_plan, trace
 

@@ -9,15 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from countdown_rl import processes
 from countdown_rl.cli import main
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError, UsageError
+from countdown_rl.core import processes
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.models import load, reference
-from countdown_rl.runlog import trackers
-from countdown_rl.sft import memory
-from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import prepare, rollouts
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.countdown.task import CountdownRow
+from countdown_rl.training import memory, prepare, rollouts, trackers
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from tests.support import standins

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from countdown_rl.data import jsonl
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks import jsonl
 from countdown_rl.training.probe import Shares
 from tests.support import constant_model, tiny_llama
 from tests.support.command import status

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from countdown_rl.cli import main
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import rewards
 

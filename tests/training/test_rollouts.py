@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from trl.generation import vllm_generation
 
 from benchmarks import cards
-from countdown_rl import artifacts
-from countdown_rl.errors import ModelError, UsageError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.models import load, lora, nf4, reference
-from countdown_rl.runlog import log
-from countdown_rl.tasks.countdown import CountdownRow
-from countdown_rl.training import config, prepare, rollouts, train, trl_internals
+from countdown_rl.tasks.countdown.task import CountdownRow
+from countdown_rl.training import config, log, prepare, rollouts, trl_internals
+from countdown_rl.training import grpo as train
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.trainer import Trainer
 from tests.support import four_bit, tiny_llama

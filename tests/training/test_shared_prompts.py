@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.models import shape
 from countdown_rl.training import shared_prompts
 from countdown_rl.training.shared_prompts import SharedPrompts

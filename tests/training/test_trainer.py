@@ -13,7 +13,7 @@ import torch
 import yaml
 from trl import GRPOTrainer
 
-from countdown_rl.errors import UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, reference
 from countdown_rl.training import advantages, trl_config

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from countdown_rl import processes
-from countdown_rl.errors import UsageError
+from countdown_rl.core import processes
+from countdown_rl.core.errors import UsageError
 from countdown_rl.training import trl_config
 from countdown_rl.training.config import TrainOptions
 

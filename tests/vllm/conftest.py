@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from countdown_rl import artifacts
+from countdown_rl.core import artifacts
 from tests.support import tiny_llama
 
 ROWS = [{"id": f"r{n}", "nums": [n, 3, 5], "target": n + 2} for n in range(10, 18)]

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks import adapter_sync
-from countdown_rl.runlog import log
+from countdown_rl.training import log
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
 

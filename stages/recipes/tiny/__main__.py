@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from countdown_rl import artifacts
 from countdown_rl.cli import console, main
 from countdown_rl.cli.help import as_command
 from countdown_rl.cli.parameters import AsJson, Out, option, with_options
+from countdown_rl.core import artifacts
 from stages.recipes.tiny.config import PretrainOptions
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from countdown_rl.errors import UsageError
-from countdown_rl.formatting import flag
-from countdown_rl.options import Options, option
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
+from countdown_rl.core.options import Options, option
 
 TRACES, OPTIMISER, SHAPE = "Traces", "Optimiser", "Model"
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from countdown_rl import artifacts, processes
-from countdown_rl.data import jsonl
-from countdown_rl.errors import InputError
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import InputError
 from countdown_rl.models import chat_template, load, reference
+from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from stages.recipes.tiny import batches, tokenizer, traces
 from stages.recipes.tiny.config import PretrainOptions

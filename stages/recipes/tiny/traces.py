@@ -38,9 +38,9 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
 
-from countdown_rl.errors import InputError
-from countdown_rl.puzzle.rules import OPERATORS
-from countdown_rl.tasks.countdown import CountdownRow
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks.countdown.rules import OPERATORS
+from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.task import Row
 
 #: The largest result of a step.

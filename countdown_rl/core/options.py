@@ -1,0 +1,107 @@
+"""Base class of the stages' options: frozen dataclasses whose fields carry default, bounds, choices and help.
+
+A field is written once, as ``seed: Annotated[int, option("Random seed.", min=0)] = 42``. The command line
+makes a flag of it (``cli.parameters``); constructing the dataclass checks it, in a library call as well.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core.formatting import flag
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["auto", "nf4", "bf16", "fp32"]
+PROMPT = "Prompt"
+RuleName = Literal["exactly-once", "at-most-once", "television"]
+
+#: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
+MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
+#: Bytes of a file of --prompt.
+MAX_PROMPT = 2**20
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one stage; a value outside the choices and bounds of its annotation is a UsageError."""
+
+    def __post_init__(self) -> None:
+        for name, hint in field_hints(type(self)).items():
+            value = getattr(self, name)
+            for item in value if isinstance(value, tuple | list) else (value,):
+                if item is not None:
+                    _check(name, item, hint)
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of a flag; the fields are those of ``typer.Option``."""
+
+    help: str
+    rich_help_panel: str | None = None
+    name: str | None = None
+    min: float | None = None
+    max: float | None = None
+    metavar: str | None = None
+    show_default: str | bool = True
+    parser: Callable[[str], Any] | None = None
+
+
+def option(help: str, panel: str | None = None, **settings: Any) -> Any:
+    """Return the declaration of a flag, listed in a panel of the help; ``name`` replaces the flag of the field."""
+    return Option(help, panel, **settings)
+
+
+def _read_prompt(file: str) -> str:
+    path = Path(file)
+    if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_PROMPT):
+        raise UsageError(f"{file} is no regular file, or has more than {MAX_PROMPT:,} bytes.")
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{file} cannot be read: {first_line(error)}") from error
+
+
+#: The text of a prompt template; its flag takes the file.
+Prompt = Annotated[
+    str | None,
+    option(
+        "Jinja file of your own prompt, see docs/models.md.",
+        PROMPT,
+        name="--prompt",
+        metavar="FILE",
+        parser=_read_prompt,
+    ),
+]
+
+
+def field_hints(options: type) -> dict[str, Any]:
+    """Return the full annotation of each field of a dataclass, in their order."""
+    hints = get_type_hints(options, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(options)}
+
+
+def choices(hint: Any) -> tuple[Any, ...]:
+    """Return the values that the ``Literal`` in *hint* allows; none where there is no ``Literal``."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return tuple(choice for part in get_args(hint) for choice in choices(part))
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    if (allowed := choices(hint)) and value not in allowed:
+        raise UsageError(f"{flag(name)} {value} is not one of: {', '.join(allowed)}.")
+    if not isinstance(value, int | float):
+        return
+    if not math.isfinite(value):
+        raise UsageError(f"{flag(name)} {value} is not a finite number.")
+    limit = MAX_INTEGER if isinstance(value, int) else MAX_FLOAT
+    for bounds in get_args(hint)[1:]:  # the Option beside the type
+        smallest = -limit if bounds.min is None else bounds.min
+        largest = limit if bounds.max is None else bounds.max
+        if not smallest <= value <= largest:
+            fault = "too small" if value < smallest else "too large"
+            raise UsageError(f"{flag(name)} {value} is {fault}; it must be from {smallest} to {largest}.")

@@ -1,0 +1,46 @@
+"""This package's version, and its extras: how to install those that are missing."""
+
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as installed_version
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+@cache
+def version() -> str:
+    """The version of this package; "unknown" of a copy that is not installed."""
+    try:
+        return installed_version("countdown-rl")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def pip_install(*names: str) -> str:
+    """The command that installs the distributions *names*, in the versions that this package declares."""
+    declared = {name: requirement.partition(";")[0].strip() for name, requirement in _declared()}
+    return f"`pip install {' '.join(repr(declared.get(name, name)) for name in names)}`"
+
+
+def missing(module: str) -> str | None:
+    """A sentence that says how to install *module*, whose import failed; None where no extra has it."""
+    name = module.partition(".")[0].replace("_", "-")
+    requirement = next((line for key, line in _declared() if key.replace("_", "-") == name and "extra" in line), None)
+    if requirement is None:
+        return None
+    if re.search(r"extra == .train.", requirement):
+        return (
+            f"{module} is not installed: this command needs countdown-rl with its extra `train`; in a clone run "
+            "`pip install -e '.[train]'`."
+        )
+    return f"{module} is not installed: {pip_install(name)}."
+
+
+def _declared() -> list[tuple[str, str]]:
+    """The requirements of this package, by name."""
+    try:
+        lines = requires("countdown-rl") or []
+    except PackageNotFoundError:  # a copy that is not installed
+        lines = []
+    return [(match[0], line) for line in lines if (match := _NAME.match(line))]

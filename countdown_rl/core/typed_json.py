@@ -1,0 +1,106 @@
+"""Reading of JSON objects whose fields have the types of a TypedDict or a dataclass, which pydantic checks.
+
+What is missing or damaged, in the file or in one field, is an ArtifactError.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.core.errors import ArtifactError
+
+#: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
+MAX_DEPTH = 200
+#: Bytes that one may have.
+MAX_BYTES = 2**28
+
+
+def read(file: Path, hint: Any = dict) -> dict[str, Any]:
+    """Return the JSON object in *file*, of the type *hint*."""
+    return parse(read_bytes(file), file, hint)
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the contents of *file*. Raises ArtifactError if it is missing, no ordinary file, or far too large."""
+    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+        fault = "not an ordinary JSON file" if file.exists() else "missing"
+        raise ArtifactError(f"{file} is {fault}; download or make it again.")
+    return file.read_bytes()
+
+
+def parse(data: bytes | str, source: Path | str, hint: Any = dict, *, remedy: str = "make or download it again") -> Any:
+    """Return the JSON value *data*, of the type *hint*, read from *source*. *remedy* ends the error message."""
+    try:
+        value = json.loads(data)
+        fault = "nested too deep" if _deeper(value, MAX_DEPTH) else _type_fault(value, hint)
+    except RecursionError:
+        fault = "nested too deep"
+    except ValueError as error:
+        fault = f"not JSON: {error}"
+    if fault:
+        raise ArtifactError(f"{source} is damaged ({fault}); {remedy}.")
+    return value
+
+
+def check_type(value: Any, hint: Any, source: Path | str) -> None:
+    """Check that *value*, read from *source*, has the type *hint*."""
+    if fault := _type_fault(value, hint):
+        raise ArtifactError(f"{source} is damaged ({fault}); make it again.")
+
+
+def build(value: Any, kind: Any, source: Path | str) -> Any:
+    """Return the object of the dataclass *kind* that :func:`dump` wrote as *value*, read from *source*."""
+    from pydantic import ValidationError
+
+    try:
+        return _checker(kind).validate_json(json.dumps([value]))[0]
+    except ValidationError as error:
+        raise ArtifactError(f"{source} is damaged ({_fault(value, error)}); make it again.") from None
+
+
+def dump(value: Any) -> dict[str, Any]:
+    """Return the fields of *value*, an object of a dataclass, as JSON; those that equal their default are left out."""
+    kind: Any = type(value)
+    (fields,) = _checker(kind).dump_python([value], mode="json", exclude_defaults=True)
+    return dict(fields)
+
+
+def _type_fault(value: Any, hint: Any) -> str | None:
+    """Return what is wrong with *value* if its type is not *hint*, naming the field."""
+    from pydantic import ValidationError
+
+    try:
+        _checker(hint).validate_python([value])
+        return None
+    except ValidationError as error:
+        return _fault(value, error)
+
+
+def _fault(value: Any, error: Any) -> str:
+    """The innermost fault of *value* among those in the ValidationError *error*."""
+    fault = max(error.errors(), key=lambda fault: len(fault["loc"]))
+    # Its location also names the branches of unions, which the value does not have.
+    part, names = [value], list[str]()
+    for key in fault["loc"]:
+        if isinstance(key, int) or (isinstance(part, dict) and key in part):
+            part = part[key]
+            names.append(" ".join(str(key).split()))
+    if fault["type"] == "missing":
+        return f"no `{'.'.join([*names[1:], str(fault['loc'][-1])])}`"
+    name = f"`{'.'.join(names[1:])}`" if names[1:] else "it"
+    message = fault["msg"].replace("Input", name, 1).replace("a valid dictionary", "an object")
+    return f"{message}, not {json.dumps(fault['input']):.40}"
+
+
+@cache
+def _checker(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    # In a list, since a TypedDict takes no configuration here. Numbers are finite, and no type is converted.
+    return TypeAdapter(list[hint], config=ConfigDict(strict=True, allow_inf_nan=False))
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _deeper(part, levels - 1) for part in parts)

@@ -1,0 +1,86 @@
+"""Options of ``publish``: what a release is made from, and its upload."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.formatting import flag
+from countdown_rl.core.options import Options, option
+from countdown_rl.models.reference import HUB_ID
+
+CARD = "Card"
+#: Options that apply to the release of a data set.
+DATA_OPTIONS = ("data", "name", "license")
+HUB = "Upload"
+
+
+def check_hub_id(flag: str, repo_id: str | None) -> None:
+    """Check that the value of *flag*, if there is one, is an id on the Hub."""
+    if repo_id is not None and not HUB_ID.fullmatch(repo_id):
+        raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL, NAME being you or a team.")
+
+
+def _check_printable(**texts: str | None) -> None:
+    """Check that what a card says in one line is one."""
+    for name, text in texts.items():
+        if text and not text.isprintable():
+            raise UsageError(f"{flag(name)} should be one line of printable characters, not {text!r:.40}.")
+
+
+@dataclass(frozen=True)
+class PublishOptions(Options):
+    """Inputs of a release, and content of its card that they do not give."""
+
+    model: Annotated[str, option("Weights of quantize, merge, train or sft.")] = "artifacts/quantized"
+    data: Annotated[str | None, option("Data set of gen-data to publish instead of a model.", metavar="DIR")] = None
+    evaluation: Annotated[
+        str | None, option("Evaluation of these weights.", name="--eval", show_default="eval/NAME beside them")
+    ] = None
+    comparison: Annotated[
+        str | None, option("Directory of compare, for its table.", show_default="eval/comparison beside them")
+    ] = None
+    log: Annotated[str | None, option("Training log, for its curves.", show_default="train/log.csv beside them")] = None
+    name: Annotated[str | None, option("Name on the card.", CARD, show_default="from the base or the task")] = None
+    base_model: Annotated[
+        str | None, option("Base model on the Hub, if no manifest names it.", CARD, metavar="NAME/MODEL")
+    ] = None
+    license: Annotated[
+        str | None, option("Licence id of the Hub, e.g. apache-2.0.", CARD, show_default="the base's")
+    ] = None
+    license_file: Annotated[str | None, option("Licence text, for LICENSE.", CARD, metavar="FILE")] = None
+    trained_on: Annotated[
+        tuple[str, ...], option("Hub data set used in training; repeatable.", CARD, metavar="NAME")
+    ] = ()
+    with_demo: Annotated[
+        bool, option("Add index.html, which runs the GGUF weights in a browser.", name="--with-demo")
+    ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_hub_id("--base-model", self.base_model)
+        _check_printable(name=self.name, license=self.license, trained_on="".join(self.trained_on))
+        if self.data is not None:
+            for field in fields(self):
+                if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
+                    name = "--eval" if field.name == "evaluation" else flag(field.name)
+                    raise UsageError(f"{name} is for the release of a model; leave it out with --data.")
+        if self.license_file and not Path(self.license_file).is_file():
+            raise UsageError(f"--license-file {self.license_file} is not a file.")
+
+
+@dataclass(frozen=True)
+class UploadOptions(Options):
+    """Upload of a release to the Hub."""
+
+    push: Annotated[bool, option("Upload the release.", HUB, name="--push")] = False
+    repo_id: Annotated[str | None, option("Repository.", HUB, metavar="NAME/MODEL")] = None
+    public: Annotated[bool, option("Visibility of the repository.", HUB, name="--public/--private")] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_hub_id("--repo-id", self.repo_id)
+        if self.push and self.repo_id is None:
+            raise UsageError("--push needs a repository; give --repo-id NAME/MODEL.")
+        if not self.push and (self.repo_id or self.public):
+            raise UsageError("--repo-id and --public go with --push; add it.")

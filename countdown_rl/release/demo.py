@@ -1,0 +1,84 @@
+"""The demo: one self-contained HTML page on which a model solves the puzzles that a reader types.
+
+The page holds a GGUF file and wllama, which is llama.cpp compiled to WebAssembly. It solves an example at once unless
+the model is large, opens from disk and needs no network. Prompt and greedy decoding are those of an evaluation, and the
+answer is graded in exact fractions by the rules of the grader. The same model gives the same bytes.
+"""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.core import artifacts, formatting
+from countdown_rl.core.artifacts import ProvenanceEntry
+from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
+from countdown_rl.models import chat_template, load, reference
+from countdown_rl.tasks.countdown.task import TASK, CountdownRow
+from countdown_rl.tasks.probe import data, layout, trained_on
+from countdown_rl.tasks.task import REASONS
+
+#: The runtime, and its version in the npm registry; ``README.md`` there has the origin of each file.
+WLLAMA = Path(__file__).parents[1] / "assets" / "wllama"
+VERSION = "2.3.7"
+#: Most tokens of a completion, as in an evaluation.
+MAX_TOKENS = 256
+#: Name of the page in a release: the one that a static Space shows.
+INDEX = "index.html"
+#: Bytes of the largest model; browsers refuse texts not much larger than its base64.
+MAX_BYTES = 200_000_000
+
+#: Stand in the prompt for the numbers and the target of the reader.
+_NUMBERS, _TARGET = (111_111_111_111_111, 222_222_222_222_222), 333_333_333_333_333
+
+
+def of_model(model: Path) -> str:
+    """The HTML of the page about the GGUF file *model*, or the one in the directory *model*."""
+    if not model.exists():
+        raise ArtifactError(f"{model} does not exist; `countdown-rl quantize --format gguf` makes a GGUF file.")
+    ref = reference.resolve(str(model))
+    if ref.kind != "gguf":
+        raise UsageError(f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it.")
+    return text(reference.local_path(ref), artifacts.chain(ref.as_input()))
+
+
+def text(file: Path, chain: Sequence[ProvenanceEntry]) -> str:
+    """The HTML of the page about the GGUF *file*, made from *chain*."""
+    if file.stat().st_size > MAX_BYTES:
+        raise UsageError(f"{file} is too large for a page, which holds at most {MAX_BYTES / 1e6:,.0f} MB; quantize it.")
+    html = (
+        formatting.html_templates()
+        .get_template("release/demo.html.jinja")
+        .render(
+            name=artifacts.origin(chain).name,
+            trained=any(link.by_grpo for link in chain),
+            version=VERSION,
+            max_tokens=MAX_TOKENS,
+            reasons={**REASONS, **TASK.reasons},
+            license=(WLLAMA / "LICENSE").read_text("utf-8"),
+            **_puzzles(file, chain),
+        )
+    )
+    parts = {"MODEL": file.read_bytes()} | {
+        name: (WLLAMA / name).read_bytes() for name in ("wllama.min.js", "wllama.wasm.gz")
+    }
+    html = formatting.printable(html)
+    for name, content in parts.items():  # not by the template, which would copy them several times
+        html = html.replace(f"@{name}@", base64.b64encode(content).decode())
+    return html
+
+
+def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
+    """The prompt around numbers and target, and the counts of numbers that the model was trained on."""
+    if (task := trained_on(chain)) is not TASK:
+        raise UsageError(f"{file} was trained on {task.name}, and the demo is about Countdown puzzles.")
+    row = CountdownRow({"numbers": _NUMBERS, "target": _TARGET, **layout(chain)})
+    prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(file))), row.messages())
+    try:
+        head, rest = prompt.split(" ".join(map(str, _NUMBERS)))
+        between, tail = rest.split(str(_TARGET))
+    except ValueError:
+        raise ModelError(f"the chat template of {file} does not show numbers and target once each.") from None
+    groups = data(chain).get("facts", {}).get("splits", {}).get("train", {}).get("groups", {})
+    sizes = sorted(map(int, groups.get("numbers", {}))) or [3, 4]
+    return {"prompt": [head, between, tail], "sizes": sizes, "direct": row.style.direct}

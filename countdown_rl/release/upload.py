@@ -1,0 +1,124 @@
+"""Upload of a release folder to the Hub: the repository, one commit of all files, and a tag.
+
+A reader sees the repository before that commit or after it, never in between; a new one is private until then.
+huggingface_hub retries transfers, skips content that is stored already, and reads the token, which no message contains.
+After a failure the same upload can be repeated.
+"""
+
+import json
+import logging
+import re
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from countdown_rl.core import artifacts, hub_requests
+from countdown_rl.core.artifacts import MANIFEST, Manifest
+from countdown_rl.core.errors import HubError
+from countdown_rl.core.packages import version
+from countdown_rl.release import secret_scan
+from countdown_rl.release.config import UploadOptions
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+#: Type of the repository for each kind of artifact that can be uploaded.
+REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
+
+_AGAIN = "run the same command again; only what is missing is uploaded."
+#: Messages, by HTTP status, that know more than the Hub's.
+_REFUSALS = {
+    403: "the token may not write to {repo_id}; use one that may, or a --repo-id under your own name.",
+    412: "{repo_id} was changed by someone else meanwhile; " + _AGAIN,
+}
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Result of an upload."""
+
+    url: str
+    commit: str
+    tag: str
+    private: bool
+
+
+def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
+    """Make the repository of *options* hold exactly the release at *folder*, whose manifest is *manifest*.
+
+    Raises:
+        HubError: no token, no right to write, no network, or a repository that this tool did not make.
+    """
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.utils import disable_progress_bars
+
+    token = get_token()
+    if token is None:
+        raise HubError("there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise HubError("the token for the Hub contains invalid characters; log in again with `hf auth login`.")
+    secret_scan.check_no_token(folder, token=token)
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    api = HfApi(token=token, library_name="countdown-rl", library_version=version())
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _update(api, folder, manifest, options)
+    except (RuntimeError, OSError, ValueError, HTTPError) as error:
+        if (sentence := _sentence(error, str(options.repo_id))) is None:
+            raise
+        raise HubError(sentence) from error
+
+
+def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
+    repo_id, repo_type = str(options.repo_id), REPO_TYPES[manifest.kind]
+    api.create_repo(repo_id, repo_type=repo_type, private=True, exist_ok=True)
+    info: Any = api.repo_info(repo_id, repo_type=repo_type)
+    if not info.private and not options.public:
+        raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
+    present = {sibling.rfilename for sibling in info.siblings or ()} - {".gitattributes"}  # the Hub's own file
+    if present:
+        previous = None
+        if MANIFEST in present:
+            file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
+            previous = artifacts.peek(Path(file).parent)
+        if previous != manifest.kind:
+            raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
+    commit = api.upload_folder(
+        repo_id=repo_id,
+        repo_type=repo_type,
+        folder_path=folder,
+        allow_patterns=[*manifest.files, MANIFEST],
+        delete_patterns="*",
+        commit_message=f"Release {manifest.digest[:12]}",
+        parent_commit=info.sha,
+    ).oid
+    tags = {ref.name: ref.target_commit for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}
+    newest = max((int(match[1]) for name in tags if (match := re.fullmatch(r"v(\d+)", name))), default=0)
+    tag = f"v{newest}"
+    if tags.get(tag) != commit:
+        tag = f"v{newest + 1}"
+        api.create_tag(repo_id, tag=tag, revision=commit, repo_type=repo_type)
+    if options.public and info.private:
+        api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
+    url = f"{api.endpoint}/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
+    return Upload(url, commit, tag, not options.public)
+
+
+def _sentence(error: BaseException, repo_id: str) -> str | None:
+    """Return the message for an error of huggingface_hub, None for any other."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    while isinstance(error, RuntimeError) and error.__cause__ is not None:  # around an error of an upload thread
+        error = error.__cause__
+    if isinstance(error, HfHubHTTPError) and (refusal := _REFUSALS.get(error.response.status_code)):
+        return refusal.format(repo_id=repo_id)
+    # JSONDecodeError: a gateway's HTML page, or half of a response.
+    known = (HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, json.JSONDecodeError)
+    if isinstance(error, known):
+        return f"{repo_id} cannot be uploaded, as {hub_requests.reason(error)}; what arrived is not sent again."
+    return f"the Hub does not accept {repo_id}: {hub_requests.words(error)}." if isinstance(error, ValueError) else None

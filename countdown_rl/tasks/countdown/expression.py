@@ -1,0 +1,195 @@
+"""The answer language: parsing an arithmetic expression over whole numbers, and its exact value.
+
+    answer     = expression { "=" claim }
+    expression = term { ("+" | "-") term }
+    term       = factor { ("*" | "/") factor }
+    factor     = number | "(" expression ")"
+
+``x`` and ``X`` between numbers, ``×``, ``·``, ``⋅`` and ``∗`` are ``*``; ``÷`` and ``∕`` are ``/``; ``−``
+and ``–`` are ``-``. White space may stand between tokens. A claim after ``=`` must have the same value as
+the expression: the target once more, or an intermediate step.
+
+A leading sign (``-3 + 5``, ``4 * (-2)``, ``+5``) is refused: it would make another number out of one that
+was given. ``07`` is not a spelling of 7. A claim may be negative: ``3 - 5 = -2``.
+
+Python evaluates no part of the text. Parsing is one pass with two stacks, linear in the length; values are
+pairs of integers. Length, digits and count of numbers are limited before any arithmetic.
+"""
+
+import re
+from math import gcd
+from typing import NamedTuple
+
+from countdown_rl.core.errors import InputError
+
+#: Limits on the characters of an answer, the digits of a number and the numbers of an expression.
+MAX_LENGTH = 4_096
+MAX_DIGITS = 15
+MAX_NUMBERS = 64
+
+PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+
+_LEXEMES = re.compile(r"\s*([0-9]+|\*\*|//|\S)").findall
+_INTEGER = re.compile(r"\s*([-+−–]?)\s*([0-9]+)\s*").fullmatch
+_OPERATORS = dict.fromkeys("+", "+") | dict.fromkeys("-−–", "-")
+_OPERATORS |= dict.fromkeys("*x×X·⋅∗", "*") | dict.fromkeys("/÷∕", "/")
+
+#: Reasons for a lexeme that is no part of the language; others are bad characters.
+_FOREIGN = {"**": "power", "^": "power", "//": "floor-division", ".": "decimal"}
+
+#: Reasons why a text is no expression, or its value no answer.
+REASONS = {
+    "empty": "nothing is there",
+    "too-long": f"over {MAX_LENGTH} characters, {MAX_NUMBERS} numbers or {MAX_DIGITS} digits a number",
+    "power": "powers are not in the game",
+    "floor-division": "// is not in the game",
+    "decimal": "a decimal point",
+    "bad-character": "something that is no number, operator or parenthesis",
+    "leading-zero": "a number with a zero in front",
+    "leading-sign": "a sign with no number before it",
+    "missing-number": "an operator or a parenthesis where a number should be",
+    "juxtaposition": "two numbers with no operator between them",
+    "unbalanced": "parentheses that do not match",
+    "division-by-zero": "a division by zero",
+    "answers-disagree": "the two sides of = are not equal",
+}
+
+#: An expression: a number, or (operator, left, right). At most ``MAX_NUMBERS`` deep, so recursion is safe.
+Tree = int | tuple[str, "Tree", "Tree"]
+
+
+class ExpressionError(InputError):
+    """A text outside the answer language; ``reason`` is a key of :data:`REASONS`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(REASONS[reason])
+        self.reason = reason
+
+
+class Expression(NamedTuple):
+    """A parsed answer: its tree, the numbers in it from left to right, and what :func:`evaluate` returns of it.
+
+    ``agrees`` is true where all claims have the same value.
+    """
+
+    tree: Tree
+    numbers: list[int]
+    numerator: int
+    denominator: int
+    whole: bool
+    agrees: bool
+
+    @property
+    def value(self) -> str | None:
+        """The exact value as text, ``65`` or ``13/2``; None after a division by zero."""
+        return fraction(self.numerator, self.denominator)
+
+
+def fraction(numerator: int, denominator: int) -> str | None:
+    """A fraction in lowest terms as text, ``65`` or ``13/2``; None where *denominator*, never negative, is 0."""
+    if denominator <= 1:
+        return str(numerator) if denominator else None
+    common = gcd(numerator, denominator)
+    return str(numerator // common) if common == denominator else f"{numerator // common}/{denominator // common}"
+
+
+def parse(text: str) -> Expression:
+    """Parse *text* as an answer: an expression, and any claims about its value.
+
+    Raises:
+        ExpressionError: the text is outside the language. Division by zero and claims that disagree are no
+            errors of syntax; the result has them.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError("too-long")
+    head, *claims = text.split("=")
+    tree, numbers = _tree(head)
+    numerator, denominator, whole = evaluate(tree)
+    agrees = True
+    for claim in claims:
+        match = _INTEGER(claim)
+        if match and len(match[2]) <= MAX_DIGITS:
+            top, bottom = int(match[2]) * (1 if match[1] in ("", "+") else -1), 1
+        else:
+            top, bottom, _ = evaluate(_tree(claim)[0])
+        agrees = agrees and bottom != 0 and numerator * bottom == top * denominator
+    return Expression(tree, numbers, numerator, denominator, whole, agrees)
+
+
+def evaluate(tree: Tree) -> tuple[int, int, bool]:
+    """The exact value of *tree* as numerator and denominator, not reduced, and whether it is whole throughout.
+
+    The denominator is positive, or 0 after a division by zero. An expression is whole throughout where every
+    result of an operation in it is a positive integer.
+    """
+    if isinstance(tree, int):
+        return tree, 1, True
+    operator, left, right = tree
+    a, b, left_whole = (left, 1, True) if isinstance(left, int) else evaluate(left)
+    p, q, right_whole = (right, 1, True) if isinstance(right, int) else evaluate(right)
+    if operator == "*":
+        top, bottom = a * p, b * q
+    elif operator == "/":
+        top, bottom = (a * q, b * p) if p > 0 else (-a * q, -b * p)
+    elif operator == "+":
+        top, bottom = (a + p, b) if b == q else (a * q + p * b, b * q)
+    else:
+        top, bottom = (a - p, b) if b == q else (a * q - p * b, b * q)
+    if not b or not q:  # a division by zero remains one
+        return 0, 0, False
+    return top, bottom, left_whole and right_whole and top > 0 and bottom > 0 and top % bottom == 0
+
+
+def operators(tree: Tree) -> set[str]:
+    """The operators in *tree*."""
+    return set() if isinstance(tree, int) else {tree[0]} | operators(tree[1]) | operators(tree[2])
+
+
+def _tree(text: str) -> tuple[Tree, list[int]]:
+    """The tree of an expression and its numbers, by operator precedence."""
+    numbers: list[int] = []
+    values: list[Tree] = []
+    pending: list[str] = []  # operators and open parentheses that await their right-hand operand
+    operand = True  # a number or an open parenthesis comes next
+    for lexeme in _LEXEMES(text):
+        if operand:
+            if "0" <= lexeme[0] <= "9":
+                if lexeme[0] == "0" and lexeme != "0":
+                    raise ExpressionError("leading-zero")
+                if len(lexeme) > MAX_DIGITS or len(numbers) == MAX_NUMBERS:
+                    raise ExpressionError("too-long")
+                numbers.append(int(lexeme))
+                values.append(numbers[-1])
+                operand = False
+            elif lexeme == "(":
+                pending.append(lexeme)
+            elif lexeme == ")":
+                raise ExpressionError("missing-number" if "(" in pending else "unbalanced")
+            else:
+                sign = _OPERATORS.get(lexeme)
+                reason = "leading-sign" if sign in ("+", "-") else "missing-number"
+                raise ExpressionError(reason if sign else _FOREIGN.get(lexeme, "bad-character"))
+            continue
+        operator = _OPERATORS.get(lexeme, "")
+        if not operator and lexeme != ")":
+            beside = lexeme == "(" or "0" <= lexeme[0] <= "9"
+            raise ExpressionError("juxtaposition" if beside else _FOREIGN.get(lexeme, "bad-character"))
+        precedence = PRECEDENCE[operator] if operator else 1
+        while pending and pending[-1] != "(" and PRECEDENCE[pending[-1]] >= precedence:
+            right = values.pop()
+            values[-1] = (pending.pop(), values[-1], right)
+        if operator:
+            pending.append(operator)
+            operand = True
+        elif not pending:
+            raise ExpressionError("unbalanced")
+        else:
+            pending.pop()
+    if operand:
+        raise ExpressionError("missing-number" if numbers or pending else "empty")
+    while pending:
+        if pending[-1] == "(":
+            raise ExpressionError("unbalanced")
+        right = values.pop()
+        values[-1] = (pending.pop(), values[-1], right)
+    return values[0], numbers

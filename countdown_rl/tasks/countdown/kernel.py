@@ -1,0 +1,585 @@
+# mypy: disallow-untyped-defs=False
+# Numba infers the types of these functions, and both kinds of number fit them.
+"""Inner loops of solver and generator, as plain functions in the part of Python that Numba compiles.
+
+They run either way: as they are, on lists and Python integers, which starts at once and is exact at any size,
+or compiled (:mod:`kernel_numba`), on int64 arrays. All that is compiled is in this one file,
+and it imports nothing of the package: Numba recompiles its cached code only when this file changes.
+
+**Classes.** Expressions are counted up to what does not change them as functions of the numbers:
+reordering and re-bracketing sums and products, and moving a minus sign (``a - (b-c)*d`` is
+``a + (c-b)*d``). A class is a number, a sum of terms (numbers and products, each plus or minus) or a
+product of factors (numbers and sums, each above or below the line). Each is built once: the part that
+holds the subset's lowest number, joined to the rest. A class stands for an expression and, where it can be
+written too, its negative. Its value is that of the two which is not negative. Of n different numbers there
+are 1, 6, 68, 1170, 27142, 793002 expressions (OEIS A140606).
+
+**Values** are unreduced fractions. Each number occurs once in a class, so its numerator and denominator
+are sums of few products of different numbers, and stay below 16 times the product of all.
+
+**Equal numbers** make equal classes; a 61-bit hash of the class that does not depend on which of the equal
+numbers was used keeps each from being counted twice.
+"""
+
+from typing import Any, NamedTuple
+
+#: A class is one integer, its tag: left and right, the classes it was joined from (a number: its index at
+#: right), 20 bits each; the join; its kind; its flags; the characters that its parentheses take.
+LEFT, RIGHT, JOIN, KIND, COST = 0, 20, 40, 43, 50
+PART = (1 << 20) - 1
+LEAF, SUM, PRODUCT = 0, 1, 2
+#: left + right, |left - right|, left * right, left / right, right / left.
+ADD, TAKE, TIMES, OVER, UNDER = 0, 1, 2, 3, 4
+#: Its negative can be written too; a product with nothing below the line; all its parts are positive
+#: integers; it is one itself and so are its parts; it needs no operator but + and -.
+FLIP, ABOVE, PARTS, WHOLE, ADDSUB = 1 << 45, 1 << 46, 1 << 47, 1 << 48, 1 << 49
+
+#: Upper bounds by count of numbers n: classes of all proper subsets (sums of OEIS A140606), and a power of two
+#: above the number of expressions over at most n numbers.
+MAX_CLASSES = (0, 1, 2, 21, 316, 6_650, 183_000)
+HASH_SLOTS = (0, 4, 32, 256, 4_096, 65_536, 1 << 21)
+#: Length of the longest text of a class, and of the working memory of :func:`write`.
+TEXT, SCRATCH = 128, 128
+
+_MASK = (1 << 61) - 1
+_PLUS, _MINUS, _ZERO, _FACTOR = 0x1B873593CC9E2D51, 0x0E6546B64A3C1F29, 0x0D35A2D97F4A7C15, 0x1656667B1E3779B9
+_BELOW = 0x07C15B9F4A7C1659
+_STEP = 0x1E3779B97F4A7C15
+
+
+class Goal(NamedTuple):
+    """Targets ``low..high``; the rule (``every``, ``whole``); ``joins``: the joins that may be used, as bits."""
+
+    low: int
+    high: int
+    every: bool
+    whole: bool
+    joins: int
+
+
+class Classes(NamedTuple):
+    """The classes of all proper subsets: values, tags, two hash words; where those of a subset (as bits) lie."""
+
+    tops: Any
+    bottoms: Any
+    tags: Any
+    firsts: Any
+    seconds: Any
+    starts: Any
+    ends: Any
+
+
+class Matches(NamedTuple):
+    """The classes that reach a target, at its index above ``low``.
+
+    ``counts``: how many. ``plain``: 1 where one needs only + and -. ``ranks``: cost of the best, -1 for none.
+    ``best``: its tag. ``solutions``: the tags of all, as far as there is space. ``seen``: a hash table of them.
+    """
+
+    seen: Any
+    counts: Any
+    plain: Any
+    ranks: Any
+    best: Any
+    solutions: Any
+
+
+class Source(NamedTuple):
+    """The source of rows: ``seed`` and ``stream`` of the random numbers; ``limit``, the attempts per row; ``values``,
+    drawn with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into; ``stop``,
+    an array whose first value ends the drawing once it is not 0."""
+
+    seed: int
+    stream: int
+    limit: int
+    values: Any
+    tiles: bool
+    first_part: int
+    last_part: int
+    parts: int
+    stop: Any
+
+
+class Rows(NamedTuple):
+    """Rows to draw, and the results.
+
+    ``sizes``: counts of numbers. ``cells``: the wanted cells as bits (see :func:`cell_of`). ``attempts``: the first
+    attempt of each row, afterwards the next one, or -1 where the limit was reached; -2 in a row that has its numbers
+    (ascending) and target already; -3 in one that has numbers only, whose ``texts`` become the cells of all targets.
+    The rest is filled in.
+    """
+
+    indices: Any
+    sizes: Any
+    cells: Any
+    attempts: Any
+    nums: Any
+    targets: Any
+    counts: Any
+    plain: Any
+    lengths: Any
+    texts: Any
+
+
+def tables(zeros, size, targets, solutions):
+    """Empty tables for up to *size* numbers, so many targets and so many tags of solutions; *zeros* makes each."""
+    subsets = 1 << size
+    classes = Classes(*[zeros(MAX_CLASSES[size]) for _ in range(5)], zeros(subsets), zeros(subsets))
+    return classes, Matches(zeros(HASH_SLOTS[size]), *[zeros(targets) for _ in range(4)], zeros(solutions))
+
+
+def scramble(x):
+    """Scramble 61 bits (after the finalizer of SplitMix64)."""
+    x = x & 0x1FFFFFFFFFFFFFFF
+    x = ((x ^ (x >> 30)) * 0x1F58476D1CE4E5B9) & 0x1FFFFFFFFFFFFFFF
+    x = ((x ^ (x >> 27)) * 0x14D049BB133111EB) & 0x1FFFFFFFFFFFFFFF
+    return x ^ (x >> 31)
+
+
+def split_part(ordered, parts):
+    """The part, of so many equal ones, that a sorted set of numbers falls into."""
+    state = 0x243F6A8885A308D
+    for number in ordered:
+        state = scramble(state ^ number)
+    return state % parts
+
+
+def term_hash(part, minus):
+    """Hash of a class (its tag and hash words) as a term: plus it, or *minus* it."""
+    tag, first, second = part
+    kind = tag >> KIND & 3
+    if kind == SUM:
+        return second if minus else first
+    if kind == LEAF:
+        return scramble(first + (_MINUS if minus else _PLUS))
+    return scramble(first + (_ZERO if second == 2 else _MINUS if second != minus else _PLUS))
+
+
+def factor_hash(part):
+    """Hash of a number or a sum as a factor, and its orientation: 0 or 1, or 2 where the two are the same."""
+    tag, first, second = part
+    if tag >> KIND & 3 != SUM or not tag & FLIP:
+        return scramble(first + _FACTOR), 0
+    return scramble(min(first, second) + _FACTOR), 2 if first == second else 1 if second < first else 0
+
+
+def classify(join, left, right, p, q):
+    """The tag, but for its parts, of the class p/q that *join* makes of two tags; -1 where it makes none."""
+    left_kind, right_kind = left >> KIND & 3, right >> KIND & 3
+    cost = (left >> COST) + (right >> COST)
+    if join < TIMES:
+        kind = SUM
+        flags = FLIP if join == TAKE else (left | right) & FLIP
+        if left_kind == LEAF and right_kind != PRODUCT:
+            flags |= right & ADDSUB
+    else:
+        if q == 0 or (join == OVER and right_kind == PRODUCT and not right & ABOVE):
+            return -1
+        kind = PRODUCT
+        cost += 2 * (left_kind == SUM) + 2 * (right_kind == SUM)
+        flags = (left | right) & FLIP
+        if join == TIMES and (right_kind != PRODUCT or right & ABOVE):
+            flags |= ABOVE
+    if left & WHOLE and right & (PARTS if right_kind == kind else WHOLE):
+        flags |= PARTS
+        if p > 0 and (kind == SUM or q == 1 or (p >= q and p % q == 0)):
+            flags |= WHOLE
+    return join << JOIN | kind << KIND | flags | cost << COST
+
+
+def value(join, ad, cb, bd, ac):
+    """Numerator and denominator of a/b joined to c/d, from their cross products."""
+    if join == ADD:
+        return ad + cb, bd
+    if join == TAKE:
+        return (ad - cb if ad >= cb else cb - ad), bd
+    if join == TIMES:
+        return ac, bd
+    return (ad, cb) if join == OVER else (cb, ad)
+
+
+def hashes(join, swapped, left, right):
+    """The two hash words of a joined class: a sum's orientations, or a product's factors and its orientation.
+
+    *left* and *right*: tags and hash words of its parts. *swapped*: left is the smaller side of a difference.
+    """
+    if join < TIMES:
+        left_minus = 1 if swapped else 0
+        right_minus = 1 if join == TAKE and not swapped else 0
+        first = term_hash(left, left_minus) + term_hash(right, right_minus)
+        second = term_hash(left, 1 - left_minus) + term_hash(right, 1 - right_minus)
+        return first & _MASK, second & _MASK
+    tag, more, other = right
+    first, sign = factor_hash(left)
+    if tag >> KIND & 3 != PRODUCT:
+        more, other = factor_hash(right)
+    if join == UNDER:
+        first = (first * _BELOW) & _MASK
+    elif join == OVER:
+        more = (more * _BELOW) & _MASK
+    return (first + more) & _MASK, 2 if sign == 2 or other == 2 else sign ^ other
+
+
+def is_new(key, seen):
+    """Put *key* into the hash table *seen*; returns whether it was not there."""
+    table = len(seen) - 1
+    key |= 1
+    slot = key >> 1 & table
+    while seen[slot] != 0:
+        if seen[slot] == key:
+            return False
+        slot = (slot + 1) & table
+    seen[slot] = key
+    return True
+
+
+def has_repeats(nums):
+    """True where a number occurs twice."""
+    for i in range(len(nums)):
+        for k in range(i):
+            if nums[i] == nums[k]:
+                return True
+    return False
+
+
+def reset(nums, matches):
+    """Empty *matches* before a search with *nums*."""
+    if has_repeats(nums):
+        for i in range(len(matches.seen)):
+            matches.seen[i] = 0
+    for t in range(len(matches.counts)):
+        matches.counts[t], matches.plain[t], matches.ranks[t] = 0, 0, -1
+
+
+def reaches(p, q, tag, low, high, whole):
+    """True where the class p/q reaches a target."""
+    return low * q <= p and p <= high * q and p % q == 0 and (tag & WHOLE or not whole)
+
+
+def record(t, tag, key, length, matched, matches):
+    """Record a class that reaches the t-th target, unless the *key* of an equal one is known (-1: all are new).
+
+    *length*: the characters of its text without parentheses. Returns the new number of those *matched*.
+    """
+    seen, counts, plain, ranks, best, solutions = matches
+    if key >= 0 and not is_new(scramble(key + t), seen):
+        return matched
+    counts[t] += 1
+    if tag & ADDSUB:
+        plain[t] = 1
+    rank = (length + (tag >> COST)) * 2 + (0 if tag & ADDSUB else 1) + (0 if tag & WHOLE else 1000)
+    if ranks[t] < 0 or rank < ranks[t]:
+        ranks[t] = rank
+        best[t] = tag
+    if matched < len(solutions):
+        solutions[matched] = tag
+    return matched + 1
+
+
+def text_length(nums, mask):
+    """Characters of a subset's numbers, and of the operators between them."""
+    length = 0
+    for i in range(len(nums)):
+        if mask >> i & 1:
+            length += 3
+            rest = nums[i]
+            while rest > 0:
+                length += 1
+                rest //= 10
+    return length
+
+
+def left_joins(joins, left):
+    """Those of *joins* that a class may be the left side of: a sum no part of a sum, a product none of a product."""
+    kind = left >> KIND & 3
+    return joins & (0b11100 if kind == SUM else 0b00011 if kind == PRODUCT else 0b11111)
+
+
+def join_parts(mask, lowest, size, matched, length, goal, classes, matches, repeats, final):
+    """Make the classes of a subset of two numbers or more: every way to split it, with every join.
+
+    Those of a proper subset are appended to the tables. Those of the whole set (*final*) are not stored: the ones that
+    reach a target are recorded. Returns the classes in the tables, and the matches so far.
+    """
+    tops, bottoms, tags, firsts, seconds, starts, ends = classes
+    low, high, _, whole, joins = goal
+    others = mask ^ (1 << lowest)
+    part = others
+    while part:
+        # The block with the lowest number, and the other part: every way to split the subset, once.
+        block = mask ^ part
+        for left in range(starts[block], ends[block]):
+            left_tag, a, b = tags[left], tops[left], bottoms[left]
+            left_part = left_tag, firsts[left], seconds[left]
+            allowed = left_joins(joins, left_tag)
+            for right in range(starts[part], ends[part]):
+                c, d, right_tag = tops[right], bottoms[right], tags[right]
+                ad, cb, bd, ac = a * d, c * b, b * d, a * c
+                if final and not (
+                    # Most pairs miss the targets with every join, and end here.
+                    (low * bd <= ad + cb) & ((ad + cb <= high * bd) | (abs(ad - cb) <= high * bd))
+                    | (low * bd <= ac) & (ac <= high * bd)
+                    | (low * cb <= ad) & (ad <= high * cb)
+                    | (low * ad <= cb) & (cb <= high * ad)
+                ):
+                    continue
+                for join in range(5):
+                    if not allowed >> join & 1:
+                        continue
+                    p, q = value(join, ad, cb, bd, ac)
+                    if final and (p < low * q or p > high * q):
+                        continue
+                    tag = classify(join, left_tag, right_tag, p, q)
+                    if tag < 0 or (whole and not tag & PARTS):
+                        continue
+                    tag |= left << LEFT | right << RIGHT
+                    first, second = 0, 0
+                    if repeats:
+                        right_part = right_tag, firsts[right], seconds[right]
+                        first, second = hashes(join, join == TAKE and ad < cb, left_part, right_part)
+                    if not final:
+                        tops[size], bottoms[size], tags[size] = p, q, tag
+                        firsts[size], seconds[size] = first, second
+                        size += 1
+                    elif reaches(p, q, tag, low, high, whole):
+                        key = term_hash((tag, first, second), 0) if repeats else -1
+                        matched = record(p // q - low, tag, key, length, matched, matches)
+        part = (part - 1) & others
+    return size, matched
+
+
+def search(nums, goal, classes, matches):
+    """Find every class whose value is a target; returns how many there are. *matches* are empty before."""
+    tops, bottoms, tags, firsts, seconds, starts, ends = classes
+    full = (1 << len(nums)) - 1
+    repeats = has_repeats(nums)
+    size = 0
+    matched = 0
+    for mask in range(1, full + 1):
+        starts[mask] = size
+        lowest = 0
+        while not mask >> lowest & 1:
+            lowest += 1
+        length = text_length(nums, mask)
+        if mask == 1 << lowest:
+            tops[size], bottoms[size] = nums[lowest], 1
+            tags[size] = lowest << RIGHT | LEAF << KIND | PARTS | WHOLE | ADDSUB
+            firsts[size], seconds[size] = nums[lowest], 0
+            size += 1
+        else:
+            final = mask == full
+            size, matched = join_parts(mask, lowest, size, matched, length, goal, classes, matches, repeats, final)
+        ends[mask] = size
+        if mask == full or not goal.every:
+            for i in range(starts[mask], size):
+                p, q, tag = tops[i], bottoms[i], tags[i]
+                if reaches(p, q, tag, goal.low, goal.high, goal.whole):
+                    key = term_hash((tag, firsts[i], seconds[i]), 0) if repeats else -1
+                    matched = record(p // q - goal.low, tag, key, length, matched, matches)
+    return matched
+
+
+#: Items of the work list of :func:`write` that are no class: parentheses, the four operators (from -3 down), and
+#: the class asked for, which has no index. ASCII codes of the operators.
+_OPEN, _CLOSE, _OPERATOR, _ROOT = -1, -2, -3, -10
+_ASCII = (43, 45, 42, 47)
+
+
+def write_number(number, text, end):
+    """Append the digits of *number* to *text*, which ends at *end*; returns its new end."""
+    digits = 1
+    rest = number // 10
+    while rest > 0:
+        digits += 1
+        rest //= 10
+    for i in range(digits):
+        text[end + digits - 1 - i] = 48 + number % 10
+        number //= 10
+    return end + digits
+
+
+def flatten(tag, classes, scratch):
+    """List the terms or factors of a class in *scratch* from 64 on, and their sides (1: minus or below) from 96 on.
+
+    Plus comes before minus and above before below; larger values come first. Returns how many there are.
+    """
+    tops, bottoms, tags = classes.tops, classes.bottoms, classes.tags
+    kind = tag >> KIND & 3
+    side = 0
+    count = 0
+    nested = True
+    while nested:
+        left, right, join = tag & PART, tag >> RIGHT & PART, tag >> JOIN & 7
+        left_minus = join == UNDER or (join == TAKE and tops[left] * bottoms[right] < tops[right] * bottoms[left])
+        right_minus = join == OVER or (join == TAKE and not left_minus)
+        scratch[64 + count], scratch[96 + count] = left, side ^ (1 if left_minus else 0)
+        count += 1
+        side ^= 1 if right_minus else 0
+        tag = tags[right]
+        nested = tag >> KIND & 3 == kind
+    scratch[64 + count], scratch[96 + count] = right, side
+    count += 1
+    for i in range(1, count):
+        item, side = scratch[64 + i], scratch[96 + i]
+        k = i - 1
+        while k >= 0:
+            other, other_side = scratch[64 + k], scratch[96 + k]
+            if other_side < side or (other_side == side and tops[other] * bottoms[item] >= tops[item] * bottoms[other]):
+                break
+            scratch[64 + k + 1], scratch[96 + k + 1] = other, other_side
+            k -= 1
+        scratch[64 + k + 1], scratch[96 + k + 1] = item, side
+    return count
+
+
+def write(tag, nums, classes, text, scratch):
+    """Write the class of *tag* into *text* as ASCII codes; returns the length of the text.
+
+    The order of :func:`flatten` makes every intermediate result a positive integer where the class allows it;
+    parentheses enclose only sums in products. *scratch* has space for ``SCRATCH`` integers.
+    """
+    end = 0
+    depth = 1  # of the work list at the start of scratch, which takes the place of recursion
+    scratch[0] = _ROOT
+    while depth > 0:
+        depth -= 1
+        item = scratch[depth]
+        if item >= _CLOSE and item < 0:
+            text[end] = 39 - item
+            end += 1
+            continue
+        if _ROOT < item <= _OPERATOR:
+            text[end], text[end + 1], text[end + 2] = 32, _ASCII[_OPERATOR - item], 32
+            end += 3
+            continue
+        this = tag if item == _ROOT else classes.tags[item]
+        kind = this >> KIND & 3
+        if kind == LEAF:
+            end = write_number(nums[this >> RIGHT & PART], text, end)
+            continue
+        count = flatten(this, classes, scratch)
+        for k in range(count):  # pushed in reverse, so that the first comes off first
+            i = count - 1 - k
+            part, side = scratch[64 + i], scratch[96 + i]
+            enclosed = kind == PRODUCT and classes.tags[part] >> KIND & 3 == SUM
+            if enclosed:
+                scratch[depth] = _CLOSE
+                depth += 1
+            scratch[depth] = part
+            depth += 1
+            if enclosed:
+                scratch[depth] = _OPEN
+                depth += 1
+            if i > 0:
+                scratch[depth] = _OPERATOR - side - (2 if kind == PRODUCT else 0)
+                depth += 1
+    return end
+
+
+def cell_of(count, plain):
+    """The cell of a puzzle: 0 impossible; then add-sub with one, few, many solutions; then mul-div."""
+    if count == 0:
+        return 0
+    return (1 if plain else 4) + (0 if count == 1 else 1 if count < 5 else 2)
+
+
+def draw_numbers(state, source, pool, nums, ordered):
+    """Draw *nums*, and sort them into *ordered*; returns the new random state.
+
+    *pool* is a copy of the source's values, and remains one.
+    """
+    for i in range(len(nums)):
+        state = scramble(state + _STEP)
+        if source.tiles:
+            k = i + state % (len(pool) - i)
+            pool[i], pool[k] = pool[k], pool[i]
+            number = pool[i]
+        else:
+            number = pool[state % len(pool)]
+        nums[i] = number
+        k = i
+        while k > 0 and ordered[k - 1] > number:
+            ordered[k] = ordered[k - 1]
+            k -= 1
+        ordered[k] = number
+    if source.tiles:
+        for i in range(len(pool)):
+            pool[i] = source.values[i]
+    return state
+
+
+def choose_target(state, cells, matches):
+    """The index of a random target whose puzzle is of one of *cells*; -1 to draw other numbers.
+
+    Numbers are kept in proportion to the targets that they reach, in full from a quarter on.
+    """
+    counts, plain = matches.counts, matches.plain
+    reached, fitting = 0, 0
+    for t in range(len(counts)):
+        reached += counts[t] > 0
+        fitting += cells >> cell_of(counts[t], plain[t]) & 1
+    state = scramble(state + _STEP)
+    if fitting == 0 or (cells != 1 and state % len(counts) >= 4 * reached):
+        return -1
+    left = scramble(state + _STEP) % fitting
+    t = -1
+    while left >= 0:
+        t += 1
+        left -= cells >> cell_of(counts[t], plain[t]) & 1
+    return t
+
+
+def draw(source, rows, goal, classes, matches, scratch):
+    """Draw the puzzles of *rows*: each by its own random numbers, tried until it is of a wanted cell.
+
+    All targets of a draw of numbers are solved at once, and one of those that will do is chosen. A row for which the
+    limit is reached is the last one.
+    """
+    pool = source.values.copy()
+    for row in range(len(rows.indices)):
+        nums = rows.nums[row, : rows.sizes[row]]
+        base = scramble(scramble(scramble(source.seed) ^ source.stream) ^ rows.indices[row])
+        attempt = rows.attempts[row]
+        if attempt == -3:
+            reset(nums, matches)
+            search(nums, goal, classes, matches)
+            for t in range(len(matches.counts)):
+                rows.texts[row, t] = cell_of(matches.counts[t], matches.plain[t])
+            continue
+        if attempt == -2:  # only the order of the numbers and the facts are wanted
+            state = base
+            for i in range(len(nums) - 1, 0, -1):
+                state = scramble(state + 1)
+                k = state % (i + 1)
+                nums[i], nums[k] = nums[k], nums[i]
+            reset(nums, matches)
+            target = rows.targets[row]
+            search(nums, Goal(target, target, goal.every, goal.whole, goal.joins), classes, matches)
+            describe(row, 0, rows, nums, classes, matches, scratch)
+            continue
+        rows.attempts[row] = -1
+        for tried in range(attempt, attempt + source.limit):
+            if source.stop[0] != 0:
+                return
+            ordered = scratch[: len(nums)]
+            state = draw_numbers(scramble(base ^ scramble(tried + 1)), source, pool, nums, ordered)
+            part = split_part(ordered, source.parts)
+            if part < source.first_part or part > source.last_part:
+                continue
+            reset(nums, matches)
+            search(nums, goal, classes, matches)
+            t = choose_target(state, rows.cells[row], matches)
+            if t >= 0:
+                rows.targets[row] = goal.low + t
+                describe(row, t, rows, nums, classes, matches, scratch)
+                rows.attempts[row] = tried + 1
+                break
+        if rows.attempts[row] == -1:
+            return
+
+
+def describe(row, t, rows, nums, classes, matches, scratch):
+    """Fill in the facts of a row whose target is the t-th."""
+    rows.counts[row], rows.plain[row], rows.lengths[row] = matches.counts[t], matches.plain[t], 0
+    if matches.counts[t] > 0:
+        rows.lengths[row] = write(matches.best[t], nums, classes, rows.texts[row], scratch)

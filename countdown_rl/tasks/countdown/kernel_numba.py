@@ -1,0 +1,29 @@
+"""The kernel compiled by Numba. Importing this costs about a second; the machine code is kept on disk."""
+
+import hashlib
+from pathlib import Path
+
+import numba
+from numba.extending import register_jitable
+
+from countdown_rl.tasks.countdown import kernel
+
+#: Functions that make arrays; counting references to arrays would slow down the others.
+_ALLOCATING = ("draw", "describe", "reset", "draw_numbers")
+
+for _name, _function in list(vars(kernel).items()):
+    if callable(_function) and not isinstance(_function, type) and _function.__module__ == kernel.__name__:
+        register_jitable(error_model="numpy", _nrt=_name in _ALLOCATING)(_function)
+
+# Numba names its files after the function, and fails where such a file is of another version and names a class that
+# has gone. So each version of the kernel has names of its own.
+_VERSION = hashlib.sha256(Path(kernel.__file__).read_bytes()).hexdigest()[:12]
+for _function in (kernel.search, kernel.write, kernel.draw):
+    _function.__qualname__ = f"{_function.__name__}_{_VERSION}"
+
+try:
+    _compile = numba.njit(cache=True, nogil=True, error_model="numpy")
+    search, write, draw = map(_compile, (kernel.search, kernel.write, kernel.draw))
+except RuntimeError:  # neither the package's nor the user's cache directory can be written to
+    _compile = numba.njit(nogil=True, error_model="numpy")
+    search, write, draw = map(_compile, (kernel.search, kernel.write, kernel.draw))

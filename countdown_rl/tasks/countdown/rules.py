@@ -1,0 +1,93 @@
+"""Puzzles: numbers, a target, a rule and operators; and the split of the data that a puzzle belongs to.
+
+The split depends on the numbers alone, whatever their order, the target or the rule: data sets made with any
+seed, size and options never share a set of numbers across splits.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks.countdown.kernel import split_part
+
+OPERATORS = "+-*/"
+MAX_NUMBERS = 6
+SPLITS = ("train", "valid", "test")
+
+#: Sets of numbers fall into 20 parts: 18 for training, one for validation, one for testing.
+PARTS = 20
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``every``: all numbers must be used. ``whole``: every intermediate result is a positive integer."""
+
+    name: str
+    every: bool
+    whole: bool
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("exactly-once", every=True, whole=False),
+        Rule("at-most-once", every=False, whole=False),
+        Rule("television", every=False, whole=True),
+    )
+}
+DEFAULT_RULE = "exactly-once"
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """One puzzle; ``operators`` are those that may be used, in the order ``+-*/``."""
+
+    numbers: tuple[int, ...]
+    target: int
+    rule: Rule = RULES[DEFAULT_RULE]
+    operators: str = OPERATORS
+
+    @property
+    def id(self) -> str:
+        return puzzle_id(sorted(self.numbers), self.target, self.rule.name, self.operators)
+
+
+def rule(name: object) -> Rule:
+    """The rule of that name. Raises InputError if there is none."""
+    if isinstance(name, str) and name in RULES:
+        return RULES[name]
+    raise InputError(f"There is no rule {name!r}; take one of {', '.join(RULES)}.")
+
+
+def operators(chosen: Iterable[str]) -> str:
+    """The operators *chosen*, in the order ``+-*/``; spaces between them are ignored.
+
+    Raises:
+        InputError: one is unknown, or ``-`` is chosen without ``+`` or ``/`` without ``*`` (subtracting a
+            difference could then not be written without parentheses, nor counted like the rest).
+    """
+    names = set(map(str, chosen)) - {" "} if isinstance(chosen, str | list | tuple) else set()
+    if not names or names - set(OPERATORS):
+        raise InputError(f"Operators are some of {' '.join(OPERATORS)}.")
+    if ("-" in names and "+" not in names) or ("/" in names and "*" not in names):
+        raise InputError("`-` goes with `+`, and `/` with `*`.")
+    return "".join(operator for operator in OPERATORS if operator in names)
+
+
+def puzzle_id(ordered: Iterable[int], target: int, rule_name: str = DEFAULT_RULE, allowed: str = OPERATORS) -> str:
+    """The identifier of a puzzle: its numbers in ascending order, the target, and what is not the default."""
+    name = "-".join(map(str, ordered)) + f"={target}"
+    if rule_name != DEFAULT_RULE:
+        name += f":{rule_name}"
+    return name if allowed == OPERATORS else f"{name}:{allowed}"
+
+
+def split_of(numbers: Iterable[int]) -> str:
+    """The split that a set of numbers belongs to in every data set."""
+    return SPLITS[max(0, split_part(sorted(numbers), PARTS) - PARTS + 3)]
+
+
+def parts_of(split: str) -> tuple[int, int]:
+    """The first and the last part of *split*."""
+    last = PARTS - 3 + SPLITS.index(split)
+    return (0, last) if split == "train" else (last, last)

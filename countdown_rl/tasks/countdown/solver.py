@@ -1,0 +1,115 @@
+"""Exhaustive, exact solver: the number of solutions of a puzzle, a short one as text, or proof that there is none.
+
+Two solutions are the same when one becomes the other by reordering or re-bracketing sums and products, by moving
+a minus sign, or by exchanging equal numbers; :mod:`countdown_rl.tasks.countdown.kernel` describes how they are counted.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks.countdown import kernel
+from countdown_rl.tasks.countdown.expression import MAX_DIGITS
+from countdown_rl.tasks.countdown.rules import MAX_NUMBERS, Puzzle
+
+#: Work for the plain kernel, in classes, before loading the compiled one pays off, which takes a second (three
+#: where it has never been compiled): two puzzles of six numbers, or sixty of five.
+_COMPILE_AFTER = 400_000
+_work_done = 0
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The facts of a puzzle.
+
+    Attributes:
+        solutions: the number of distinct solutions; 0 is proof that it is impossible.
+        solution: one as text: with positive integers as intermediate results where there is one, then the shortest.
+        needs: ``add-sub`` where + and - alone suffice, else ``mul-div``; None where it is impossible.
+    """
+
+    solutions: int
+    solution: str | None
+    needs: str | None
+
+
+def solve(puzzle: Puzzle) -> Solved:
+    """Count the solutions of *puzzle*, and write the best.
+
+    Raises:
+        InputError: it has no numbers, more than six, or one that is not positive or has more than 15 digits.
+    """
+    search = _Search(puzzle)
+    if not search.count:
+        return Solved(0, None, None)
+    needs = "add-sub" if search.matches.plain[0] else "mul-div"
+    return Solved(search.count, search.text(search.matches.best[0]), needs)
+
+
+def solutions(puzzle: Puzzle) -> Iterator[str]:
+    """All distinct solutions as text, in no particular order."""
+    search = _Search(puzzle, max_solutions=_Search(puzzle).count)
+    return map(search.text, search.matches.solutions)
+
+
+class _Search:
+    """One run of the kernel and its result; ``count`` is the number of solutions.
+
+    Args:
+        max_solutions: space for the tags of so many solutions.
+    """
+
+    def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
+        check_puzzle(puzzle)
+        self.nums: Any = sorted(puzzle.numbers, reverse=True)
+        self.kernel: Any = kernel
+        self.zeros: Callable[[int], Any] = lambda size: [0] * size
+        if 16 * prod(self.nums) * puzzle.target < 1 << 62 and _compiled_pays(len(self.nums)):
+            import numpy as np
+
+            from countdown_rl.tasks.countdown import kernel_numba
+
+            self.kernel, self.nums = kernel_numba, np.array(self.nums, dtype=np.int64)
+            self.zeros = partial(np.zeros, dtype=np.int64)
+        self.classes, self.matches = kernel.tables(self.zeros, len(self.nums), 1, max_solutions)
+        self.matches.ranks[0] = -1
+        self.kernel.search(self.nums, goal(puzzle, puzzle.target, puzzle.target), self.classes, self.matches)
+        self.count = int(self.matches.counts[0])
+
+    def text(self, tag: int) -> str:
+        """The text of a class by its tag."""
+        text = self.zeros(kernel.TEXT)
+        length = self.kernel.write(tag, self.nums, self.classes, text, self.zeros(kernel.SCRATCH))
+        return "".join(map(chr, text[:length]))
+
+
+def goal(puzzle: Any, low: int, high: int) -> kernel.Goal:
+    """The kernel's goal: targets ``low..high`` by the rule and operators of a puzzle or a distribution."""
+    bits = (("+", 0b00001), ("-", 0b00010), ("*", 0b00100), ("/", 0b11000))
+    joins = sum(bit for operator, bit in bits if operator in puzzle.operators)
+    return kernel.Goal(low, high, puzzle.rule.every, puzzle.rule.whole, joins)
+
+
+def check_puzzle(puzzle: Puzzle) -> None:
+    """Refuse a puzzle that is out of the solver's range.
+
+    Raises:
+        InputError: *puzzle* has no numbers, more than six, or one that is not positive or has more than 15 digits.
+    """
+    if not 1 <= len(puzzle.numbers) <= MAX_NUMBERS:
+        raise InputError(f"The solver takes 1 to {MAX_NUMBERS} numbers, not {len(puzzle.numbers)}.")
+    if min(puzzle.numbers) < 1 or puzzle.target < 1:
+        raise InputError("Numbers and target are positive whole numbers.")
+    if max(puzzle.numbers) >= 10**MAX_DIGITS or puzzle.target >= 10 ** (MAX_DIGITS * MAX_NUMBERS):
+        raise InputError(f"Numbers have at most {MAX_DIGITS} digits, and the target {MAX_DIGITS * MAX_NUMBERS}.")
+
+
+def _compiled_pays(size: int) -> bool:
+    """True where so much work was done that the compiled kernel pays off; counts the work for *size* numbers."""
+    global _work_done
+    _work_done += kernel.MAX_CLASSES[size]
+    return _work_done > _COMPILE_AFTER or "countdown_rl.tasks.countdown.kernel_numba" in sys.modules

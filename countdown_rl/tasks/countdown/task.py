@@ -1,0 +1,302 @@
+"""The Countdown task: prompt and grading of one puzzle."""
+
+import random
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks.countdown import canonical, expression, rules, solver
+from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
+from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
+from countdown_rl.tasks.countdown.solver import Solved
+from countdown_rl.tasks.prompt import Prompt
+from countdown_rl.tasks.task import Baseline, Group, Row, Task
+
+SYSTEM = (
+    "You are a careful solver of number puzzles. First reason inside <think> and </think>, "
+    "then give the final answer inside <answer> and </answer>."
+)
+#: The system turn of the style ``direct``.
+DIRECT = "You are a careful solver of number puzzles. Give the final answer alone."
+#: The prefill of the style ``begun``.
+BEGUN = "Let me work through this step by step.\n<think>"
+
+_USE = {
+    "exactly-once": "using each number exactly once",
+    "at-most-once": "using each number at most once",
+    "television": "using each number at most once; every result on the way must be a positive whole number",
+}
+_INTEGER = re.compile(r"\s*([0-9]{1,15})(?:\.0+)?\s*").fullmatch
+_ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=([0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
+#: Numbers one after another, as a prompt lists them.
+_LISTS = re.compile(r"(?<![\w.])[0-9]{1,15}(?:(?:,? and |, ?|; ?| )[0-9]{1,15})+(?![\w.]*\w)").findall
+_IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
+
+#: Reasons why an expression is not right; those of its syntax are the expression's own.
+_REASONS = {
+    "number-not-given": "a number that is not in the puzzle",
+    "number-used-twice": "a number used more often than it is given",
+    "number-left-out": "a number not used, where the rule asks for all",
+    "operator-not-allowed": "an operator that this puzzle does not allow",
+    "not-positive-integer": "an intermediate result that is no positive integer, under the television rule",
+    "wrong-value": "a legal expression whose value is not the target",
+    "not-impossible": "a refusal, but there is a solution",
+    "not-proved": "a refusal of a puzzle that is too large to prove it",
+}
+#: Names of the numbers of solutions, by the lowest.
+SOLUTIONS = ((0, "0"), (1, "1"), (2, "2-4"), (5, "5+"))
+
+
+class CountdownRow(Row):
+    """A puzzle: ``nums``, ``target``, and where they are not the default ``rule``, ``operators`` and ``style``."""
+
+    task = "countdown"
+    styles = ("begun", "own", "direct")
+    kept_fields = ("nums", "target", "needs", "operators", "rule")
+    prompt_fields = ("nums", "target")
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        for key, names in (("nums", ("nums", "numbers", "num")), ("target", ("target",))):
+            if not any(name in fields for name in names):
+                raise InputError(f"there is no `{key}`")
+        nums, target = numbers_of(fields), integer(fields["target"])
+        if nums is None or min(nums) < 1:
+            same = ", the same as `numbers`" if "nums" in fields and "numbers" in fields else ""
+            raise InputError(f"`nums` should be a list of positive whole numbers of at most {MAX_DIGITS} digits{same}")
+        if target is None or target < 1:
+            raise InputError(f"`target` should be a positive whole number of at most {MAX_DIGITS} digits")
+        converted: dict[str, Any] = {"nums": nums, "target": target}
+        if fields.get("needs") not in (None, "add-sub", "mul-div"):
+            raise InputError("`needs` should be add-sub or mul-div")
+        if fields.get("solutions") is not None:
+            solutions = integer(fields["solutions"])
+            if solutions is None or solutions < 0:
+                raise InputError("`solutions` should be a whole number from 0 on")
+            converted["solutions"] = solutions
+        super().__init__({**fields, **converted})
+        rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
+        self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
+        self._sorted = sorted(nums)
+
+    def default_prompt(self) -> Prompt:
+        puzzle = self.puzzle
+        user = (
+            f"Numbers: {' '.join(map(str, puzzle.numbers))}\nTarget: {puzzle.target}\n"
+            f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
+            f"{_USE[puzzle.rule.name]}. If there is no way, answer impossible."
+        )
+        return Prompt(user, DIRECT if self.style.direct else SYSTEM, BEGUN)
+
+    def judge(self, answer: str) -> tuple[str | None, str]:
+        puzzle = self.puzzle
+        if len(answer) < 12 and answer.lower() in _IMPOSSIBLE:
+            solved = _solved(puzzle)
+            return None, "not-proved" if solved is None else "not-impossible" if solved.solutions else ""
+        try:
+            tree, numbers, top, bottom, whole, agrees = parse(answer)
+        except ExpressionError as error:
+            return None, error.reason
+        value = expression.fraction(top, bottom)
+        numbers.sort()
+        if numbers != self._sorted and (reason := self._misuse(numbers)):
+            return value, reason
+        if puzzle.operators != OPERATORS and not expression.operators(tree) <= set(puzzle.operators):
+            return value, "operator-not-allowed"
+        if bottom == 0:
+            return None, "division-by-zero"
+        if puzzle.rule.whole and not whole:
+            return value, "not-positive-integer"
+        if not agrees:
+            return value, "answers-disagree"
+        return value, "" if top == puzzle.target * bottom else "wrong-value"
+
+    @property
+    def reference(self) -> str:
+        return str(self.puzzle.target)
+
+    @property
+    def headline(self) -> str:
+        return f"{' '.join(map(str, self.puzzle.numbers))} → {self.puzzle.target}"
+
+    @property
+    def identity(self) -> str:
+        return " ".join(map(str, self._sorted))
+
+    @property
+    def asked(self) -> list[str]:
+        return [str(number) for number in (*self.puzzle.numbers, self.puzzle.target)]
+
+    @property
+    def id(self) -> str:
+        return self.puzzle.id
+
+    @classmethod
+    def of_id(cls, id: Any) -> dict[str, Any] | None:
+        match = _ID(id) if isinstance(id, str) else None
+        if not match:
+            return None
+        rest = {key: value for key, value in (("rule", match[3]), ("operators", match[4])) if value}
+        return {"nums": match[1].split("-"), "target": match[2], **rest}
+
+    @classmethod
+    def identities_in(cls, text: str) -> set[str]:
+        return {" ".join(map(str, sorted(map(int, re.findall("[0-9]+", numbers))))) for numbers in _LISTS(text)}
+
+    @property
+    def own_split(self) -> str:
+        return rules.split_of(self._sorted)
+
+    @property
+    def groups(self) -> dict[str, str]:
+        groups = {"numbers": str(len(self._sorted))}
+        if needs := self.get("needs"):
+            groups["needs"] = needs
+        if (count := self.get("solutions")) is not None:
+            groups["solutions"] = next(name for lowest, name in reversed(SOLUTIONS) if count >= lowest)
+        return groups
+
+    @property
+    def rule(self) -> str:
+        return self.puzzle.rule.name
+
+    @property
+    def shape(self) -> str | None:
+        return canonical.shape(parse(answer).tree) if (answer := self.right_answer) else None
+
+    @property
+    def right_answer(self) -> str | None:
+        solved = _solved(self.puzzle)
+        return solved.solution if solved else None
+
+    def vote_key(self, answer: str, value: str | None) -> str:
+        try:
+            parsed = parse(answer)
+        except ExpressionError:
+            return super().vote_key(answer, None)
+        form = canonical.canonical(parsed.tree)
+        return form if parsed.agrees else f"{form} = something else"
+
+    def _misuse(self, numbers: list[int]) -> str:
+        """The reason why *numbers* are not those that the rule asks for, or ""."""
+        unused = list(self._sorted)
+        reason = ""
+        for number in numbers:
+            if number in unused:
+                unused.remove(number)
+            elif number not in self._sorted:
+                return "number-not-given"
+            else:
+                reason = "number-used-twice"
+        return reason or ("number-left-out" if self.puzzle.rule.every and unused else "")
+
+
+def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
+    """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None where it has none, or two lists
+    that differ."""
+    given = [nums for name in ("nums", "numbers") if (nums := fields.get(name)) is not None] or [fields.get("num")]
+    lists = [_numbers(nums) for nums in given]
+    return lists[0] if all(nums and sorted(nums) == sorted(lists[0] or ()) for nums in lists) else None
+
+
+def _numbers(nums: Any) -> list[int] | None:
+    if isinstance(nums, str):
+        nums = re.split(r"\s*[,;\s]\s*", nums.strip().strip("[](){}").strip(" \t\n,;"))
+    if not isinstance(nums, list | tuple) or not nums:
+        return None
+    integers = [number for number in map(integer, nums) if number is not None]
+    return integers if len(integers) == len(nums) else None
+
+
+def integer(value: object) -> int | None:
+    """The whole number *value*, which may be text or a float; None where it is none."""
+    if isinstance(value, str):
+        match = _INTEGER(value)
+        return int(match[1]) if match else None
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not abs(value) < 10**MAX_DIGITS:
+        return None
+    if value != int(value):
+        return None
+    return int(value)
+
+
+@lru_cache(maxsize=65_536)
+def _solved(puzzle: Puzzle) -> Solved | None:
+    """The facts of *puzzle*; None where it is too large for an exhaustive search."""
+    return solver.solve(puzzle) if len(puzzle.numbers) <= MAX_NUMBERS else None
+
+
+def random_answer(row: CountdownRow, rng: random.Random) -> str:
+    """A random expression that obeys the rules of the puzzle.
+
+    Two random values on the table are joined by a random operator until one value is left; a join that the rules
+    forbid is drawn again. Where not all numbers must be used, their count is drawn first.
+    """
+    puzzle = row.puzzle
+    count = len(puzzle.numbers) if puzzle.rule.every else rng.randint(1, len(puzzle.numbers))
+    table = [(Fraction(number), str(number)) for number in rng.sample(puzzle.numbers, count)]
+    while len(table) > 1:
+        (a, left), (b, right) = pair = rng.sample(table, 2)
+        operator = rng.choice(puzzle.operators)
+        if operator == "/" and b == 0:
+            continue
+        value = a + b if operator == "+" else a - b if operator == "-" else a * b if operator == "*" else a / b
+        # This terminates: sums and products of positive integers are always allowed.
+        if puzzle.rule.whole and (value <= 0 or value.denominator != 1):
+            continue
+        for joined in pair:
+            table.remove(joined)
+        table.append((value, f"({left} {operator} {right})"))
+    text = table[0][1]
+    return text[1:-1] if text.startswith("(") else text
+
+
+def solver_answer(row: CountdownRow, rng: random.Random) -> str:
+    """A solution of the puzzle, or ``impossible``."""
+    return solver.solve(row.puzzle).solution or "impossible"
+
+
+def _probe(rng: random.Random) -> dict[str, Any]:
+    return {
+        "nums": [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))],
+        "target": rng.randint(10, 100),
+    }
+
+
+TASK = Task(
+    name="countdown",
+    title="Countdown numbers puzzle",
+    purpose="Make a target from given numbers with + - * / and parentheses, each number used once.",
+    row=CountdownRow,
+    fields={
+        "id": "identifier: the numbers in ascending order, and the target",
+        "nums": "the numbers, each used exactly once (or as `rule` says)",
+        "target": "the number to reach",
+        "solutions": "how many distinct solutions there are, counted exhaustively; 0 means proved impossible",
+        "solution": "one of them",
+        "needs": "`add-sub` where + and - suffice, else `mul-div`",
+        "size": "the count of numbers",
+        "rule": "how numbers may be used, where it is not `exactly-once`",
+        "operators": "the operators allowed, where they are not all four",
+        "style": "the response format, where it is not the default",
+        "template": "the prompt, a Jinja template, where it is not the default",
+    },
+    example={"nums": [19, 36, 55, 7], "target": 65},
+    noun="puzzle",
+    reasons=expression.REASONS | _REASONS,
+    groups={
+        "numbers": Group("Count of numbers", "{} numbers"),
+        "needs": Group("Operators needed", names={"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}),
+        "solutions": Group("Number of solutions", "{} solutions", {"0": "no solution", "1": "1 solution"}, main=False),
+    },
+    probe=_probe,
+    source="countdown_rl.data.countdown:CountdownSource",
+    data_options=frozenset(("preset", "size", "numbers", "targets", "operators", "rule", "impossible", "balance")),
+    baselines={
+        "random": Baseline("floor", "a random legal expression", answer=random_answer),
+        "solver": Baseline("ceiling", "the exact solver", answer=solver_answer),
+    },
+)

@@ -1,0 +1,70 @@
+"""Rows of files, and JSON Lines that this package writes: one JSON object a line."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import jsonlines
+
+from countdown_rl.core import artifacts, typed_json
+from countdown_rl.tasks import files, layouts
+from countdown_rl.tasks.task import Row
+
+
+def test_file(data: Path) -> Path:
+    """The file *data*, or that of the test split in the data artifact *data*."""
+    if not (data / artifacts.MANIFEST).is_file():
+        return data
+    artifacts.read(data, "data")
+    return data / "test.jsonl"
+
+
+def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> list[Row]:
+    """The rows of the file at *path*, in any format and layout; an error names the file, the line and the fault.
+
+    Args:
+        on_note: called with where rows lie in the records of another project, and with the fields that are not used.
+    """
+    rows, notes, unused = [], dict[str, None](), set[str]()
+    for place, fields in files.records(Path(path)):
+        with files.at(place):
+            found = layouts.find_row(fields)
+        rows.append(found.row)
+        notes[found.note] = None
+        unused |= found.unused
+    for note in filter(None, notes):
+        on_note(f"{path}: {note}.")
+    if unused:
+        on_note(f"{path}: not used: {', '.join(sorted(unused))}.")
+    return rows
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file that this tool wrote. Read as bytes: a text's lines also end at other characters, which a
+    model may have written."""
+    lines = path.read_bytes().splitlines()
+    return [typed_json.parse(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
+    """Write *rows* as JSONL, with keys in their order, or append them to the file."""
+    with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as stream:
+        writer(stream).write_all(rows)
+
+
+def writer(stream: IO[str]) -> jsonlines.Writer:
+    """A writer of rows to *stream*."""
+    return jsonlines.Writer(stream, dumps=_encode)
+
+
+_encode_text = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every row
+_encode_ascii = json.JSONEncoder().encode
+#: Half a surrogate pair, which JSON may hold and UTF-8 may not, and controls that a terminal would obey.
+_CONTROL = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]").search
+
+
+def _encode(row: Any) -> str:
+    line = _encode_text(row)
+    return _encode_ascii(row) if not line.isascii() and _CONTROL(line) else line

@@ -1,0 +1,431 @@
+"""Rows, prompts and completions in the layouts of other projects, found by their fields.
+
+The fields of a task's row may lie in a mapping inside of a record, as in verl (``reward_model.ground_truth``),
+reasoning-gym (``metadata``) and verifiers (``info``), or be a row's id in ``custom_id`` (OpenAI batches). Mappings and
+conversations may be text in the notation of JSON or Python.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.data.source import held_out
+from countdown_rl.tasks import registry
+from countdown_rl.tasks.response_format import Style
+from countdown_rl.tasks.task import Row, Task
+
+#: Fields that hold completions, prompts and conversations.
+COMPLETIONS = ("completion", "response", "output", "completions", "responses", "outputs", "choices")
+PROMPTS = ("prompt", "query", "instruction", "input")
+CONVERSATIONS = ("messages", "conversations")
+#: Fields beside a content that hold its reasoning, by server.
+REASONING = ("reasoning_content", "reasoning", "thinking")
+SYSTEM = ("system", "system_prompt")
+#: Values of these that turn reasoning on or tell how much there is of it, as in Nemotron's data.
+_EFFORTS = ("on", "off", "true", "false", "none", "minimal", "low", "medium", "high", True)
+
+_ROLES = {
+    **{role: role for role in ("system", "user", "assistant")},
+    "human": "user",
+    "gpt": "assistant",
+    "model": "assistant",
+    "developer": "system",
+}
+_PROJECTS = {
+    **dict.fromkeys(("reward_model", "extra_info", "gts"), "verl"),
+    "metadata": "Inspect or reasoning-gym",
+    "info": "verifiers",
+    "custom_id": "OpenAI batch",
+}
+#: Fields that Alpaca's and Dolly's prompts consist of.
+_INSTRUCTIONS = ("instruction", "input", "context")
+#: Levels of mappings at which a row is looked for.
+_DEPTH = 4
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+#: The beginning of messages as text; pandas writes those of an array without commas, which nothing can read.
+_MESSAGES = re.compile(r"""\[\s*\{\s*["'](role|from|content|value)["']\s*:""").match
+
+
+class Tracked(dict[str, Any]):
+    """Fields of a record, and the names of those that were read."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task's row in a record.
+
+    Attributes:
+        fields: the record, with the fields of the mapping that the row was in instead of that mapping.
+        note: where the row was; "" where its fields are those of the record.
+        unused: names of the record's fields that neither are the task's nor were read.
+    """
+
+    row: Row
+    fields: Mapping[str, Any]
+    note: str
+    unused: set[str]
+
+
+def find_row(record: Mapping[str, Any]) -> Found:
+    """The row in *record*.
+
+    Raises:
+        InputError: there is none, or there are two that differ.
+    """
+    if found := search(record):
+        return found
+    fields, faults, near = _without_empty(record), [], []
+    if "task" in fields:
+        registry.parse_row(fields)
+    for task in _tasks(fields):
+        own = task.example.keys() <= fields.keys()
+        try:
+            ((not own and task.import_row) or task.row)(fields)
+        except InputError as error:
+            faults.append(f"no {task.noun} ({error})")
+            near += [str(error)] if task.example.keys() & fields.keys() else []
+    raise InputError(near[0] if len(near) == 1 else f"it is {' and '.join(faults)}")
+
+
+def search(record: Mapping[str, Any]) -> Found | None:
+    """The row in *record*; None without one. Raises InputError where there are two that differ."""
+    fields = Tracked(_without_empty(record))
+    own = None
+    with suppress(InputError):
+        own = registry.parse_row(fields)
+    read = set(fields.read)  # before other tasks try
+    tasks = _tasks(fields)
+    places = [*_mappings(fields), *(("custom_id", named) for task in tasks if (named := _named(task, fields)))]
+    nested = [(path, inner, row) for path, inner in places for task in tasks if (row := _row(task, inner, fields))]
+    converted = [row for task in tasks if (row := _row(task, fields, {}))] if own is None else []
+    matches = [*(("", {}, row) for row in filter(None, (own, *converted))), *nested]
+    if not matches:
+        return None
+    (path, inner, row), *others = matches
+    task = registry.task(row.task)
+    for other, _, same in others:
+        if same.task == row.task and same.id != row.id:
+            place = f"in `{path}`" if path else "in its own fields"
+            raise InputError(f"it has two {task.noun}s, {row.headline} {place} and {same.headline} in `{other}`")
+    if (split := held_out(split_of(record))) and row.get("split") != split:
+        row = task.row({**row, "split": split})
+    top = path.partition(".")[0]
+    note = f"read as {_PROJECTS.get(top, 'nested')} rows: the {task.noun} from {path}" if path else ""
+    if own is None and not path:
+        note = f"read as rows of the task {task.name}"
+    around = {name: value for name, value in record.items() if name != top}
+    used = {top} if path else read if own else fields.read
+    return Found(row, {**around, **inner}, note, fields.keys() - task.fields.keys() - used - {"split"})
+
+
+def lifted(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """*record* with the fields of a row that lies in a mapping in it as its own, and where that was, or ""."""
+    found = search(record)
+    return (found.fields, found.note) if found and found.fields.keys() != record.keys() else (record, "")
+
+
+def split_of(record: Mapping[str, Any]) -> str:
+    """The split that *record* or a mapping in it says it belongs to, first of all one that is held out; or ""."""
+    holders = (record, *(inner for _, inner in _mappings(record)))
+    splits = [split for holder in holders if isinstance(split := holder.get("split"), str)]
+    return next(filter(held_out, splits), splits[0] if splits else "")
+
+
+def _named(task: Task, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return task.row.of_id(fields["custom_id"]) if "custom_id" in fields else None
+
+
+def _tasks(fields: Mapping[str, Any]) -> list[Task]:
+    """The task that *fields* name; where they name none that is known, those of this package."""
+    with suppress(InputError, TypeError):
+        return [registry.task(fields["task"])] if "task" in fields else registry.own_tasks()
+    return registry.own_tasks()
+
+
+def _row(task: Task, fields: Mapping[str, Any], record: Mapping[str, Any]) -> Row | None:
+    """The row of *task* in *fields*, with what the *record* around it says of it; None where there is none."""
+    row: Mapping[str, Any] | None = None
+    with suppress(InputError):
+        row = task.row(fields)
+    if row is None and task.import_row:
+        with suppress(InputError):
+            row = task.import_row(fields)
+    if row is None:
+        return None
+    around = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
+    named = {"task": task.name} if task.name != registry.DEFAULT else {}
+    return task.row({**around, **{key: value for key, value in row.items() if key != "task"}, **named})
+
+
+def _mappings(
+    fields: Mapping[str, Any], path: str = "", depth: int = _DEPTH
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The mappings inside of *fields* with their paths, except for what a model wrote or read."""
+    for name, value in fields.items():
+        if isinstance(value, str) and value.lstrip()[:1] == "{" and name not in (*COMPLETIONS, *PROMPTS):
+            value = decoded(value)
+        if isinstance(value, Mapping) and name not in COMPLETIONS and depth:
+            inner = _without_empty(value)
+            yield path + name, inner
+            yield from _mappings(inner, f"{path}{name}.", depth - 1)
+
+
+def given(record: Mapping[str, Any]) -> set[str]:
+    """The names of the fields of *record* that hold anything."""
+    return {name for name, value in record.items() if value not in _EMPTY}
+
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The *fields* that have a value: a table has all columns in every row."""
+    return {str(name): value for name, value in fields.items() if value is not None and value != ""}
+
+
+def decoded(text: Any) -> Any:
+    """The list or mapping that *text* stands for, in the notation of JSON or Python; *text* where it is none."""
+    if not isinstance(text, str) or text.lstrip()[:1] not in ("[", "{"):
+        return text
+    for load in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            return load(text.strip())
+    return text
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of a conversation; the reasoning is what a server returns beside the content."""
+
+    role: str
+    content: str
+    reasoning: str = ""
+
+    def text(self, style: Style) -> str:
+        """The turn as one text in the layout of *style*."""
+        if self.reasoning and f"</{style.tag}>" in self.content:
+            raise InputError(f"there is reasoning in the content, before </{style.tag}>, and beside it")
+        return style.completion(self.content, self.reasoning, closed=bool(self.content))
+
+
+def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One record for each completion in *record*, with its name unchanged."""
+    name = _completion_name(record)
+    if name is None:
+        return [dict(record)]
+    items = value = record[name]
+    if isinstance(value, str):
+        items = decoded(value)
+        if not _is_conversation(items) and (name == "completion" or not _is_list_of_texts(items)):
+            return [dict(record)]
+    if isinstance(items, Mapping) and not items.keys() & {"role", "from", "message", "text"}:
+        items = _choices(items, name)
+    if not isinstance(items, list | tuple) or (_is_conversation(items) and name != "choices"):
+        return [dict(record)]
+    if not items:
+        raise InputError(f"`{name}` is an empty list")
+    return [{**record, name: item} for item in items]
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+
+
+def _completion_name(record: Mapping[str, Any]) -> str | None:
+    names = [name for name in COMPLETIONS if record.get(name) is not None]
+    if len(names) > 1:
+        raise InputError(f"the completion may be `{names[0]}` or `{names[1]}`; leave one of them out")
+    return names[0] if names else None
+
+
+def _choices(response: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """The choices in the *response* of an OpenAI-compatible server, or in that of a batch."""
+    body = response.get("body", response)
+    choices = body.get("choices") if isinstance(body, Mapping) else None
+    if not isinstance(choices, list) or not choices:
+        raise InputError(
+            f"`{name}` has no `choices`, as responses of the chat and text completions APIs have; write the text, "
+            "and take out requests that failed"
+        )
+    return choices
+
+
+def completion(record: Mapping[str, Any]) -> Turn | None:
+    """The only completion in *record*: its own, else the last turn of a conversation if it is the assistant's."""
+    name = _completion_name(record)
+    if name is None:
+        conversation = _conversation(record)
+        return conversation[-1] if conversation and conversation[-1].role == "assistant" else None
+    value = record[name]
+    if _is_text(value):
+        return Turn("assistant", value, _reasoning(record))
+    if isinstance(value, Mapping) and ("message" in value or "text" in value):  # a choice
+        value = value.get("message") or value.get("text")
+        if isinstance(value, str):
+            return Turn("assistant", value)
+    last = turns(value)
+    if len(last) != 1 or last[0].role != "assistant":
+        raise InputError("the completion should be one turn of the assistant")
+    return last[0]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A prompt, as text that was rendered or as messages, and its completion.
+
+    Attributes:
+        prompt: None where the record has none.
+        names: fields they are from.
+        note: the same as a sentence, where these are not TRL's.
+    """
+
+    prompt: str | list[dict[str, str]] | None
+    completion: Turn
+    names: tuple[str, ...]
+    note: str
+
+
+def exchange(record: Mapping[str, Any]) -> Exchange | None:
+    """The prompt, if there is one, and the only completion in *record*; None without a completion."""
+    for key in ("tools", "history", "images"):
+        if decoded(record.get(key)) not in _EMPTY:
+            raise InputError(f"`{key}` would change the prompt and is not used")
+    for key in ("label", "labels", "kto_tag"):  # of TRL's KTO and stepwise supervision, and of LLaMA-Factory
+        if (label := record.get(key)) is False or (isinstance(label, list) and False in label):
+            raise InputError(f"`{key}` says that the completion is wrong, and it would be learned; leave such rows out")
+    answer = completion(record)
+    if answer is None:
+        return None
+    fields, answered = given(record), _completion_name(record)
+    prompt, names = _prompt(record, answered)
+    system = next((key for key in SYSTEM if key in fields), None)
+    if system and prompt is not None:
+        if isinstance(prompt, str) or prompt[0].role == "system":
+            raise InputError(f"there are a prompt with its own system turn and `{system}`; leave one out")
+        prompt = [Turn("system", str(record[system])), *prompt]
+        names = (*names, system)
+    beside = [key for key in REASONING if record.get(key) not in _EFFORTS] if answer.reasoning else []
+    used = tuple(key for key in (*names, answered, *beside) if key in fields)
+    note = "" if set(used) <= {"prompt", "completion", "messages"} else f"demonstrations from {', '.join(used)}"
+    return Exchange(_checked(prompt) if isinstance(prompt, list) else prompt, answer, used, note)
+
+
+def _prompt(record: Mapping[str, Any], answered: str | None) -> tuple[str | list[Turn] | None, tuple[str, ...]]:
+    """The prompt in *record*, whose completion is in the field *answered* or ends a conversation, and its fields."""
+    fields = given(record)
+    source = next((key for key in PROMPTS if key in fields), None) if answered else None
+    if source == "instruction":
+        texts = [str(record[key]) for key in _INSTRUCTIONS if key in fields]
+        return [Turn("user", "\n\n".join(texts))], _INSTRUCTIONS
+    if source:
+        value = record[source]
+        return value if _is_text(value) else turns(value), (source,)
+    conversation = _conversation(record)
+    if not conversation:
+        return None, ()
+    if answered and conversation[-1].role == "assistant":
+        raise InputError(f"the completion may be `{answered}` or the last turn of the conversation; leave one out")
+    prompt = conversation if answered else conversation[:-1]
+    if prompt and prompt[-1].role == "assistant":
+        raise InputError("the conversation ends in two turns of the assistant")
+    return prompt, tuple(key for key in (*CONVERSATIONS, "body") if key in fields)
+
+
+def _checked(prompt: list[Turn]) -> list[dict[str, str]]:
+    """The messages of *prompt*, whose turns make a conversation that asks for a completion."""
+    roles = [turn.role for turn in prompt]
+    if "system" in roles[1:]:
+        raise InputError("a turn of the system should be the first one")
+    if "user" not in roles:
+        raise InputError("the prompt has no turn of the user")
+    if any(turn.reasoning for turn in prompt):
+        raise InputError("the reasoning of an earlier turn is not used; leave it out, or put it into the content")
+    return [{"role": turn.role, "content": turn.content} for turn in prompt]
+
+
+def _conversation(record: Mapping[str, Any]) -> list[Turn]:
+    """The turns of the conversation in *record*, also in the request of an OpenAI batch; none without one."""
+    body = record.get("body")
+    for holder in (record, body if isinstance(body, Mapping) else {}):
+        for name in CONVERSATIONS:
+            if holder.get(name) not in _EMPTY:
+                return turns(holder[name])
+    return []
+
+
+def turns(value: Any) -> list[Turn]:
+    """The turns of a conversation, as messages of OpenAI or ShareGPT."""
+    value = decoded(value)
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, list | tuple) or not value:
+        raise InputError("messages should be a list of turns")
+    return [_turn(turn) for turn in value]
+
+
+def _is_text(value: Any) -> bool:
+    """True for a text, False for messages, also as text. Raises InputError if these cannot be read."""
+    if not isinstance(value, str) or _is_conversation(decoded(value)):
+        return False
+    if _MESSAGES(value):
+        raise InputError("there are messages as text that cannot be read; write them as JSON")
+    return True
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value.keys() & {"role", "from"})
+
+
+def _is_conversation(value: Any) -> bool:
+    return _is_turn(value) or (isinstance(value, list) and bool(value) and all(map(_is_turn, value)))
+
+
+def _turn(turn: Any) -> Turn:
+    if not _is_turn(turn):
+        raise InputError("a turn should have `role` and `content`, both text")
+    fields = {name: value for name, value in turn.items() if value not in _EMPTY}
+    role = _ROLES.get(str(fields.pop("role", fields.pop("from", None))))
+    content = fields.pop("content", fields.pop("value", ""))
+    reasoning = _reasoning(fields)
+    if isinstance(content, list):
+        parts = [_part(part) for part in content]
+        content = "".join(text for thought, text in parts if not thought)
+        reasoning = reasoning or "".join(text for thought, text in parts if thought)
+    # A model may write nothing, and a system turn may be there for nothing.
+    empty = not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"})
+    if role is None or not isinstance(content, str) or empty:
+        raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
+    if unused := sorted(fields.keys() - set(REASONING)):
+        raise InputError(f"a turn has `{unused[0]}`, which is not used; leave such rows or fields out")
+    return Turn(role, content, reasoning)
+
+
+def _part(part: Any) -> tuple[bool, str]:
+    """The text of a part of a content, and whether it is reasoning."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("thinking" if kind == "thinking" else "text") if isinstance(part, Mapping) else part
+    if kind not in (None, "text", "thinking", "output_text", "input_text") or not isinstance(text, str):
+        raise InputError(f"a turn has a part of type {kind}, not text")
+    return kind == "thinking", text
+
+
+def _reasoning(fields: Mapping[str, Any]) -> str:
+    """The reasoning beside a content, under any of its names."""
+    values = [value for name in REASONING if (value := fields.get(name)) and value not in _EFFORTS]
+    if any(not isinstance(value, str) or value != values[0] for value in values):
+        raise InputError(f"the reasoning should be one text in one of {', '.join(REASONING)}")
+    return values[0] if values else ""

@@ -1,0 +1,130 @@
+"""Failures of the Hub: one sentence each, the same for models, data sets, licences and uploads."""
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from countdown_rl.core.errors import CountdownError
+from countdown_rl.data import external
+from countdown_rl.models import reference
+from countdown_rl.release import folder
+from tests.support.hub import EXPIRED, READ
+
+USES = {
+    "model": lambda name, revision: reference.resolve(name, revision=revision),
+    "data set": lambda name, revision: list(external.from_hub(name, revision)[1]),
+    "licence": lambda name, revision: folder.resolve_license(None, name, revision),
+    "verify": lambda name, revision: reference.download(name, revision, allowed=None, ignored=None),
+}
+
+
+@pytest.fixture(autouse=True)
+def repositories(hub, tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "README.md").write_text("---\nlicense: mit\n---\n")
+    (tmp_path / "files" / "config.json").write_text("{}")
+    (tmp_path / "files" / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n')
+    for kind in ("model", "dataset"):
+        hub.add_model("me/it", tmp_path / "files", repo_type=kind)
+
+
+def sentence(use, name="me/it", revision=None):
+    with pytest.raises(CountdownError) as raised:
+        USES[use](name, revision)
+    text = str(raised.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    assert name in text
+    return text
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"status": 403, "headers": {"X-Error-Code": "GatedRepo", "X-Error-Message": "ask first"}}, "gated.*ask first"),
+        ({"status": 401, "headers": {"X-Error-Code": "GatedRepo"}}, "gated"),
+        ({"status": 401, "headers": {"X-Error-Message": "Invalid username or password."}}, "does not accept the token"),
+        ({"status": 403, "headers": {"X-Error-Message": "token is too narrow"}}, "token is too narrow"),
+        ({"status": 404, "headers": {"X-Error-Code": "RevisionNotFound"}}, "no revision"),
+        ({"status": 429}, "asks to wait"),
+        ({"status": 503}, "answered 503"),
+        ({"status": 418}, r"refused \(418\)"),
+        ({"cut": "before"}, "connection broke"),
+        ({"cut": "body"}, "connection broke|makes no sense"),
+        ({"status": 200}, "makes no sense"),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_an_answer_of_the_hub_is_put_in_words(hub, use, fault, words):
+    hub.fail("GET|HEAD", times=100, **fault)
+    assert re.search(words, sentence(use))
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_expired_token_is_named_and_not_shown(hub, monkeypatch, use):
+    monkeypatch.setenv("HF_TOKEN", EXPIRED)
+    text = sentence(use)
+    assert "does not accept the token" in text
+    assert EXPIRED not in text
+
+
+@pytest.mark.parametrize("use", sorted(set(USES) - {"licence"}))
+@pytest.mark.parametrize("token", [None, READ])
+def test_what_is_not_there_may_be_misspelled_or_private(hub, monkeypatch, use, token):
+    monkeypatch.delenv("HF_TOKEN") if token is None else monkeypatch.setenv("HF_TOKEN", token)
+    assert "check the name" in sentence(use, "me/gone")
+    assert "no revision v9" in sentence(use, revision="v9")
+
+
+@pytest.mark.parametrize("use", USES)
+def test_no_network_gives_the_cause_and_the_host(hub, monkeypatch, use):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert "(127.0.0.1: Connection refused)" in sentence(use)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in sentence(use)
+
+
+@pytest.mark.parametrize("use", sorted(set(USES) - {"licence"}))
+def test_a_cache_that_cannot_be_written_is_named(hub, monkeypatch, tmp_path, use):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
+    text = sentence(use)
+    assert "cache of the Hub" in text
+    assert str(tmp_path / "file") in text
+    assert "HF_HOME" in text
+
+
+@pytest.mark.parametrize("use", sorted(set(USES) - {"licence"}))
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "no space"), (errno.EROFS, "Read-only file system")])
+def test_a_full_or_read_only_disk_is_said(hub, monkeypatch, use, number, words):
+    def refuse(*arguments, **more):
+        raise OSError(number, os.strerror(number), "/there/blob")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", refuse)
+    text = sentence(use)
+    assert words in text
+    assert "/there/blob" in text
+
+
+@pytest.mark.parametrize("use", sorted(set(USES) - {"licence"}))
+def test_what_is_cached_needs_no_hub(hub, monkeypatch, use):
+    USES[use]("me/it", None)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    USES[use]("me/it", None)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    USES[use]("me/it", None)
+
+
+@pytest.mark.parametrize("use", sorted(set(USES) - {"licence"}))
+def test_a_part_of_a_download_is_not_taken_for_all_of_it(hub, monkeypatch, use):
+    USES[use]("me/it", None)
+    file = {"model": "config.json", "data set": "train.jsonl", "verify": "train.jsonl"}[use]
+    for path in Path(constants.HF_HUB_CACHE).rglob(file):
+        path.unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "not in the cache" in sentence(use)

@@ -1,0 +1,74 @@
+"""Checks of the options dataclasses, which library calls get as the commands do."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal, get_args
+
+import pytest
+
+from countdown_rl.core.errors import UsageError
+from countdown_rl.core.options import Option, Options, field_hints, option
+from countdown_rl.data.config import DataOptions
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.export.config import MergeOptions, QuantizeOptions
+from countdown_rl.inference.config import AskOptions
+from countdown_rl.release.config import PublishOptions
+from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.sft_config import SftOptions
+
+STAGES = [
+    *(DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions),
+    *(SftOptions, AskOptions),
+]
+
+
+@dataclass(frozen=True)
+class Example(Options):
+    share: Annotated[float, option("A share.", min=0, max=1)] = 0.5
+    size: Annotated[int | None, option("A size.", min=1)] = None
+    kind: Annotated[Literal["a", "b"], option("A kind.")] = "a"
+    from_: Annotated[tuple[Literal["x", "y"], ...], option("A source.", name="--from")] = ()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"share": -0.1}, ["--share", "0"]),
+        ({"share": 1.1}, ["--share", "1"]),
+        ({"share": float("nan")}, ["--share", "finite"]),
+        ({"share": float("inf")}, ["--share", "finite"]),
+        ({"size": 0}, ["--size", "1"]),
+        ({"kind": "c"}, ["--kind", "c", "a, b"]),
+        ({"from_": ("x", "z")}, ["--from", "z", "x, y"]),
+    ],
+)
+def test_a_value_out_of_bounds_or_choices_is_refused_with_its_flag(values, words):
+    with pytest.raises(UsageError) as error:
+        Example(**values)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_values_within_bounds_are_accepted():
+    Example(share=0, size=1, kind="b", from_=("y", "x"))
+    Example(share=1)
+
+
+@pytest.mark.parametrize("options", STAGES, ids=lambda options: options.__name__)
+def test_every_field_declares_its_option_and_a_valid_default(options):
+    options()
+    for field in fields(options):
+        assert any(isinstance(extra, Option) for extra in get_args(field_hints(options)[field.name])), field.name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"learning_rate": float("nan")},
+        {"max_steps": 0},
+        {"top_p": 1.5},
+        {"report_to": ("mlflow",)},
+        {"loss_type": "ppo"},
+    ],
+)
+def test_training_options_are_checked_without_the_command(values):
+    with pytest.raises(UsageError):
+        TrainOptions(**values)

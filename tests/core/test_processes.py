@@ -1,0 +1,476 @@
+"""Training in several processes: launch configurations, invalid divisions, and two processes against one."""
+
+import importlib
+import json
+import math
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from countdown_rl.cli import main
+from countdown_rl.cli.parameters import RunOptions
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import CountdownError, UsageError
+from countdown_rl.models.checkpoint import Checkpoint
+from countdown_rl.tasks import jsonl
+from countdown_rl.training.config import TrainOptions
+from tests.support import tiny_llama
+from tests.support.command import status
+from tests.support.fsdp_on_cpu import launched, path_of, run_two
+
+ROOT = Path(__file__).parents[1]
+KINDS = {"ddp": "MULTI_GPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp": "FSDP"}
+
+
+@pytest.mark.parametrize("launch", processes.LAUNCHES)
+def test_accelerate_reads_every_launch_configuration(launch):
+    from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+
+    config = load_config_from_file(str(path_of(launch)))
+    assert isinstance(config, ClusterConfig)
+    assert config.distributed_type == KINDS[launch]
+    assert config.num_machines == 1
+
+
+def test_the_fsdp_configuration_configures_the_plugin_of_accelerate(monkeypatch):
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    for name, value in launched("fsdp")[1].items():
+        monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert str(plugin.state_dict_type).endswith("FULL_STATE_DICT")
+
+
+@pytest.mark.parametrize(("launch", "stage"), [("zero2", 2), ("zero3", 3)])
+def test_the_deepspeed_configurations_set_their_stage(launch, stage):
+    arguments, _ = launched(launch)
+    assert arguments.use_deepspeed
+    assert arguments.zero_stage == stage
+    assert arguments.mixed_precision == "no"  # train sets it; DeepSpeed refuses two values
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+    made = HfDeepSpeedConfig({"zero_optimization": {"stage": int(arguments.zero_stage)}, "train_batch_size": "auto"})
+    assert made.is_zero3() is (stage == 3)
+
+
+def test_a_configuration_says_whether_its_processes_share_the_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "find_spec", lambda name: name)
+    assert [launch for launch in processes.LAUNCHES if processes.shards_weights(launch)] == ["zero3", "fsdp"]
+    assert [processes.zero_stage(launch) for launch in processes.LAUNCHES] == [0, 2, 3, 0]
+    (tmp_path / "own.yaml").write_text("distributed_type: FSDP\n")
+    assert processes.shards_weights(str(tmp_path / "own.yaml"))
+    (tmp_path / "own.yaml").write_text("# distributed_type: FSDP\ndistributed_type: MULTI_GPU\n")
+    assert not processes.shards_weights(str(tmp_path / "own.yaml"))
+
+
+def test_deepspeed_that_is_not_installed_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
+    with pytest.raises(CountdownError, match=r"pip install 'deepspeed"):
+        processes.launch_configuration("zero3")
+    assert processes.launch_configuration("fsdp").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "words_in_error"),
+    [
+        (["--processes", "3", "--micro-batch", "16"], "3 processes cannot share the 128 examples"),
+        (["--launch", "zero4"], "--launch zero4"),
+    ],
+)
+def test_an_invalid_division_is_refused_before_any_process_starts(monkeypatch, capsys, words, words_in_error):
+    assert words_in_error in refusal(monkeypatch, capsys, *words)
+
+
+def test_threads_soon_sleep_where_they_wait_unless_the_environment_says_otherwise(monkeypatch):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1")  # to be restored
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    processes.spin_briefly()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    processes.spin_briefly()
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ["GOMP_SPINCOUNT"]) == ("PASSIVE", "1000")
+
+
+def ended(work):
+    """The signal that ended *work*, and the seconds that took."""
+    started = time.monotonic()
+    with pytest.raises(processes.Terminated) as done, processes.signals_as_exceptions():
+        work()
+    return done.value.number, time.monotonic() - started
+
+
+def stop(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch, number):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"signaled_{number}"
+    (tmp_path / f"{name}.py").write_text(
+        f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(0.2)\nwhole = 1\n"
+    )
+
+    def work():
+        assert importlib.import_module(name).whole
+        time.sleep(9)
+
+    signaled, seconds = ended(work)
+    assert signaled == number
+    assert seconds < 5
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("losing", ["except", "destructor", "thread"])
+def test_a_signal_that_a_library_loses_comes_again(losing):
+    class Destructor:
+        def __del__(self):
+            stop()
+
+    def work():
+        if losing == "except":
+            with suppress(BaseException):
+                stop()
+        elif losing == "destructor":
+            Destructor()
+        else:
+            with ThreadPoolExecutor() as pool:
+                pool.submit(stop).result()
+        time.sleep(9)
+
+    assert ended(work)[1] < 5
+
+
+def test_a_signal_that_is_handled_does_not_come_again():
+    cleaned = []
+
+    def work():
+        try:
+            stop()
+        finally:
+            for _ in range(15):
+                with suppress(ValueError):
+                    time.sleep(0.1)
+                    raise ValueError
+            cleaned.append(True)
+
+    assert ended(work)[0] == signal.SIGTERM
+    assert cleaned
+    time.sleep(1.2)  # nor later
+
+
+def test_a_signal_before_training_is_not_forgotten(tmp_path, monkeypatch):
+    def work():
+        with suppress(BaseException):
+            stop()
+        with processes.deferred_signals():
+            assert processes.received_signal() == signal.SIGTERM
+            time.sleep(1.2)
+        raise processes.Terminated(processes.received_signal())
+
+    assert ended(work)[0] == signal.SIGTERM
+
+
+def test_a_signal_that_comes_twice_at_once_is_one():
+    def work():
+        with processes.deferred_signals():
+            stop()
+            stop()  # which a launcher passes on
+            time.sleep(1.2)
+            stop()
+            raise AssertionError("the second signal ends the block")
+
+    assert ended(work)[0] == signal.SIGTERM
+
+
+def test_the_exception_that_a_library_makes_of_a_signal_is_no_bug(monkeypatch, capsys):
+    def work():
+        try:
+            stop()
+        except BaseException as error:
+            raise RuntimeError("the worker failed") from error
+
+    with pytest.raises(SystemExit) as done:
+        main.main(work)
+    assert done.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "error: ended by SIGTERM; run the same command again.\n"
+
+
+def test_rank_and_world_size_are_read_from_the_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "512")):
+        monkeypatch.setenv(name, value)
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (True, 2, False)
+    assert processes.cpu_threads() == 1
+
+
+def test_processes_of_a_machine_share_its_threads(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    threads = []
+    for count in ("1", "3", "16"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", count)
+        threads.append(processes.cpu_threads())
+    assert threads == [8, 2, 1]
+
+
+def test_size_and_rank_of_a_scheduler_are_not_those_of_processes(monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert (processes.launched(), processes.world_size(), processes.is_main()) == (False, 1, True)
+    processes.run_alone()
+    assert not {"WORLD_SIZE", "RANK"} & set(os.environ)
+
+
+def refusal(monkeypatch, capsys, *words, command="train"):
+    """The sentence with which a command refuses *words* as wrong usage."""
+    assert status(monkeypatch, command, *words) == 2
+    return capsys.readouterr().err
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert "this machine has 2 GPUs" in refusal(monkeypatch, capsys, "--processes", "4")
+
+
+@pytest.mark.parametrize("command", ["sft", "train"])
+def test_another_number_of_processes_than_the_environment_has_is_refused(monkeypatch, capsys, command):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert "leave --processes out" in refusal(monkeypatch, capsys, "--processes", "2", command=command)
+
+
+def test_a_command_that_python_calls_starts_no_processes_with_the_arguments_of_another_program(monkeypatch):
+    monkeypatch.setattr(processes, "arguments", None)
+    with pytest.raises(UsageError, match="command line"):
+        RunOptions(processes=2).start_processes()
+
+
+def test_completions_are_divided_into_whole_micro_batches():
+    options = TrainOptions(prompts=8, num_generations=16, micro_batch=16)
+    assert options.micro_batches(2) == 4
+    with pytest.raises(UsageError):
+        options.micro_batches(3)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("two")
+    tiny_llama.checkpoint(root / "model", max_position_embeddings=2_048)
+    rows = [{"id": f"row-{n}", "nums": [n, n + 1, 50], "target": n + 40} for n in range(2, 40)]
+    jsonl.write_rows(root / "rows.jsonl", rows)
+    with artifacts.writing(root / "data", "data", options={}) as draft:
+        for split in ("train", "valid", "test"):
+            jsonl.write_rows(draft.path / f"{split}.jsonl", rows)
+    return root
+
+
+#: `format/-1` and a length penalty give different rewards within a group of random completions.
+RUN = (
+    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "4", "--prompts", "4"),
+    *("--num-generations", "4", "--micro-batch", "4", "--max-completion-length", "12"),
+    *("--reward", "length:12=1", "--save-steps", "2"),
+)
+
+
+def run_into(name):
+    """The words of ``RUN``, writing into directories called *name*."""
+    return [*RUN, "--out", f"{name}/adapter", "--log", f"{name}/log.csv", "--checkpoints", f"{name}/kept"]
+
+
+def run(place, name, *extra, env=()):
+    """Train in *place* into directories called *name*."""
+    words = ["-m", "countdown_rl", *run_into(name)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(env)}
+    return subprocess.run(
+        [sys.executable, *words, *extra], capture_output=True, text=True, cwd=place, env=environment, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def two(place):
+    done = run(place, "two", "--processes", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_files_of_one_and_print_once(place, two, monkeypatch):
+    monkeypatch.chdir(place)
+    assert status(monkeypatch, *run_into("one")) == 0
+
+    def files(name):
+        return sorted(str(path.relative_to(place / name)) for path in (place / name).rglob("*") if path.is_file())
+
+    assert files("two") == files("one")
+    artifacts.read(place / "two" / "adapter", "adapter")
+    assert len(two.stdout.splitlines()) == 1
+    assert json.loads(two.stdout)["steps"] == 4
+    assert two.stderr.count("Wrote two/adapter") == 1
+    one_log, two_log = ((place / name / "log.csv").read_text().splitlines() for name in ("one", "two"))
+    assert len(one_log) == len(two_log) == 1 + 4
+
+
+@pytest.mark.slow
+def test_two_processes_resume_after_a_kill(place, two):
+    # The second checkpoint is due after step 4, the last; dying at step 3 leaves the one of step 2.
+    (place / "dying.py").write_text(
+        "import os, signal\n"
+        "def reward(grade, row, tokens):\n"
+        "    kept = os.path.exists('killed/kept/checkpoint-2/complete')\n"
+        "    if kept and not os.path.exists('killed/once'):\n"
+        "        open('killed/once', 'w').close()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return 0.0\n"
+    )
+    reward = ("--reward", "dying:reward=1")
+    env = (("PYTHONPATH", f"{ROOT}:{place}"),)
+    extra = ("--processes", "2", "--json", *reward)
+    assert run(place, "killed", *extra, env=env).returncode != 0
+    done = run(place, "killed", *extra, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "Continuing after step 2." in done.stderr
+    assert json.loads(done.stdout)["resumed"] == 2
+    whole = (place / "two" / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert (place / "killed" / "adapter" / "adapter_model.safetensors").read_bytes() == whole
+
+
+def workers(place, name):
+    """The process ids of the workers of the run *name* in *place*."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            if f"{name}/adapter".encode() in words and (path / "cwd").resolve() == place and b"-c" not in words:
+                found.append(int(path.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends them")
+def test_workers_end_with_their_launcher(place):
+    words = [sys.executable, "-m", "countdown_rl", *run_into("orphans"), "--max-steps", "9999", "--processes", "2"]
+    launcher = subprocess.Popen(words, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    log = place / "orphans" / "log.csv"
+    try:
+        while not log.is_file():
+            assert launcher.poll() is None
+            time.sleep(0.2)
+        assert len(workers(place, "orphans")) == 3
+    finally:
+        launcher.kill()
+        launcher.wait()
+    until = time.monotonic() + 5
+    while workers(place, "orphans") and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not workers(place, "orphans")
+
+
+@pytest.mark.slow
+def test_two_machines_write_the_weights_of_two_processes_on_one(place, two, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    # In place of Slurm: both launchers run here, each with one process, and meet over the loopback network.
+    slurm = {
+        "scontrol": "echo 127.0.0.1; echo 127.0.0.2",
+        "srun": 'SLURM_NODEID=0 "$@" & first=$!; SLURM_NODEID=1 "$@" && wait $first',
+        "accelerate": f'exec {sys.executable} -m accelerate.commands.accelerate_cli "$@"',
+    }
+    for name, line in slurm.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    recipes = ROOT / "stages" / "recipes"
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PORT": port}
+    environment |= {"SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
+    environment |= {"CONFIG": str(recipes / "machines.yaml"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [recipes / "machines.sbatch", *run_into("apart"), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 4
+    files = [place / name / "adapter" / "adapter_model.safetensors" for name in ("two", "apart")]
+    together, apart = map(load_file, files)
+    assert any(value.any() for name, value in apart.items() if "lora_B" in name)
+    torch.testing.assert_close(apart, together)  # the same bytes, if they have as many threads
+
+
+@pytest.mark.slow
+def test_two_processes_train_all_weights_under_fsdp(place):
+    options = ("--tune", "all", "--precision", "fp32", "--eval-every", "2", "--eval-size", "3", "--keep", "best")
+    paths = ("--data", "data", "--out", "fsdp/model", "--log", "fsdp/log.csv", "--checkpoints", "fsdp/kept", "--json")
+    out, err = run_two(place, *RUN, *options, *paths)
+    facts = json.loads(out)
+    assert facts["trainable_parameters"] == facts["total_parameters"] == tiny_llama.model().num_parameters()
+    assert facts["kept_step"] == 0  # of evaluations that are all 0, the first
+    assert "Step 2: 0.0% of the validation puzzles solved." in err
+    assert "Its weights are those of the start" in err
+    manifest = artifacts.read(place / "fsdp" / "model", "model")
+    sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
+    assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part
+    assert manifest.facts["kept_step"] == 0
+
+
+@pytest.mark.slow
+def test_two_processes_train_an_adapter_under_zero2(place):
+    pytest.importorskip("deepspeed")
+    extra = ("--processes", "2", "--launch", "zero2", "--precision", "fp32", "--json")
+    done = run(place, "zero2", *extra, env=(("DS_ACCELERATOR", "cpu"),))
+    assert done.returncode == 0, done.stderr
+    artifacts.read(place / "zero2" / "adapter", "adapter")
+
+
+@pytest.mark.slow
+def test_two_processes_refuse_with_one_sentence(place):
+    done = run(place, "refused", "--processes", "2", "--data", "nowhere.jsonl")
+    assert done.returncode == 1
+    assert done.stderr.count("error:") == 1
+    assert "Traceback" not in done.stderr
+    assert not (place / "refused").exists()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+@pytest.mark.parametrize(("mebibytes", "kept"), [(24, True), (48, False)])
+def test_freed_memory_is_used_again_if_no_large_hole_stays(mebibytes, kept):
+    code = """if True:
+        import resource, sys
+        from countdown_rl.processes import keep_freed_memory
+        size = int(sys.argv[1]) * 2**20
+        if sys.argv[2:]:
+            keep_freed_memory()
+        [bytearray(b"x") * size for _ in range(5)]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(5):
+            [bytearray(b"x") * size for _ in range(5)]
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    command = [sys.executable, "-c", code, str(mebibytes)]
+    faults = [
+        int(subprocess.run([*command, *words], capture_output=True, text=True, check=True).stdout)
+        for words in ([], ["keep"])
+    ]
+    assert (faults[1] < faults[0] / 5) == kept

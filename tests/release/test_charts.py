@@ -1,0 +1,173 @@
+"""Training curves as SVG: every measured quantity, all points inside, the same bytes for the same log."""
+
+import math
+import re
+from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.release import charts
+from countdown_rl.tasks.countdown.task import TASK
+from countdown_rl.training import log as trainlog
+from countdown_rl.training.log import StepRow
+
+
+def steps(count: int, **values) -> list[StepRow]:
+    usual = dict.fromkeys(trainlog.COLUMNS[1:], 0.5) | {"kl": None, "eval_correct": None} | values
+    return [StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
+
+
+def curves(*rows: list[StepRow]) -> list[charts.Curve]:
+    return charts.curves({f"run {index}": [log] for index, log in enumerate(rows)}, TASK)
+
+
+def test_unmeasured_quantities_have_no_chart():
+    assert "KL from the initial model" not in [curve.title for curve in curves(steps(5))]
+    assert [curve.title for curve in curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
+    assert curves(steps(5))[0].title == "Completions"
+    assert curves(steps(5, eval_correct=0.4))[0].change == "40.0% → 40.0%"
+    assert len(curves(steps(1))[0].content) > 0
+
+
+def test_a_reward_equal_to_the_share_solved_has_no_chart_of_its_own():
+    assert "Reward" in [curve.title for curve in curves(steps(5))]
+    rows = [replace(row, reward=row.correct) for row in steps(5)]
+    assert "Reward" not in [curve.title for curve in curves(rows)]
+
+
+def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
+    groups = {"correct_numbers_3": 1.0, "correct_numbers_4": 0.5, "correct_needs_mul-div": None}
+    first = curves(steps(5, groups=groups))[0]
+    assert first.title == "Solved by count of numbers"
+    assert re.findall(r"<text x[^>]*>([^<]*)</text>", first.content) == [
+        "3 numbers 100.0% → 100.0%",
+        "4 numbers 50.0% → 50.0%",
+    ]
+
+
+def test_several_runs_have_a_line_each_in_a_chart_for_each_quantity():
+    drawn = curves(steps(5, groups={"correct_numbers_3": 1.0, "correct_numbers_4": 0.5}), steps(9))
+    assert [curve.title for curve in drawn][:4] == ["3 numbers", "4 numbers", "Solved", "Format kept"]
+    assert ["run 1" in curve.content for curve in drawn][:4] == [False, False, True, True]
+
+
+def test_seeds_are_drawn_as_their_mean_with_their_range():
+    seeds = [steps(9, entropy=entropy) for entropy in (1.0, 2.0, 6.0)]
+    drawn = {curve.title: curve for curve in charts.curves({"": seeds}, TASK)}
+    assert drawn["Entropy"].change == "3 → 3"
+    assert 'class="raw' not in drawn["Entropy"].content
+    heights = re.findall(r" ([\d.]+)(?=[LZ])", re.search(r'class="range c0" d="([^"]*)"', drawn["Entropy"].content)[1])
+    assert len(set(heights)) == 2  # of the least and the greatest
+    shorter = charts.curves({"": [steps(9), steps(6)]}, TASK)[0].content
+    assert shorter.count(">6</text>") == 1  # the steps that both have
+
+
+def validated(*measured: tuple[int, float], length: int) -> list[StepRow]:
+    return [replace(row, eval_correct=dict(measured).get(row.step)) for row in steps(length)]
+
+
+def test_seeds_of_unequal_length_keep_their_last_validations():
+    long, short = ((5, 0.2), (10, 0.4), (14, 0.6)), ((5, 0.4), (10, 0.8))
+    chart = charts.curves({"": [validated(*long, length=14), validated(*short, length=10)]}, TASK)[0]
+    assert (chart.title, chart.change) == ("Validation accuracy", "30.0% → 70.0%")  # of 60% and 80%
+    assert [ticked in chart.content for ticked in (">step 5<", ">14<")] == [True, True]
+    chart = charts.curves({"": [validated((14, 0.6), length=14), validated((10, 0.8), length=10)]}, TASK)[0]
+    assert (chart.title, chart.change) == ("Validation accuracy", "70.0% → 70.0%")
+    assert "<circle" in chart.content
+    unvalidated = charts.curves({"": [validated((14, 0.6), length=14), steps(10)]}, TASK)[0]
+    assert unvalidated.change == "60.0% → 60.0%"
+
+
+def test_logs_without_a_common_step_have_their_charts():
+    logs = [[row for row in steps(20) if row.step % every == 0] for every in (4, 5)]
+    logs[1].pop()
+    drawn = charts.curves({"": logs}, TASK)
+    assert [curve.title for curve in drawn] == [curve.title for curve in curves(steps(20))]
+    assert all(curve.content.count("<path") > 2 for curve in drawn)
+
+
+def test_a_single_point_is_drawn():
+    for curve in curves(steps(1)):
+        assert "<circle" in curve.content
+    (point,) = re.findall(r'<circle class="mean c0" cx="([\d.]+)"', curves(validated((3, 0.5), length=3))[0].content)
+    assert float(point) == pytest.approx((charts.LEFT + charts.WIDTH - charts.RIGHT) / 2, abs=0.1)
+
+
+def test_coverage_is_drawn_against_the_tokens_of_all_completions():
+    shares = {"1": {"share": 0.5}, "4": {"share": 0.75}}
+    chart = charts.coverage(
+        {"start": {"pass_at": shares, "mean_tokens": 100.4}, "<b>": {"pass_at": shares, "mean_tokens": 50}}, ["1", "4"]
+    )
+    assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", chart.readouts) == [
+        "50: 50.0%",
+        "100: 50.0%",
+        "200: 75.0%",
+        "402: 75.0%",
+    ]
+    assert ">tokens 50</text>" in chart.content
+    assert "&lt;b&gt; 50.0% → 75.0%" in chart.content
+
+
+def test_figures_that_are_not_finite_are_left_out():
+    rows = [replace(row, grad_norm=math.inf if row.step == 2 else row.grad_norm) for row in steps(5)]
+    chart = next(curve for curve in curves(rows) if curve.title == "Gradient norm")
+    assert "nan" not in chart.content + chart.readouts
+
+
+def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
+    name = 'correct_needs_"><script>alert(1)</script>'
+    rows = steps(5, groups={name: 0.5, "correct_needs_mul-div": 0.5})
+    for drawn in (curves(rows), charts.curves({name + "\x01\x1b]0;x\x07": [rows], "b": [rows]}, TASK)):
+        picture = charts.picture(drawn)
+        assert "&lt;script&gt;" in picture
+        assert "<script>" not in picture
+        assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
+        assert all("<script>" not in curve.content + curve.readouts for curve in drawn)
+    trainlog.write(tmp_path / "log.csv", rows)
+    with pytest.raises(InputError, match="script"):
+        trainlog.read(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize("rows", [steps(1), steps(2, entropy=None), steps(300, groups={"correct_needs_add-sub": 0.5})])
+def test_the_picture_is_one_well_formed_file_with_every_chart(rows):
+    picture = charts.picture(curves(rows))
+    assert picture == charts.picture(curves(rows))
+    root = ElementTree.fromstring(picture)
+    assert len(root.findall("{*}g")) == len(curves(rows))
+    assert 'class="stop"' not in picture
+    assert picture != charts.picture(curves(steps(7)))
+    assert ElementTree.fromstring(charts.picture(curves(rows)[:1])).get("viewBox").startswith(f"0 0 {charts.WIDTH} ")
+
+
+def test_a_long_log_is_thinned_and_all_points_lie_inside_the_chart():
+    drawn = curves([replace(row, entropy=row.correct) for row in steps(5_000)])
+    (curve,) = (curve for curve in drawn if curve.title == "Entropy")
+    points = re.findall(r"[ML]([\d.]+) ([\d.]+)", re.search(r'class="raw c0" d="([^"]*)"', curve.content)[1])
+    assert 100 < len(points) <= charts.POINTS
+    assert all(charts.LEFT <= float(x) <= charts.WIDTH - charts.RIGHT for x, _ in points)
+    assert all(charts.TOP <= float(y) <= charts.HEIGHT - charts.BOTTOM for _, y in points)
+    assert curve.readouts.count('class="stop"') <= charts.READOUTS
+    assert points[-1] == (f"{charts.WIDTH - charts.RIGHT:.1f}", f"{charts.TOP:.1f}")
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_ticks_are_even_and_span_all_values(low, span):
+    marks = charts.ticks(low, low + span)
+    gaps = [after - before for before, after in pairwise(marks)]
+    assert marks[0] <= low + 1e-6 * span
+    assert marks[-1] >= low + span - 1e-6 * span
+    assert max(gaps) == pytest.approx(min(gaps), rel=1e-3)
+    assert 2 <= len(marks) <= 7
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=200))
+def test_smoothing_keeps_steps_and_bounds(values):
+    series = list(enumerate(values, 1))
+    smooth = charts.smoothed(series)
+    assert [step for step, _ in smooth] == [step for step, _ in series]
+    assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for _, value in smooth)

@@ -1,0 +1,220 @@
+"""The demo: self-contained, with the prompt of training; in a browser the same texts as llama.cpp, graded alike."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from countdown_rl.core.artifacts import ProvenanceEntry
+from countdown_rl.core.errors import ArtifactError, CountdownError, ModelError, UsageError
+from countdown_rl.data import build as gen_data
+from countdown_rl.data.config import DataOptions
+from countdown_rl.export import quantize
+from countdown_rl.export.config import QuantizeOptions
+from countdown_rl.models import chat_template, load, reference
+from countdown_rl.release import demo
+from countdown_rl.release.page import MARK
+from countdown_rl.tasks.countdown.task import CountdownRow
+from tests.support import browser, tiny_llama
+
+PUZZLES = 100
+ANSWERS = [
+    *("55 + 36 - 7 - 19", "55 + 36 − 7 − 19 = 65", "(55 + 36)\n - (7 + 19)", "55 + 36 - 7", "55 + 36 - 7 - 19 - 19"),
+    *("55 + 10", "55 / (36 - 36) + 7 - 19", "55 - 36 + 7 + 19", "55 + 36 - 7 - 19 = 64", "", "impossible"),
+    *("55 ** 36", "55 ^ 2", "55 // 7", "5.5 + 36", "55 36", "07 + 36", "-55 + 36", "55 + -36", "55 +", "(55 + 36"),
+    *(")", "()", "55(36)", "1e9", "1_000", "٥٥ + 36", "55² + 7", "55 × 36 ÷ 7 x 19", "36 / (55 - 55 - 7) + 19", "🙂"),
+    *("55 + 36 - 7 - 19 = 60 + 5 = 65", "55 + 36 - 7 - 19 =", "55 = 65", "99999999999999999", "(" * 3000, "55)"),
+    *("55 - 36 - 19 - 7 = -7", "55 - (36 + 19 + 7) = − 7", "impossible to say", "55 + 36 & more", "55 / (19 - 19)"),
+    *("7 / 19 * 36 / 55", "55 - (19 - 19 - 7)", "7 + 36 / (55 - 55 * 19)", "Impossible!", "19 / (7 - 7) + 55 + 36"),
+]  # fmt: skip
+
+
+#: Resolved when no search is running.
+IDLE = "new Promise(done => { const wait = () => running ? setTimeout(wait, 50) : done(); wait(); })"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The GGUF of a random model. Do not write to it."""
+    root = tmp_path_factory.mktemp("demo")
+    quantize.quantize_model(
+        reference.resolve(str(tiny_llama.checkpoint(root / "tiny"))), root / "gguf", QuantizeOptions(format="gguf")
+    )
+    return root / "gguf"
+
+
+def part(page: str, name: str) -> bytes:
+    match = re.search(f'<script type="text/plain" id="{name}">(.*?)</script>', page)
+    assert match
+    return base64.b64decode(match[1], validate=True)
+
+
+def test_the_page_holds_model_and_runtime_and_refers_to_nothing_outside(tiny):
+    page = demo.of_model(tiny)
+    assert page.startswith(MARK.format("demo"))
+    assert part(page, "model") == (tiny / "model-Q8_0.gguf").read_bytes()
+    assert part(page, "runtime") == (demo.WLLAMA / "wllama.min.js").read_bytes()
+    assert gzip.decompress(part(page, "wasm"))[:4] == b"\0asm"
+    text = re.sub(r'(?s)<script type="text/plain".*?</script>', "", page)
+    assert not re.search(r"""https?:|\b(src|href)=|url\(|@import|fetch\(""", text)
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    assert "default-src 'none'" in policy[1]
+    assert "http" not in policy[1]
+    assert demo.of_model(tiny / "model-Q8_0.gguf").count("MIT License") == 1
+
+
+def test_the_prompt_is_that_of_the_tokenizer(tiny):
+    match = re.search(r"const PROMPT = (\[.*?\]), [A-Z]+ =", demo.of_model(tiny))
+    assert match
+    head, between, tail = json.loads(match[1])
+    row = CountdownRow({"nums": [3, 7, 50], "target": 46})
+    prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(tiny))), row.messages())
+    assert f"{head}3 7 50{between}46{tail}" == prompt
+
+
+def test_the_runtime_is_that_of_the_npm_package():
+    hashes = set(re.findall(r"`([0-9a-f]{64})`", (demo.WLLAMA / "README.md").read_text()))
+    wasm = gzip.decompress((demo.WLLAMA / "wllama.wasm.gz").read_bytes())
+    assert {hashlib.sha256(x).hexdigest() for x in (wasm, (demo.WLLAMA / "wllama.min.js").read_bytes())} == hashes
+    assert f" {demo.VERSION}," in (demo.WLLAMA / "README.md").read_text()
+
+
+def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
+    def refused(error: type[CountdownError], word: str, file: Path, *chain: ProvenanceEntry) -> None:
+        with pytest.raises(error, match=word):
+            demo.text(file, chain) if chain else demo.of_model(file)
+
+    file = tiny / "model-Q8_0.gguf"
+    refused(ArtifactError, "does not exist", tiny / "none")
+    refused(UsageError, "not GGUF", tiny.parent / "tiny")
+    refused(
+        UsageError,
+        "gsm8k",
+        file,
+        ProvenanceEntry("data", "data", "0", options={"task": "gsm8k"}),
+        ProvenanceEntry("hub", "a/b", "1"),
+    )
+    monkeypatch.setattr(chat_template, "render", lambda *_: "no puzzle")
+    refused(ModelError, "chat template", file)
+    monkeypatch.setattr(demo, "MAX_BYTES", 9)
+    refused(UsageError, "too large", file)
+
+
+def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
+    splits = {"train": {"groups": {"numbers": {"6": 1, "5": 3}}}}
+    data = ProvenanceEntry("data", "data", "0", options={"style": "own"}, facts={"splits": splits})
+    page = demo.text(tiny / "model-Q8_0.gguf", [data, ProvenanceEntry("hub", "a/b", "1")])
+    assert "SIZES = [5, 6]," in page
+    assert "step by step" not in page
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    """A browser that is offline."""
+    if browser.find() is None:
+        pytest.skip(f"there is no {' or '.join(browser.NAMES)}")
+    page = browser.Browser(tmp_path_factory.mktemp("profile"))
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def shipped(offline: browser.Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the shipped model, opened."""
+    root = tmp_path_factory.mktemp("shipped")
+    quantize.quantize_model(reference.resolve("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf"))
+    (root / "demo.html").write_text(demo.of_model(root / "gguf"))
+    offline.open(root / "demo.html")
+    offline.run(IDLE)  # the example
+    return root / "demo.html"
+
+
+@pytest.mark.slow
+def test_the_page_solves_an_example_within_three_seconds_without_a_network(shipped, offline):
+    shown = """new Promise(done => {
+        const start = performance.now(), wait = () =>
+            $("text").textContent.length > 7 ? done(performance.now() - start) : setTimeout(wait, 10);
+        wait();
+    })"""
+    times = []
+    for _ in range(2):  # once more, for a machine that is busy
+        offline.open(shipped)
+        times.append(offline.run(shown))
+    assert min(times) < 3000
+    offline.run(IDLE)
+    assert offline.run("$('verdict').textContent")[0] in "✓✗"
+    assert offline.run("navigator.onLine") is False
+
+
+@pytest.mark.slow
+def test_the_button_stops_a_search(shipped, offline):
+    offline.run("($('numbers').value = '91 7 44 12', $('target').value = '97', $('search').click())")  # has no solution
+    offline.run("new Promise(done => new MutationObserver(() => done()).observe($('text'), {childList: true}))")
+    assert offline.run("$('search').textContent") == "Stop"
+    offline.run(f"($('search').click(), {IDLE})")
+    assert offline.run("[$('verdict').textContent, $('search').textContent]") == ["Stopped.", "Search"]
+
+
+@pytest.mark.slow
+def test_the_page_judges_each_answer_as_the_grader_does(shipped, offline):
+    row = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
+    judged = offline.run(
+        f"{json.dumps(ANSWERS)}.map(answer => judge(answer, [19, 36, 55, 7], 65)).map(g => [g.value, g.reason])"
+    )
+    assert dict(zip(ANSWERS, map(tuple, judged), strict=True)) == {answer: row.judge(answer) for answer in ANSWERS}
+    texts = [
+        *("</think><answer>1</answer> no <answer>2</answer>", "</think><answer>1 <answer>2</answer>"),
+        *("try <answer>1</answer></think><answer>2", "<think>maybe <answer>3</answer>", "<answer> 3 </answer>"),
+    ]
+    assert offline.run(f"{json.dumps(texts)}.map(answerOf)") == [row.grade(text).answer for text in texts]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("numbers", "target", "word"),
+    [("1 2", "9", "3 or 4"), ("1 2 3 4 5", "9", "there are 5"), ("1 2 x", "9", "x is not"), ("1 2 3", "1.5", "target")],
+)
+def test_bad_input_is_explained(shipped, offline, numbers, target, word):
+    offline.run(f"($('numbers').value = '{numbers}', $('target').value = '{target}', $('search').click())")
+    assert word in offline.run("$('error').textContent")
+    assert offline.run("document.activeElement.getAttribute('aria-invalid')") == "true"
+
+
+@pytest.mark.slow
+def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(shipped, offline, tmp_path):
+    pytest.importorskip("xllamacpp")
+    from countdown_rl.export import llama_cpp
+
+    offline.open(shipped)
+    offline.run(IDLE)
+    gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")
+    rows = [CountdownRow(json.loads(line)) for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()]
+    ref = reference.resolve(str(shipped.parent / "gguf"))
+    server = llama_cpp.server(reference.local_path(ref), 512)
+    settings = {"n_predict": demo.MAX_TOKENS, "temperature": 0, "stop": ["</answer>"]}
+    expected = []
+    for prompt in chat_template.encode(load.load_tokenizer(ref), (row.messages() for row in rows)):
+        reply = llama_cpp.request(server, "/completion", settings | {"prompt": prompt})
+        expected.append(reply["content"] + reply["stopping_word"])
+    puzzles = json.dumps([[row["nums"], row["target"]] for row in rows])
+    completions = offline.run(f"""(async () => {{
+        const replies = [];
+        for (const [numbers, target] of {puzzles}) {{
+            const {{text, tokens}} = await complete(numbers, target);
+            replies.push([text, verdict(text, tokens, numbers, target).right]);
+        }}
+        return replies;
+    }})()""")
+    assert len(rows) == PUZZLES
+    assert [right for _, right in completions] == [
+        row.grade(text).correct for row, (text, _) in zip(rows, completions, strict=True)
+    ]
+    # The shipped model imitates a random search: where two lines are equally likely, rounding decides.
+    equal = [text == other for (text, _), other in zip(completions, expected, strict=True)]
+    assert sum(equal) >= 0.9 * PUZZLES

@@ -1,0 +1,510 @@
+"""The report page: self-contained, with the figures of the artifacts, and model text escaped."""
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.artifacts import Manifest
+from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.evaluation import results
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
+from countdown_rl.release import page as report
+from countdown_rl.release.view import seconds, view
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training import log as trainlog
+from countdown_rl.training.log import StepRow
+from tests.support import evaluations
+from tests.support.command import status
+
+DECODING = {"greedy": True, "temperature": 0.0, "top_p": 1.0, "samples": 1, "seed": 42, "max_new_tokens": 256}
+DATA = {"file": "test.jsonl", "digest": "d" * 64, "size": 9}
+ROWS = [
+    {
+        "id": f"r{at}",
+        "nums": [at + 1, 3, 50] + [7] * (at % 2),
+        "target": at + 54,
+        "needs": ("add-sub", "mul-div")[at % 2],
+    }
+    for at in range(12)
+]
+HOSTILE = (
+    '3 + 3 = 7 <script>alert(1)</script> "><img src=x onerror=alert(2)> </pre></main> {{ 7 * 7 }} {% raw %}'
+    " <!-- \x00 \x1b[2J \u202e \ud800 &lt;b&gt; http://example.com/x.js url(http://example.com)"
+)
+VOID = {"meta", "br", "input", "link", "img", "rect", "path", "circle", "line"}
+
+
+def chained(*kinds: str) -> dict:
+    """The manifest input of the last of *kinds*, each made from the one before it, all from data."""
+    options = {
+        "n": 50_000,
+        "seed": 42,
+        "steps": 3,
+        "format": "nf4",
+        "deep": {"a": {"b": 1}},
+        "none": None,
+        "curriculum": True,
+    }
+    entry = {"data": Manifest("data", options).as_input()}
+    for kind in kinds:
+        facts = {"steps": 3, "reward_first": 0.5, "reward_best": 0.5} if kind == "adapter" else {}
+        entry = {"model": Manifest(kind, options, entry, facts).as_input() | {"source": f"artifacts/{kind}"}}
+    return entry["model"]
+
+
+CHAINS = {"base": ("model",), "adapter": ("model", "adapter"), "merged": ("model", "adapter", "merged")}
+
+
+def solved(row) -> str:
+    if "gold" in row:
+        return f"</think>\n<answer>{row['gold']}</answer>"
+    return "7 + 3 = 10 no\n</think>\n<answer>" + " + ".join(map(str, row["nums"])) + "</answer>"
+
+
+def write_eval(path: Path, marks: str, *, rows=ROWS, samples=1, text="", **changes) -> Path:
+    """An evaluation at *path*: each completion answers its puzzle (``+``), or gives *text*."""
+    kept = []
+    for index, mark in enumerate(marks):
+        row = dict(rows[index // samples])
+        if mark == "+" and "nums" in row:
+            row["target"] = sum(row["nums"])
+        completion = solved(row) if mark == "+" else text or "50 - 3 = 48, hm\n</think>\n<answer>50 - 3</answer>"
+        kept.append(Sample.of(parse_row(row), Completion(completion, 9, mark != ".")))
+        assert "impossible" in completion or kept[-1].grade.correct == (mark == "+")
+    entry = chained(*CHAINS.get(path.name, ("model",)))
+    model = {"source": entry["source"], "kind": "directory", "digest": entry["digest"]}
+    about = {"decoding": DECODING | {"samples": samples}, "data": DATA, "model": model, "precision": "fp32"} | changes
+    metrics = evaluations.metrics(kept, [parse_row(row) for row in rows[: len(marks) // samples]], **about)
+    inputs = {"data": DATA} if metrics.is_baseline else {"data": DATA, "model": entry}
+    with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
+        results.write(draft.path, metrics, kept)
+    return path
+
+
+def steps(count: int, **values) -> list[StepRow]:
+    usual = dict.fromkeys(trainlog.COLUMNS[1:], 0.5) | {"kl": None} | values
+    return [StepRow(step, **(usual | {"correct": step / count})) for step in range(1, count + 1)]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_eval(Path("artifacts/eval/base"), "++--++--+---")
+    write_eval(Path("artifacts/eval/merged"), "++++++-++--+")
+    write_eval(Path("artifacts/eval/adapter"), "++++++-++-+.")
+    trainlog.write(Path("artifacts/train/log.csv"), steps(3))
+    return Path("artifacts")
+
+
+def page(root=Path("artifacts"), transcripts=12, **sources) -> str:
+    return report.text(view(*report.find(root, **sources), transcripts))
+
+
+class Tree(HTMLParser):
+    """The elements of a page; fails where one is not closed, or closed twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), (tag, attrs)
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, text):
+        self.texts.append((self.open[-1] if self.open else "", text))
+
+    def all(self, tag: str) -> list[dict]:
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    def inside(self, tag: str) -> str:
+        return "".join(text for name, text in self.texts if name == tag)
+
+
+def test_the_page_is_well_formed_and_every_id_is_there_once(run):
+    tree = Tree(page())
+    ids = [attrs["id"] for _, attrs in tree.elements if "id" in attrs]
+    assert len(set(ids)) == len(ids)
+    assert {attrs["for"] for attrs in tree.all("label")} == {attrs["id"] for attrs in tree.all("input")}
+    assert {attrs["href"][1:] for attrs in tree.all("a")} <= set(ids)
+    assert {"results", "training", "changed", "texts", "origin"} <= set(ids)
+
+
+def test_the_page_has_no_scripts_and_no_outside_references(run):
+    write_eval(run / "eval" / "hostile", "-+" * 6, text=HOSTILE)
+    text = page()
+    tree = Tree(text)
+    assert not {"script", "img", "iframe", "object", "embed", "link", "base", "form"} & {
+        tag for tag, _ in tree.elements
+    }
+    for _, attrs in tree.elements:
+        assert not [
+            name for name in attrs if name.startswith("on") or name in ("src", "srcset", "action", "xlink:href")
+        ]
+        assert attrs.get("href", "#").startswith("#")
+        assert "url(" not in attrs.get("style", "")
+    style = tree.inside("style")
+    assert not re.search(r"url\(|@import|expression|http", style)
+    policy = next(attrs["content"] for attrs in tree.all("meta") if "http-equiv" in attrs)
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_model_text_is_escaped(run):
+    write_eval(run / "eval" / "z<b>&'x", "-+" * 6, text=HOSTILE)
+    text = page()
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "{{ 7 * 7 }} {% raw %}" in text
+    assert "z&lt;b&gt;&amp;&#39;x" in text
+    assert not set("\x00\x1b\u202e\ud800") & set(text)
+    Tree(text)
+
+
+def test_markup_in_the_name_of_a_group_is_text(run):
+    name = '"><meta http-equiv="refresh" content="0"><form action="//example.com"><a href="//example.com"><script>'
+    recorded = results.read(run / "eval" / "base")
+    for group, values in recorded.metrics.groups.items():
+        recorded.metrics.groups[group] = {f"{name}{value}": figures for value, figures in values.items()}
+    manifest = recorded.manifest
+    with artifacts.writing(run / "eval" / "base", "eval", options={}, inputs=manifest.inputs) as draft:
+        results.write(draft.path, recorded.metrics, recorded.samples)
+    tree = Tree(page(run, results=[run / "eval" / "base"]))
+    assert not {"script", "form"} & {tag for tag, _ in tree.elements}
+    assert [attrs["http-equiv"] for attrs in tree.all("meta") if "http-equiv" in attrs] == ["Content-Security-Policy"]
+    assert all(attrs["href"].startswith("#") for attrs in tree.all("a"))
+    assert any("//example.com" in text for _, text in tree.texts)
+
+
+def test_figures_are_those_of_the_metrics(run):
+    text = page()
+    for name in ("base", "adapter", "merged"):
+        metrics = json.loads((run / "eval" / name / "details.json").read_text())
+        row = re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
+        shown = {key: json.loads(value) for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)}
+        low, high = metrics["interval"]
+        assert shown == {key: metrics[key] for key in ("accuracy", "format")} | {
+            "low": low,
+            "high": high,
+        }
+        assert f"{100 * metrics['accuracy']:.1f}%" in row
+        for kind, share in [*metrics["groups"]["numbers"].items(), *metrics["groups"]["needs"].items()]:
+            words = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}.get(kind, f"{kind} numbers")
+            part = re.search(rf'data-row="{name}" data-kind="{re.escape(words)}">.*?<data value="([^"]*)"', text, re.S)
+            assert json.loads(part[1]) == share["accuracy"]
+    reasons = dict(re.findall(r'<tr data-reason="([^"]*)">(.*?)</tr>', text, re.S))
+    for at, name in enumerate(("base", "adapter", "merged")):
+        metrics = json.loads((run / "eval" / name / "details.json").read_text())
+        counts = {reason: int(re.findall(r'<data value="(\d+)"', cells)[at]) for reason, cells in reasons.items()}
+        assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
+
+
+def test_pass_at_k_tokens_solutions_and_refusals_are_those_of_the_metrics(tmp_path):
+    rows = [row | {"solutions": at % 6} for at, row in enumerate(ROWS)]
+    no_way = [row for row in rows if not row["solutions"]]
+    assert len(no_way) == 2
+    text = "</think>\n<answer>impossible</answer>"
+    write_eval(tmp_path / "eval" / "base", "+-" * 12, samples=2, rows=rows, text=text)
+    metrics = json.loads((tmp_path / "eval" / "base" / "details.json").read_text())
+    shown = page(tmp_path)
+
+    def values(pattern: str) -> list[float]:
+        return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, shown, re.S)[1])]
+
+    assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]]
+    assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]]
+    assert 'data-pass="1"' not in shown  # the accuracy
+    assert "base 58.3% → 100.0%</text>" in shown  # pass@k against tokens
+    for key in ("mean_tokens", "median", "p95", "mean_right", "mean_wrong", "per_right_answer", "truncated"):
+        assert values(rf'<tr data-tokens="{key}">(.*?)</tr>') == [(metrics | metrics["tokens"])[key]]
+    kinds = dict(re.findall(r'data-kind="([^"]*)">.*?<data value="([^"]*)"', shown, re.S))
+    for kind, share in {"no solution": "0", "1 solution": "1", "2-4 solutions": "2-4"}.items():
+        assert json.loads(kinds[kind]) == metrics["groups"]["solutions"][share]["accuracy"]
+    assert "normal for paired differences" in shown
+
+
+def summary() -> str:
+    return re.sub(r"<[^>]*>", "", re.search(r'<p class="sum">(.*?)</p>', page(), re.S)[1])
+
+
+def of_split(split: str) -> list[dict]:
+    """Twelve puzzles that every data set has in *split*."""
+    rows = ({"nums": [n, 3, 50], "target": n + 53} for n in range(1, 10**6))
+    return list(islice((row for row in rows if parse_row(row).split == split), 12))
+
+
+def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_eval(Path("artifacts/eval/base"), 12 * "+++-", samples=4, rows=of_split("test"))
+    assert "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each." in summary()
+
+
+@pytest.mark.parametrize(
+    ("split", "called"), [("test", "12 held-out puzzles"), ("train", "12 training puzzles"), ("valid", "12 validation")]
+)
+def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monkeypatch, split, called):
+    monkeypatch.chdir(tmp_path)
+    write_eval(Path("artifacts/eval/base"), 12 * "+", rows=of_split(split))
+    trainlog.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
+    assert f"base solves 12 of {called}" in summary()
+    assert page().count("held-out") == (4 if split == "test" else 0)
+    assert ("nor those above" in page()) == (split == "test")
+
+
+def test_a_log_without_steps_is_refused_by_name(run):
+    trainlog.write(run / "train" / "log.csv", [])
+    with pytest.raises(InputError, match=r"log\.csv has no steps"):
+        page()
+
+
+def test_paired_differences_are_those_of_a_comparison(run):
+    from countdown_rl.evaluation import compare, tables
+
+    values = compare.figures({name: results.read(run / "eval" / name) for name in ("base", "adapter", "merged")})
+    text = page()
+    for row in values["results"][1:]:
+        cells = re.search(rf'<tr data-row="{row["name"]}">(.*?)</tr>', text, re.S)[1]
+        for key in ("against_first", "against_previous"):
+            change = row[key]
+            cell = f"{tables.points(change)}<small>p {change['p']:.2g}, {change['won']} won"
+            assert cells.count(cell) == 1  # the second model's two differences are one
+    assert "merged wins 4 puzzles and loses 0." in text
+
+
+def test_the_same_artifacts_give_the_same_bytes(run):
+    assert page() == page()
+
+
+def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
+    write_eval(
+        run / "eval" / "ceiling", "+" * 12, model={"source": "solver", "kind": "ceiling"}, decoding={"samples": 1}
+    )
+    write_eval(run / "eval" / "a", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
+    text = page()
+    assert re.findall(r'<tr(?: class="bound")? data-row="([^"]*)">', text) == [
+        "base",
+        "adapter",
+        "merged",
+        "a",
+        "ceiling",
+    ]
+    assert re.findall(r'<tr class="bound" data-row="([^"]*)">', text) == ["a", "ceiling"]
+    assert "a random legal expression" in text
+    assert "<h1>From artifacts/model to merged</h1>" in text
+
+
+def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(run):
+    write_eval(run / "eval" / "five", "+-+", data=DATA | {"digest": "e" * 64})
+    write_eval(run / "eval" / "sampled", "+-" * 12, samples=2)
+    write_eval(
+        run / "eval" / "floor", "-" * 24, samples=2, model={"source": "r", "kind": "floor"}, decoding={"samples": 2}
+    )
+    text = page()
+    tables = re.findall(r'<table class="main">(.*?)</table>', text, re.S)
+    rows = [re.findall(r'data-row="([^"]*)"', table) for table in tables]
+    assert rows == [["base", "adapter", "merged"], ["sampled", "floor"], ["five"]]
+    assert "pass@2" in text
+    folded = re.findall(r'<details class="fold card"><summary><b>([^<]*)</b><span>([^<]*)</span>', text)
+    assert folded == [("The same puzzles, decoded in another way", "sampled 50.0%"), ("Other puzzles", "five 66.7%")]
+
+
+def test_of_several_completions_the_first_is_shown_and_no_changes_are_listed(tmp_path):
+    for name in ("base", "adapter"):
+        write_eval(tmp_path / "eval" / name, "+-" * 12, samples=2)
+    text = page(tmp_path)
+    assert 'id="changed"' not in text
+    assert text.count('class="t card w0 ok"') == 12
+    assert text.count('class="t card w0 no"') == 0
+
+
+def test_word_problems_are_shown(tmp_path):
+    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5", "style": "begun"}]
+    write_eval(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
+    text = page(tmp_path)
+    assert "How &lt;many&gt; are 2 and 3?" in text
+    assert "an answer that is no number" in text
+    Tree(text)
+
+
+def test_one_evaluation_makes_a_page(tmp_path):
+    write_eval(tmp_path / "eval" / "base", "+-+.")
+    text = page(tmp_path, transcripts=0)
+    tree = Tree(text)
+    assert "<h1>base</h1>" in text
+    assert not {"training", "changed", "texts"} & {attrs.get("id") for _, attrs in tree.elements}
+
+
+def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
+    text = page()
+    assert "<li>50 − 3 = <b>47</b></li>" in text
+    assert '<span class="wrong">50 - 3 = 48</span>' in text
+    assert '<span class="right">7 + 3 = 10</span>' in text
+    assert "a number not used, where the rule asks for all" in text
+    assert "no answer: truncated at the token limit" not in text
+    assert "… cut at 9 tokens" in text
+    assert re.search(r"a solution: [0-9 +*/()-]+<", text)
+
+
+def test_faults_are_listed_with_the_points_they_cost(run):
+    text = page(results=[Path("artifacts/eval/base"), Path("artifacts/eval/adapter")])
+    rows = dict(re.findall(r'<tr data-cause="([^"]*)">(.*?)</tr>', text))
+    # All seven wrong completions of base and three of adapter have one false equation; one is cut off.
+    cells = {cause: re.findall("<td>(.*?)</td>", row) for cause, row in rows.items()}
+    assert [cell.partition("in ")[2] for cell in cells["wrong -"]] == ["7</small>", "3</small>"]
+    assert cells["token limit"] == ["0.0<small>in 0</small>", "8.3<small>in 1</small>"]
+    assert "token limit (at most)" in text
+
+
+def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
+    assert "This log is not of the run" not in page()
+    assert "Every manifest in this chain has the digest" in page()
+    trainlog.write(run / "train" / "log.csv", steps(4))
+    entry = chained("model", "adapter")
+    metrics = json.loads((run / "eval" / "base" / "details.json").read_text())
+    samples = (run / "eval" / "base" / "samples.jsonl").read_text()
+
+    def page_of(entry):
+        with artifacts.writing(run / "eval" / "z", "eval", options={}, inputs={"model": entry}) as draft:
+            (draft.path / "details.json").write_text(json.dumps(metrics))
+            (draft.path / "samples.jsonl").write_text(samples)
+        return page(results=[run / "eval" / "base", run / "eval" / "z"])
+
+    assert "This log is not of the run that made z," in page_of(entry)
+    entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
+    with pytest.raises(ArtifactError, match=r"the manifest of artifacts/adapter, in the chain of model .* was changed"):
+        page_of(entry)
+
+
+def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritten(run, tmp_path):
+    def write(out, **sources):
+        report.check_path(Path(out))
+        return report.save(report.text(view(*report.find(run, **sources), 2)), Path(out))
+
+    with pytest.raises(ArtifactError, match="nothing/eval holds no evaluation; `countdown-rl eval` makes one"):
+        report.find(Path("nothing"))
+    with pytest.raises(ArtifactError, match=r"no\.csv does not exist"):
+        report.find(run, logs=["no.csv"])
+    with pytest.raises(InputError, match="given twice"):
+        report.find(run, results=[run / "eval" / "base", run / "eval" / "base"])
+    with pytest.raises(ArtifactError, match="is a directory; give --out a file"):
+        write(run)
+    Path("mine.html").write_text("<html>mine</html>")
+    with pytest.raises(ArtifactError, match=r"mine\.html is not a report of countdown-rl"):
+        write("mine.html")
+    assert Path("mine.html").read_text() == "<html>mine</html>"
+    size = write("deep/page.html")
+    before = Path("deep/page.html").read_bytes()
+    assert len(before) == size
+    assert write("deep/page.html") == size
+    (run / "eval" / "merged" / "samples.jsonl").write_text("")
+    with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
+        write("deep/page.html")
+    (run / "train" / "log.csv").write_text("step\n1\n")
+    with pytest.raises(InputError, match="not a training log"):
+        write("deep/page.html", results=[run / "eval" / "base"])
+    assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
+    write_eval(run / "eval" / "floor", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
+    trainlog.write(run / "train" / "log.csv", steps(3))
+    with pytest.raises(InputError, match="give an evaluation of a model"):
+        write("new.html", results=[run / "eval" / "floor"])
+
+
+def command(monkeypatch, *words: str) -> int:
+    return status(monkeypatch, "report", *words)
+
+
+def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
+    assert command(monkeypatch, "--json") == 0
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert json.loads(printed) == {
+        "out": "artifacts/report.html",
+        "bytes": (run / "report.html").stat().st_size,
+        "results": [f"artifacts/eval/{name}" for name in ("adapter", "base", "merged")],
+        "logs": {"log.csv": ["artifacts/train/log.csv"]},
+        "demo": None,
+    }
+    assert command(monkeypatch, "--result", "artifacts/eval/base", "--out", "page.html") == 0
+    assert capsys.readouterr().out.startswith("page.html ")
+    assert command(monkeypatch, "nowhere") == 1
+    assert command(monkeypatch, "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeypatch, capsys):
+    from countdown_rl.release import demo
+
+    (run / "gguf").mkdir()
+    monkeypatch.setattr(demo, "of_model", lambda model: f"{report.MARK.format('demo')}{model}")
+    assert command(monkeypatch, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["demo"] == "artifacts/demo.html"
+    assert (run / "demo.html").read_text().endswith("artifacts/gguf")
+    assert '<a href="demo.html">' in (run / "report.html").read_text()
+    (run / "demo.html").write_text("mine")
+    assert command(monkeypatch) == 1
+    assert "not a demo" in capsys.readouterr().err
+
+
+def test_the_time_of_the_training_is_told(run):
+    trainlog.write(Path("artifacts/train/log.csv"), steps(3, seconds=70.0))
+    assert "<b>3</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
+
+
+def test_training_seconds_count_every_step():
+    log = trainlog.thinned(steps(10, seconds=2.0), 4)
+    assert seconds(log) == 20
+
+
+def test_sections_and_their_links_have_the_same_order(run):
+    text = page()
+    assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text)
+    assert re.findall(r'<section id="([^"]*)"', text)[:2] == ["results", "training"]
+
+
+def test_panels_about_few_puzzles_are_folded(tmp_path):
+    rows = [row | {"id": f"{row['id']}-{copy}"} for row in ROWS for copy in range(2)]
+    rows[0] |= {"nums": [1, 2, 3, 4, 5]}
+    write_eval(tmp_path / "eval" / "base", "+" * 24, rows=rows)
+    text = page(tmp_path)
+    folded = re.findall(r'<details class="few"><summary>(.*?)</summary>(.*?)</details>', text, re.S)
+    assert "5 numbers" in folded[0][0]
+    assert 'data-kind="5 numbers"' in folded[0][1]
+    assert text.count('data-kind="5 numbers"') == 1
+
+
+def test_a_curriculum_is_explained_where_the_log_is_of_that_run(run):
+    assert "A curriculum is on" in page()
+    trainlog.write(run / "train" / "log.csv", steps(4))
+    assert "A curriculum is on" not in page()
+
+
+def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsys):
+    for seed in range(3):
+        trainlog.write(Path(f"{seed}.csv"), steps(9, reward=seed, eval_correct=seed / 10))
+    names = ["--log", "grpo=0.csv,1.csv", "--log", "2.csv", "--figures", "figures"]
+    assert command(monkeypatch, "--json", *names) == 0
+    assert json.loads(capsys.readouterr().out)["logs"] == {"grpo": ["0.csv", "1.csv"], "2.csv": ["2.csv"]}
+    text = Path("artifacts/report.html").read_text()
+    assert "grpo 5.0% → 5.0%" in text
+    assert "2.csv 20.0% → 20.0%" in text
+    assert "None of these logs is" in text
+    assert (Path("figures") / "validation-accuracy.svg").read_text().count('<path class="range ') == 1
+    assert len(list(Path("figures").iterdir())) == text.count("<figure")

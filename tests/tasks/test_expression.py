@@ -1,0 +1,161 @@
+"""The answer language: values, refusals, and limits on time."""
+
+import ast
+import contextlib
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countdown_rl.tasks.countdown.expression import MAX_LENGTH, MAX_NUMBERS, ExpressionError, parse
+
+NUMBERS = st.integers(0, 999).map(str)
+SPACE = st.sampled_from(["", " ", "\n", "\t "])
+SPELLINGS = {"+": "+", "-": "-−–", "*": "*x×X·⋅∗", "/": "/÷∕"}
+
+
+@st.composite
+def _expressions(draw, depth=4):
+    """A spelling of an expression, and the same in Python's notation."""
+    if depth == 0 or draw(st.booleans()):
+        number = draw(NUMBERS)
+        return number, number
+    operator = draw(st.sampled_from("+-*/"))
+    (a, python_a), (b, python_b) = draw(_expressions(depth - 1)), draw(_expressions(depth - 1))
+    if draw(st.booleans()):
+        a, python_a = f"({a})", f"({python_a})"
+    if draw(st.booleans()):
+        b, python_b = f"( {b}\n)", f"({python_b})"
+    spelt = draw(st.sampled_from(SPELLINGS[operator]))
+    return f"{a}{draw(SPACE)}{spelt}{draw(SPACE)}{b}", f"{a and python_a} {operator} {python_b}"
+
+
+def _by_python(text):
+    """The value of Python's own tree, in fractions; None after a division by zero."""
+
+    def value(node):
+        if isinstance(node, ast.Constant):
+            return Fraction(node.value)
+        left, right = value(node.left), value(node.right)
+        if left is None or right is None or (isinstance(node.op, ast.Div) and right == 0):
+            return None
+        return {
+            ast.Add: lambda: left + right,
+            ast.Sub: lambda: left - right,
+            ast.Mult: lambda: left * right,
+            ast.Div: lambda: left / right,
+        }[type(node.op)]()
+
+    return value(ast.parse(text, mode="eval").body)
+
+
+@given(_expressions())
+def test_values_are_those_of_pythons_own_tree_in_fractions(pair):
+    text, python = pair
+    expression = parse(text)
+    expected = _by_python(python)
+    if expected is None:
+        assert expression.denominator == 0
+        assert expression.value is None
+    else:
+        assert Fraction(expression.numerator, expression.denominator) == expected
+        assert expression.value == str(expected)
+    assert expression.numbers == [int(number) for number in re.findall("[0-9]+", text)]
+
+
+@given(st.text(alphabet="0123456789+-*/()= x×.e_^!٣²\n", max_size=40))
+def test_any_text_is_parsed_or_refused(text):
+    with contextlib.suppress(ExpressionError):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        (" \n ", "empty"),
+        ("2**3", "power"),
+        ("2^3", "power"),
+        ("2²", "bad-character"),
+        ("7//2", "floor-division"),
+        ("5.5", "decimal"),
+        (".5*8", "decimal"),
+        ("1.0*20", "decimal"),
+        ("1e5", "bad-character"),
+        ("2(3)", "juxtaposition"),
+        ("(2)(3)", "juxtaposition"),
+        ("2 3", "juxtaposition"),
+        ("1_0", "bad-character"),
+        ("٣ + 4", "bad-character"),
+        ("3 + ４", "bad-character"),
+        ("4!", "bad-character"),
+        ("5%3", "bad-character"),
+        ("sqrt(16)", "bad-character"),
+        ("__import__('os')", "bad-character"),
+        ("3, 4", "bad-character"),
+        ("-3 + 5", "leading-sign"),
+        ("4 * (-2)", "leading-sign"),
+        ("3 - -2", "leading-sign"),
+        ("+5", "leading-sign"),
+        ("−5", "leading-sign"),
+        ("07 + 1", "leading-zero"),
+        ("3 +", "missing-number"),
+        ("* 3", "missing-number"),
+        ("()", "missing-number"),
+        ("2 * * 3", "missing-number"),
+        ("(1 + 2", "unbalanced"),
+        ("1 + 2)", "unbalanced"),
+        (")", "unbalanced"),
+        ("3 + 4 =", "empty"),
+        ("= 7", "empty"),
+        ("3 + 4 == 7", "empty"),
+        ("1" * 16, "too-long"),
+        ("+".join(["1"] * (MAX_NUMBERS + 1)), "too-long"),
+        ("1 + " + " " * MAX_LENGTH + "1", "too-long"),
+        ("99**98**97", "power"),
+    ],
+)
+def test_each_refusal_has_its_own_reason(text, reason):
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    assert caught.value.reason == reason
+
+
+def test_claims_after_an_equals_sign_must_agree():
+    assert parse("55 + 36 - 7 - 19 = 65").agrees
+    assert parse("3 - 5 = -2").agrees
+    assert parse("13 / 2 = 26 / 4").agrees
+    assert parse("2 * 3 + 4 = 6 + 4 = 10").agrees
+    assert not parse("55 + 36 - 7 - 19 = 64").agrees
+    assert not parse("1 + 2 = 3 = 4").agrees
+    assert not parse("1 / 0 = 0").agrees
+    with pytest.raises(ExpressionError, match="no number"):
+        parse("3 + 4 = seven")
+
+
+def test_whole_means_that_every_intermediate_result_is_a_positive_integer():
+    assert parse("(7 - 3) * 6 / 4").whole
+    assert not parse("7 / 3 * 3").whole
+    assert not parse("3 - 7 + 9").whole
+    assert not parse("(3 - 3) + 5").whole
+    assert parse("5").whole
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 2_000 + "1" + ")" * 2_000,
+        "(" * 10_000,
+        "1+" * 500_000,
+        "9" * 1_000_000,
+        "*".join(["9" * 15] * MAX_NUMBERS),
+        "/".join(["999999999999989"] * MAX_NUMBERS),
+        "1" + "=1" * 2_000,
+        " " * 1_000_000,
+    ],
+)
+def test_deep_and_long_texts_are_parsed_or_refused(text):
+    with contextlib.suppress(ExpressionError):
+        parse(text)

@@ -1,0 +1,198 @@
+"""Records of files: every format by its content, and the place and fault of what cannot be read."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+import sys
+import zipfile
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.data import external
+from countdown_rl.tasks import files, jsonl
+
+ROWS = [{"nums": [3, 7, 50], "target": 46}, {"nums": [2, 4, 40], "target": 42}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+CSV = 'nums,target\n"[3, 7, 50]",46\n"[2, 4, 40]",42\n'
+
+
+def table():
+    return pyarrow.Table.from_pylist(ROWS)
+
+
+def parquet(rows=None, **options):
+    stream = io.BytesIO()
+    pyarrow.parquet.write_table(table() if rows is None else rows, stream, **options)
+    return stream.getvalue()
+
+
+def arrow(new):
+    stream = io.BytesIO()
+    with new(stream, table().schema) as writer:
+        writer.write_table(table())
+    return stream.getvalue()
+
+
+FORMATS = {
+    "lines": LINES.encode(),
+    "lines without a final break, with empty ones": b"\n\r\n" + LINES.replace("\n", "\n\n").rstrip().encode(),
+    "CRLF": LINES.replace("\n", "\r\n").encode(),
+    "UTF-8 with a mark": LINES.encode("utf-8-sig"),
+    "UTF-16": LINES.encode("utf-16"),
+    "UTF-16 without a mark": LINES.encode("utf-16-le"),
+    "UTF-32": LINES.encode("utf-32"),
+    "array": json.dumps(ROWS).encode(),
+    "indented array": json.dumps(ROWS, indent=2).encode(),
+    "object with data": json.dumps({"version": 1, "data": ROWS}).encode(),
+    "indented object with rows": json.dumps({"rows": ROWS}, indent=1).encode(),
+    "CSV": CSV.encode(),
+    "CSV with CRLF and a mark": CSV.replace("\n", "\r\n").encode("utf-8-sig"),
+    "CSV with semicolons": CSV.replace(",target", ";target").replace('",', '";').encode(),
+    "CSV with tabs": CSV.replace(",target", "\ttarget").replace('",', '"\t').encode(),
+    "CSV with the index of pandas": b',nums,target\n0,"[3 7 50]",46.0\n1,"[2.0, 4.0, 40.0]",42\n',
+    "Parquet": parquet(),
+    "Arrow file": arrow(pyarrow.ipc.new_file),
+    "Arrow stream": arrow(pyarrow.ipc.new_stream),
+}
+
+
+@pytest.mark.parametrize("name", ["rows", "rows.txt", "test.data"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_content_decides_on_the_format(tmp_path, kind, name):
+    (tmp_path / name).write_bytes(FORMATS[kind])
+    assert [(row["nums"], row["target"]) for row in jsonl.read_rows(tmp_path / name)] == [
+        ([3, 7, 50], 46),
+        ([2, 4, 40], 42),
+    ]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("kind", ["lines", "UTF-16", "indented array", "CSV", "Parquet", "Arrow stream"])
+def test_every_format_may_be_compressed(tmp_path, kind, pack):
+    (tmp_path / "rows").write_bytes(pack(FORMATS[kind]))
+    assert len(jsonl.read_rows(tmp_path / "rows")) == 2
+
+
+def test_zstd_is_read(tmp_path):
+    with pyarrow.OSFile(str(tmp_path / "rows.zst"), "wb") as file, pyarrow.CompressedOutputStream(file, "zstd") as out:
+        out.write(LINES.encode())
+    assert len(jsonl.read_rows(tmp_path / "rows.zst")) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (LINES + '{"nums": [3,\n', "line 3: not JSON"),
+        (LINES + '\n{"nums": [1, 2], "nums": [3, 4], "target": 3}\n', "line 4: `nums` is there twice"),
+        ('{"nums": [1, 2], "nums": [3, 4], "target": 3}', "line 1: `nums` is there twice"),
+        (json.dumps([*ROWS, 5]), "row 3: not a JSON object"),
+        (json.dumps([*ROWS, {"target": 3}], indent=1), "row 3: there is no `nums`"),
+        (json.dumps(ROWS, indent=1)[:-20] + "\n]", "not JSON"),
+        ("[\n" + '{"nums": [1, 2], "target": 3},\n{"nums": nope}\n]', "line 3: not JSON"),
+        ("{'nums': [1, 2], 'target': 3}\n", "line 1: not JSON"),
+        (CSV + '"[1, 2]"\n', "line 4: 1 cells under a header of 2"),
+        (CSV + '"[1, 2]",3,4\n', "line 4: 3 cells"),
+        (CSV + '"[1, 2],3\n', "line 4: not CSV"),
+        (CSV + '"[1,\n2]",x\n', "line 4: `target`"),
+        (CSV.replace("target", "nums"), "line 1: the column `nums` is there twice"),
+        (CSV.encode() + b'"[1, 2]",\xe9\n', "line 4: not UTF-8"),
+        (b"rows.jsonl" + bytes(500) + LINES.encode(), "cannot be read"),
+        (CSV.replace("\n", "\r"), "line 1: not CSV"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", "git lfs pull"),
+        (json.dumps({"data": ROWS, "examples": ROWS}), "rows in `data` and in `examples`"),
+        ("", "is empty"),
+        ("\n \n", "is empty"),
+        ("nums,target\n", "is empty"),
+        (parquet()[:-20], "cannot be read"),
+        (gzip.compress(LINES.encode(), mtime=0)[:-20], "cannot be read"),
+        (lzma.compress(LINES.encode())[:-20], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_place(tmp_path, content, words):
+    (tmp_path / "rows").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError) as caught:
+        jsonl.read_rows(tmp_path / "rows")
+    assert str(tmp_path / "rows") in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_the_place_is_named_once(tmp_path):
+    (tmp_path / "rows").write_text("[]")
+    with pytest.raises(InputError) as caught:
+        jsonl.read_rows(tmp_path / "rows")
+    assert str(caught.value) == f"{tmp_path / 'rows'}, line 1: not a JSON object."
+
+
+def test_what_an_object_says_of_its_rows_holds_for_each(tmp_path):
+    (tmp_path / "rows.json").write_text(
+        json.dumps({"split": "test", "style": "own", "data": [*ROWS, ROWS[0] | {"style": "direct"}]})
+    )
+    rows = jsonl.read_rows(tmp_path / "rows.json")
+    assert {row.split for row in rows} == {"test"}
+    assert [row.style_name for row in rows] == ["own", "own", "direct"]
+
+
+def test_the_only_line_of_a_file_of_lines_is_a_row(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[0] | {"samples": [{"text": "a"}]}))
+    assert [row.id for row in jsonl.read_rows(tmp_path / "rows.jsonl")] == ["3-7-50=46"]
+
+
+def test_a_table_with_a_column_twice_is_refused(tmp_path):
+    twice = pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], names=["target", "target"])
+    (tmp_path / "rows").write_bytes(parquet(twice))
+    with pytest.raises(InputError, match="`target` is there twice"):
+        jsonl.read_rows(tmp_path / "rows")
+
+
+def test_archives_and_directories_are_refused_with_what_to_give(tmp_path):
+    with zipfile.ZipFile(tmp_path / "rows.zip", "w") as archive:
+        archive.writestr("rows.jsonl", LINES)
+    with pytest.raises(InputError, match="zip archive"):
+        jsonl.read_rows(tmp_path / "rows.zip")
+    with pytest.raises(InputError, match=r"no manifest.json, .* such as rows.zip"):
+        jsonl.read_rows(jsonl.test_file(tmp_path))
+
+
+@pytest.mark.parametrize("first", ['{"nums": [3', "{}", "{nope}", '{"nums": NaN}', "[1]", "\xff"])
+def test_the_lines_after_a_faulty_one_are_still_read(first):
+    faults = []
+    stream = io.BytesIO(f"{first}\n{LINES}".encode("latin-1"))
+    read = [fields for _, fields in files.read(stream, "rows.jsonl", faults.append)]
+    assert read[-2:] == ROWS
+    assert len(read) + len(faults) == 3
+
+
+def test_cells_keep_quotes_breaks_and_white_space(tmp_path):
+    text = ' "a", b;\r\nc\t'
+    with (tmp_path / "rows.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([["completion", "target"], [text, 1], ["x" * 200_000, 2]])
+    first, second = (fields for _, fields in files.records(tmp_path / "rows.csv"))
+    assert first == {"completion": text, "target": "1"}
+    assert len(second["completion"]) == 200_000
+
+
+def test_a_small_parquet_file_of_gigabytes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_BYTES", 10**6)
+    repeated = pyarrow.table({"completion": ["x" * 10_000] * 2_000, "target": [1] * 2_000})
+    (tmp_path / "repeated").write_bytes(parquet(repeated))
+    zeros = pyarrow.table({"nums": [[0] * 10**6], "target": [1]})
+    (tmp_path / "zeros").write_bytes(parquet(zeros))
+    for name in ("repeated", "zeros"):
+        assert os.path.getsize(tmp_path / name) < 10_000
+        with pytest.raises(InputError, match="expands to more than 100 times"):
+            list(external.from_file(tmp_path / name))
+
+
+def test_a_local_file_needs_no_writable_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/proc/none")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    (tmp_path / "rows.parquet").write_bytes(parquet())
+    assert len(jsonl.read_rows(tmp_path / "rows.parquet")) == 2

@@ -1,0 +1,115 @@
+"""The solver against an independent brute force."""
+
+import random
+import sys
+
+import pytest
+
+from countdown_rl.core.errors import InputError
+from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
+from countdown_rl.tasks.countdown.expression import parse
+from countdown_rl.tasks.countdown.rules import RULES, Puzzle
+from tests.support import oracle
+
+
+def _random_puzzle(rng: random.Random, sizes: list[int]) -> Puzzle:
+    high = rng.choice([4, 12, 60])
+    numbers = tuple(rng.randint(1, high) for _ in range(rng.choice(sizes)))
+    return Puzzle(numbers, rng.randint(1, 60), rng.choice(list(RULES.values())))
+
+
+def check_against_brute_force(puzzle: Puzzle) -> None:
+    solved = solver.solve(puzzle)
+    wanted = {"every": puzzle.rule.every, "whole": puzzle.rule.whole}
+    assert solved.solutions == oracle.count(puzzle.numbers, puzzle.target, **wanted), puzzle
+    texts = list(solver.solutions(puzzle))
+    assert len(texts) == solved.solutions
+    for text in texts:
+        expression = parse(text)
+        left = list(puzzle.numbers)
+        for number in expression.numbers:
+            left.remove(number)
+        assert not (left and puzzle.rule.every)
+        assert expression.numerator == puzzle.target * expression.denominator
+        assert expression.whole or not puzzle.rule.whole
+    if not solved.solutions:
+        assert solved.solution is None
+        assert solved.needs is None
+        return
+    plain = oracle.count(puzzle.numbers, puzzle.target, **wanted, operators="+-")
+    assert solved.needs == ("add-sub" if plain else "mul-div")
+    assert solved.solution in texts
+    best = [text for text in texts if parse(text).whole] or texts
+    assert len(solved.solution) == min(map(len, best))
+    whole = oracle.count(puzzle.numbers, puzzle.target, every=puzzle.rule.every, whole=True)
+    assert parse(solved.solution).whole == (whole > 0)
+
+
+def test_counts_and_solutions_agree_with_brute_force_on_small_puzzles():
+    rng = random.Random(1)
+    for _ in range(150):
+        check_against_brute_force(_random_puzzle(rng, [1, 2, 3, 3, 4]))
+
+
+@pytest.mark.slow
+def test_counts_and_solutions_agree_with_brute_force_on_five_numbers():
+    rng = random.Random(2)
+    for _ in range(25):
+        check_against_brute_force(_random_puzzle(rng, [5]))
+
+
+@pytest.mark.parametrize(("n", "expressions"), [(1, 1), (2, 6), (3, 68), (4, 1170), (5, 27142)])
+def test_every_inequivalent_expression_is_built_exactly_once(n, expressions):
+    """OEIS A140606. Of the classes that have a negative, both orientations are counted."""
+    numbers = [1_009, 1_511, 2_003, 2_503, 3_001][:n]
+    classes, matches = kernel.tables(lambda size: [0] * size, n + 1, 1, 0)
+    # With one more number all classes of the first n are kept.
+    kernel.search([*numbers, 1], kernel.Goal(1, 1, True, False, 0b11111), classes, matches)
+    subset = (1 << n) - 1
+    tags = classes.tags[classes.starts[subset] : classes.ends[subset]]
+    assert sum(2 if tag & kernel.FLIP else 1 for tag in tags) == expressions
+    assert classes.ends[subset] <= kernel.MAX_CLASSES[n + 1]
+
+
+def test_the_compiled_kernel_and_the_plain_one_agree(monkeypatch):
+    rng = random.Random(3)
+    for _ in range(40):
+        puzzle = _random_puzzle(rng, [2, 3, 4])
+        fast = solver.solve(puzzle), list(solver.solutions(puzzle))
+        with monkeypatch.context() as patch:
+            patch.setattr(solver, "_compiled_pays", lambda n: False)
+            assert fast == (solver.solve(puzzle), list(solver.solutions(puzzle)))
+    assert kernel_numba.search is not kernel.search
+
+
+def test_numbers_of_any_size_are_exact():
+    big = 10**12
+    solved = solver.solve(Puzzle((big, big + 1, 7), big * (big + 1) - 7))
+    assert solved.solutions == 1
+    assert solved.solution == f"{big + 1} * {big} - 7"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "target", "solution"),
+    [((3, 7, 50), 46, "50 + 3 - 7"), ((3, 3, 8, 8), 24, "8 / (3 - 8 / 3)"), ((5, 5, 7), 7, "7 + 5 - 5")],
+)
+def test_known_puzzles(numbers, target, solution):
+    assert solver.solve(Puzzle(numbers, target)).solution == solution
+
+
+def test_six_numbers_under_the_television_rule():
+    puzzle = Puzzle((25, 50, 75, 100, 3, 6), 952, RULES["television"])
+    assert "(100 + 3) * 75 * 6 / 50 + 25" in set(solver.solutions(puzzle))
+
+
+@pytest.mark.parametrize("numbers", [(), (1,) * 7, (0, 3), (-1, 3)])
+def test_puzzles_out_of_range_are_refused(numbers):
+    with pytest.raises(InputError):
+        solver.solve(Puzzle(numbers, 5))
+
+
+def test_the_compiled_kernel_is_loaded_only_after_enough_work(monkeypatch):
+    monkeypatch.delitem(sys.modules, "countdown_rl.tasks.countdown.kernel_numba")
+    monkeypatch.setattr(solver, "_work_done", 0)
+    assert solver._Search(Puzzle((25, 50, 75, 100, 3, 6), 952)).kernel is kernel  # one puzzle is quicker without
+    assert [solver._compiled_pays(6) for _ in range(2)] == [False, True]

@@ -1,0 +1,381 @@
+"""Demonstrations in every format, and those that are left out or refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.data import build
+from countdown_rl.data.config import DataOptions
+from countdown_rl.models import chat_template, ends
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.countdown.task import BEGUN
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training import demonstrations
+from countdown_rl.training.demonstrations import Demonstrations
+from countdown_rl.training.sft_config import SftOptions
+from tests.support import tiny_llama
+
+RIGHT = {"nums": [3, 7, 50], "target": 46, "completion": "\n</think>\n<answer>50 - 7 + 3</answer>"}
+WRONG = RIGHT | {"completion": "\n</think>\n<answer>50 - 7</answer>"}
+TURNS = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+ANSWER = {"role": "assistant", "content": "a"}
+ENDS = "{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_llama.tokenizer()
+
+
+def read(tmp_path, rows, **options):
+    file = tmp_path / "demos.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return demonstrations.read(SftOptions(**options), [file], None)
+
+
+def text(tokenizer, ids):
+    return tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [*TURNS, ANSWER]},
+        {"prompt": TURNS, "completion": [ANSWER]},
+        {"prompt": TURNS, "completion": "a"},
+        {"prompt": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a"},
+        {"prompt": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a<|end|>"},
+    ],
+)
+def test_every_format_of_trl_is_the_same_example(tokenizer, fields):
+    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(fields, "row 1")]), tokenizer, 100)
+    assert text(tokenizer, example["input_ids"]) == "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
+    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == "a<|end|>"
+
+
+def test_of_a_row_the_task_writes_the_prompt(tokenizer):
+    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(RIGHT, "row 1")]), tokenizer, 1_000)
+    learned = [label for label in example["labels"] if label != -100]
+    assert text(tokenizer, learned) == RIGHT["completion"] + "<|end|>"
+    prompt = example["input_ids"][: -len(learned)]
+    assert text(tokenizer, prompt) == chat_template.render(tokenizer, parse_row(RIGHT).messages())
+    word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
+    assert demonstrations.parse(word_problem, "row 1").row.task == "gsm8k"
+
+
+def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
+    result, inputs = read(tmp_path, [RIGHT, WRONG, {"prompt": "p", "completion": "c"}])
+    assert result.facts() == {"read": 3, "graded": 2, "kept": 2, "wrong": 1}
+    assert inputs["from"]["file"] == "demos.jsonl"
+    assert read(tmp_path, [RIGHT, WRONG], keep_wrong=True)[0].facts()["kept"] == 2
+    with pytest.raises(InputError, match="keep-wrong"):
+        read(tmp_path, [WRONG])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"prompt": "p"},
+        {"completion": "c"},
+        {"nums": [1, 2], "completion": "c"},
+        {"prompt": TURNS, "completion": TURNS},
+        {"messages": [{"role": "user"}]},
+        {"prompt": 3, "completion": "c"},
+        {"prompt": "p", "completion": ""},
+    ],
+)
+def test_what_is_no_demonstration_is_named_by_its_place(tmp_path, fields):
+    with pytest.raises(InputError, match=r"demos.jsonl, line 2"):
+        read(tmp_path, [RIGHT, fields])
+
+
+ASK = {"role": "user", "content": "u"}
+GPT = {"from": "gpt", "value": "a"}
+PART = {"type": "text", "text": "u"}
+REPLY = "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}, GPT]},
+        {"conversations": [{"from": "human", "value": "u"}, GPT], "system": "s"},
+        {"messages": json.dumps([*TURNS, ANSWER])},
+        {"messages": str([*TURNS, ANSWER])},
+        {"messages": [*TURNS, ANSWER | {"tool_calls": None, "thinking": ""}], "prompt": "u"},
+        {"messages": TURNS, "completion": "a"},
+        {"messages": [{"role": "system", "content": "s"}, ASK], "completion": {"message": ANSWER}},
+        {"instruction": "u", "input": "", "output": "a", "system": "s"},
+        {"prompt": json.dumps(TURNS), "response": "a"},
+        {"prompt": [TURNS[0] | {"role": "developer"}, ASK | {"content": [PART]}], "response": ["a"]},
+        {"query": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a"},
+        {"custom_id": "1", "body": {"messages": TURNS}, "response": {"body": {"choices": [{"message": ANSWER}]}}},
+    ],
+)  # fmt: skip
+def test_the_layouts_of_others_are_the_same_example(tokenizer, tmp_path, fields):
+    known, _ = read(tmp_path, [fields])
+    (example,) = demonstrations.tokenize(known, tokenizer, 100)
+    assert text(tokenizer, example["input_ids"]) == REPLY
+    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == "a<|end|>"
+
+
+def test_an_instruction_and_its_input_are_one_turn_of_the_user(tmp_path):
+    known, _ = read(tmp_path, [{"instruction": "Add.", "input": "3 4", "output": "7", "text": "?"}])
+    assert known.kept[0].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
+    assert known.notes == ["demonstrations from instruction, input, output", "not used: text"]
+
+
+def test_each_completion_of_a_row_is_a_demonstration(tmp_path):
+    row = {"num": [3, 7, 50], "target": 46, "response": [RIGHT["completion"], WRONG["completion"]]}
+    known, _ = read(tmp_path, [row])
+    assert [each.place.partition(" ")[2] for each in known.kept] == ["line 1, completion 1"]
+    assert known.facts()["wrong"] == 1
+
+
+def test_reasoning_beside_the_content_is_learned(tmp_path):
+    reply = {"role": "assistant", "content": "<answer>50 - 7 + 3</answer>", "reasoning_content": "why"}
+    known, _ = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
+    assert [each.completion for each in known.kept] == ["<think>why</think>\n<answer>50 - 7 + 3</answer>"] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"messages": [ASK, ANSWER | {"tool_calls": [{"id": "1"}]}]}, "tool_calls"),
+        ({"messages": [ASK | {"name": "me"}, ANSWER]}, "name"),
+        ({"messages": [ASK, ANSWER | {"thinking": "t"}, ASK, ANSWER]}, "earlier turn"),
+        ({"messages": [ASK, TURNS[0], ANSWER]}, "system"),
+        ({"messages": [ASK]}, "a demonstration has"),
+        ({"messages": [ASK, ANSWER, ANSWER]}, "two turns"),
+        ({"messages": [ASK, ANSWER | {"content": None, "thinking": "t"}]}, "empty"),
+        ({"messages": [ASK | {"content": ""}, ANSWER]}, "`content`"),
+        ({"messages": [TURNS[0], ANSWER]}, "no turn of the user"),
+        ({"messages": [ASK, ANSWER], "completion": "b"}, "leave one out"),
+        ({"messages": [ASK, ANSWER], "tools": [{"type": "function"}]}, "tools"),
+        ({"prompt": "u", "completion": "a", "system": "s"}, "system"),
+        ({"prompt": "u", "response": []}, "empty"),
+        ({"prompt": "u", "completion": "a", "response": "b"}, "leave one of them out"),
+        ({"instruction": "u", "output": "a", "history": [["q", "a"]]}, "history"),
+        ({"messages": [ASK, ANSWER], "images": ["a.png"]}, "images"),
+        ({"prompt": "u", "completion": "a", "label": False}, "`label`"),
+        ({"prompt": "u", "completions": ["a", "b"], "labels": [True, False]}, "`labels`"),
+        ({"prompt": "u", "completion": "\ud800"}, "surrogate"),
+        ({"messages": [{"role": "user", "content": "\udfff"}, ANSWER]}, "surrogate"),
+        (RIGHT | {"style": "direct", "completion": [ANSWER | {"thinking": "t"}]}, "direct"),
+        (RIGHT | {"metadata": {"numbers": [3, 7, 51], "target": 46}}, "two puzzles"),
+    ],
+)
+def test_what_would_be_dropped_is_refused(tmp_path, fields, word):
+    with pytest.raises(InputError, match=rf"demos.jsonl, line 2.*{word}"):
+        read(tmp_path, [RIGHT, fields])
+
+
+def test_prompts_without_a_chat_template_are_said(tmp_path):
+    known, _ = read(tmp_path, [{"query": "u", "response": "a"}, RIGHT])
+    assert known.notes[-1].startswith("1 have a prompt that is one text")
+
+
+def test_a_switch_of_reasoning_is_not_learned(tmp_path):
+    known, _ = read(tmp_path, [{"input": TURNS, "output": "a", "reasoning": "off"}])
+    assert known.kept[0].completion == "a"
+    assert known.notes == ["demonstrations from input, output", "not used: reasoning"]
+
+
+def test_a_puzzle_with_a_faulty_field_is_not_taken_for_a_text(tmp_path):
+    with pytest.raises(InputError, match="`solutions`"):
+        read(tmp_path, [RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]}])
+
+
+def test_earlier_turns_and_other_fields_are_said(tmp_path):
+    known, _ = read(tmp_path, [{"messages": [ASK, ANSWER, ASK, ANSWER], "source": "x"}])
+    assert known.notes == ["not used: source", "1 have earlier turns of the assistant, which are read and not learned"]
+
+
+def test_why_demonstrations_are_wrong_is_said_with_an_example(tmp_path):
+    with pytest.raises(
+        InputError, match=r"2 wrong .*1 a number not used.*demos.jsonl, line 1, for 3 7 50.*50 - 7</answer>"
+    ):
+        read(tmp_path, [WRONG, RIGHT | {"completion": "50 - 7 + 3"}])
+    known, _ = read(tmp_path, [WRONG, RIGHT])
+    assert "a number not used" in known.why_wrong()
+
+
+def test_rows_of_a_published_test_split_are_left_out(tmp_path):
+    nested = {"info": {"nums": [3, 7, 50], "target": 46, "split": "test"}, "completion": RIGHT["completion"]}
+    known, _ = read(tmp_path, [RIGHT | {"split": "train"}, nested])
+    assert known.left_out == {"of the split test": 1}
+    known, _ = read(tmp_path, [RIGHT | {"split": "test"}, RIGHT | {"split": "train"}])
+    assert known.facts() == {"read": 1, "graded": 1, "kept": 1, "of the split test": 1}
+
+
+@pytest.fixture
+def data(tmp_path):
+    rows = {"train": [5, 8, 9], "valid": [2, 4, 40], "test": [3, 7, 50]}
+    with artifacts.writing(tmp_path / "data", "data", options={}, inputs={}) as draft:
+        for split, nums in rows.items():
+            row = {
+                "nums": nums,
+                "target": 46,
+                **({"template": "Reach {{ target }} with {{ nums | join(' & ') }}"} if split == "test" else {}),
+            }
+            jsonl.write_rows(draft.path / f"{split}.jsonl", [row])
+    return tmp_path / "data"
+
+
+TINYZERO = "Using the numbers [{}], create an equation that equals 46, for example (1 + 2) / 3."
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nums": [50, 7, 3], "target": 60, "completion": "a"},
+        {"prompt": TINYZERO.format("3, 7, 50"), "completion": "a"},
+        {"messages": [{"role": "user", "content": TINYZERO.format("50 3 7")}, ANSWER]},
+        {"prompt": "<|user|>Use 7, 50 and 3 to make 46.<|end|><|assistant|>", "completion": "a"},
+        {"messages": [*parse_row(RIGHT).messages()[:2], ANSWER]},
+        {"prompt": parse_row(RIGHT).messages(), "completion": "a"},
+        {"prompt": "<|user|>Reach 46  with 3 & 7 & 50<|end|><|assistant|>", "completion": "a"},
+        {"messages": [{"role": "user", "content": "Reach 46 with 3 & 7 & 50\n"}, ANSWER]},
+        {"nums": [5, 8, 9], "target": 22, "prompt": TINYZERO.format("3, 7, 50"), "completion": "a"},
+    ],
+)
+def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, data, fields):
+    other = {"prompt": TINYZERO.format("5, 8, 9"), "completion": "a"}
+    jsonl.write_rows(tmp_path / "demos.jsonl", [fields, other])
+    known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], data)
+    assert (known.left_out["of test puzzles"], len(known.kept)) == (1, 1)
+
+
+@pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
+def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evaluated(tmp_path, data, every, left):
+    rows = [{"prompt": TINYZERO.format(nums), "completion": "a"} for nums in ("2, 4, 40", "40 4 2", "5, 8, 9")]
+    jsonl.write_rows(tmp_path / "demos.jsonl", rows)
+    known, _ = demonstrations.read(SftOptions(eval_every=every), [tmp_path / "demos.jsonl"], data)
+    assert (known.left_out["of validation puzzles"], len(known.kept)) == (left, 3 - left)
+
+
+def test_a_demonstration_that_is_too_long_is_named(tokenizer):
+    with pytest.raises(InputError, match=r"row 7: .* tokens, more than --max-length 20"):
+        demonstrations.tokenize(Demonstrations([demonstrations.parse(RIGHT, "row 7")]), tokenizer, 20)
+
+
+def test_one_of_a_baseline_that_is_too_long_is_left_out(tokenizer):
+    short, long = (demonstrations.parse(RIGHT | {"completion": text}, "row") for text in ("a", "a" * 500))
+    known = Demonstrations([short, replace(long, generated=True)])
+    assert len(demonstrations.tokenize(known, tokenizer, 400)) == 1
+    assert (known.kept, known.left_out["too long"]) == ([short], 1)
+    with pytest.raises(InputError, match="--max-length"):
+        demonstrations.tokenize(Demonstrations([replace(long, generated=True)]), tokenizer, 400)
+
+
+def test_there_must_be_a_source():
+    with pytest.raises(UsageError, match="--from"):
+        demonstrations.read(SftOptions(), [], None)
+    with pytest.raises(UsageError, match="--data"):
+        demonstrations.read(SftOptions(demonstrator="solver"), [], None)
+
+
+def test_a_turn_ends_as_the_chat_template_says(tokenizer):
+    assert ends.end_of_turn(tokenizer) == "<|end|>"
+    without = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    assert ends.end_of_turn(without) == without.eos_token
+    other = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}")
+    assert ends.end_of_turn(other) == "</turn>"
+
+
+OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")
+END = "<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("fields", "template", "learned"),
+    [
+        ({"prompt": TURNS, "completion": "<think>\na"}, OPENS, f"a{END}"),
+        ({"messages": [*TURNS, {"role": "assistant", "content": "<think>\na"}]}, OPENS, f"a{END}"),
+        ({"prompt": "u<think>", "completion": "<think>a"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": "<think>\na"}, tiny_llama.TEMPLATE, f"<think>\na{END}"),
+        (RIGHT | {"completion": "<think>\n</think>\n<answer>50 - 7 + 3</answer>"}, tiny_llama.TEMPLATE,
+         f"{RIGHT['completion']}{END}"),
+        (RIGHT | {"completion": f"{BEGUN}{RIGHT['completion']}"}, OPENS, f"{RIGHT['completion']}{END}"),
+        ({"prompt": TURNS, "completion": f"a{END}"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": f"a{END}\n"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": f"a{END} {END}\n\n"}, OPENS, f"a{END}"),
+        ({"prompt": TURNS, "completion": "a\n"}, OPENS, f"a\n{END}"),
+        ({"prompt": TURNS, "completion": f"a\n{END}"}, OPENS, f"a\n{END}"),
+        ({"prompt": TURNS, "completion": f"a</turn>\n{END}\n"}, ENDS, f"a</turn>{END}"),
+    ],
+)  # fmt: skip
+def test_the_opening_tag_and_the_end_are_learned_once(fields, template, learned):
+    tokenizer = tiny_llama.tokenizer(template)
+    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(fields, "row 1")]), tokenizer, 1_000)
+    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == learned
+    assert text(tokenizer, example["input_ids"]).count("<think>") <= 1 + ("nums" in fields)
+
+
+@pytest.fixture
+def own_prompt(tmp_path):
+    """A data artifact with a prompt of the user's own and answers without tags."""
+    options = DataOptions(n=12, size=("3",), style="direct", template="{{ nums }} -> {{ target }}", workers=1)
+    build.make(options, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def read_with(data, tmp_path, rows, **options):
+    file = tmp_path / "demos.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return demonstrations.read(SftOptions(**options), [file], data)[0]
+
+
+def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_prompt):
+    row = {"nums": [3, 7, 50], "target": 46, "completion": "50 - 7 + 3"}
+    (kept,) = read_with(own_prompt, tmp_path, [row], eval_every=1).kept
+    assert kept.prompt == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
+    with pytest.raises(InputError, match="wrong"):
+        read_with(None, tmp_path, [row])
+    word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
+    (kept,) = read_with(own_prompt, tmp_path, [word_problem], keep_wrong=True).kept
+    assert kept.row.style_name == "lines"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"style": "own", "completion": "<think></think><answer>50 - 7 + 3</answer>"},
+        {"style": "direct", "completion": "50 - 7 + 3"},
+        {"template": "{{ target }} of {{ nums }}", "style": "direct", "completion": "50 - 7 + 3"},
+        {"prompt": TURNS, "completion": "50 - 7 + 3"},
+    ],
+)
+def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt, fields):
+    row = {"nums": [3, 7, 50], "target": 46, **fields}
+    assert len(read_with(own_prompt, tmp_path, [row]).kept) == 1
+    with pytest.raises(InputError, match=r"demos.jsonl, line 1 .*eval-every"):
+        read_with(own_prompt, tmp_path, [row], eval_every=1)
+
+
+def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_path):
+    row = {"prompt": "1 + 1?", "completion": "2"}
+    for name, count in (("train", 3), ("test_hard", 2), ("validation", 1)):
+        rows = [row if name == "train" else row | {"completion": ""}] * count
+        jsonl.write_rows(tmp_path / f"{name}.jsonl", rows)
+    listed = ", ".join(f"{{split: {name}, path: {name}.jsonl}}" for name in ("train", "test_hard", "validation"))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- {{config_name: x, data_files: [{listed}]}}\n---\n")
+    hub.add_model("me/demos", tmp_path, repo_type="dataset")
+    for source in ("me/demos", "me/demos:x@main"):
+        known, inputs = demonstrations.read(SftOptions(from_hub=(source,)), [], None)
+        assert len(known.kept) == 3
+        assert known.left_out == {"of the split test_hard": 2, "of the split validation": 1}
+        assert len(inputs["from-hub"]["revision"]) == 40
+
+
+def test_an_end_token_that_the_tokenizer_appends_does_not_begin_a_prompt():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_llama.tokenizer()
+    ids = [("<|system|>", 2), ("<|end|>", 1)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|system|> $A <|end|>", special_tokens=ids)
+    assert demonstrations.start_of_text(tokenizer) == "<|system|>"

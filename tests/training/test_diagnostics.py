@@ -1,0 +1,174 @@
+"""Warnings about a run that goes wrong, and none about a healthy one."""
+
+import random
+
+import pytest
+
+from benchmarks import tables
+from countdown_rl.tasks.registry import task
+from countdown_rl.training import diagnostics, log
+from countdown_rl.training.log import StepRow
+
+ADD_SUB, MUL_DIV = "correct_needs_add-sub", "correct_needs_mul-div"
+
+
+def row(step, **changes):
+    usual = {
+        "reward": 0.5,
+        "correct": 0.4,
+        "format": 1.0,
+        "mean_length": 80.0,
+        "truncated": 0.1,
+        "frac_reward_zero_std": 0.3,
+        "entropy": 0.4,
+        "kl": None,
+        "grad_norm": 0.2,
+        "learning_rate": 1e-4,
+        "seconds": 1.0,
+        "seconds_generation": 0.5,
+        "seconds_reward": 0.0,
+        "seconds_loss": 0.4,
+        "groups": {ADD_SUB: 0.5, MUL_DIV: 0.3},
+    }
+    return StepRow(step, **(usual | changes))
+
+
+def warnings(rows, refusals=None, examples=None):
+    return diagnostics.warnings(rows, task("countdown"), refusals or {}, examples or {})
+
+
+def run(steps, **changes):
+    return [row(step, **changes) for step in range(1, steps + 1)]
+
+
+def test_a_healthy_run_has_no_warnings():
+    assert warnings(run(300)) == {}
+
+
+def test_warnings_need_enough_steps():
+    assert warnings(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
+    assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
+
+
+def test_multiplication_that_is_never_learned_is_a_warning():
+    never = run(120, groups={ADD_SUB: 0.7, MUL_DIV: 0.0})
+    assert "× or ÷ is needed: not being learned" in warnings(never)["needs_mul-div not learned"]
+    assert warnings(run(120, groups={ADD_SUB: 0.1, MUL_DIV: 0.0})) == {}
+
+
+#: Kinds of puzzle: count of numbers, operators, share of the puzzles, share correct, and its gain per 100 steps.
+KINDS = (("3", "add-sub", 0.4, 0.95, 0.03), ("4", "add-sub", 0.2, 0.6, 0.3), ("4", "mul-div", 0.4, 0.4, 0.2))
+#: Of a planted collapse: the kinds of which correct answers are lost, and the warning.
+COLLAPSES = {
+    "a reward that kills multiplication": (lambda size, needs: needs == "mul-div", "collapse of needs_mul-div"),
+    "a learning rate that diverges": (lambda size, needs: True, "collapse"),
+    "a reward of the format only": (lambda size, needs: True, "collapse of correctness"),
+    "puzzles of 3 numbers that die": (lambda size, needs: size == "3", "collapse of numbers_3"),
+}
+
+
+def logged(seed, steps, collapse=None, onset=None):
+    """A log of 16 puzzles of 8 completions a step; from *onset* on correct answers are lost within three steps."""
+    rng = random.Random(seed)
+    shift = rng.uniform(-0.05, 0.05)  # a stronger or weaker model
+    rows = []
+    for step in range(1, steps + 1):
+        kept = 1.0 if onset is None else min(1.0, max(0.0, 1 - (step - onset) / 3))
+        right: dict[str, list[float]] = {}
+        for size, needs, _, start, gain in rng.choices(KINDS, [kind[2] for kind in KINDS], k=16):
+            mean = min(0.98, max(0.02, start + shift + gain * step / 100))
+            share = rng.betavariate(0.7 * mean, 0.7 * (1 - mean))  # most puzzles are solved nearly always or never
+            if collapse and COLLAPSES[collapse][0](size, needs):
+                share *= kept
+            solved = sum(rng.random() < share for _ in range(8)) / 8
+            for name in ("all", f"correct_numbers_{size}", f"correct_needs_{needs}"):
+                right.setdefault(name, []).append(solved)
+        shares = {name: sum(values) / len(values) for name, values in right.items()}
+        correct = shares.pop("all")
+        reward = 0.9 + rng.gauss(0, 0.03) if collapse == "a reward of the format only" else correct
+        rows.append(row(step, correct=correct, reward=reward, groups=shares))
+    return rows
+
+
+@pytest.mark.parametrize("collapse", COLLAPSES)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_collapse_is_named_within_ten_steps(collapse, seed):
+    onset = 20 + 7 * seed % 60
+    rows = logged(seed, onset + 10, collapse, onset)
+    named = [set(warnings(rows[:step])) for step in range(onset, onset + 11)]
+    assert set.union(*named[:2]) == set()
+    assert next(names for names in named if names) == {COLLAPSES[collapse][1]}
+
+
+def test_a_run_that_diverged_in_its_fourth_step_is_named_by_its_thirteenth():
+    # Of the shipped model: --learning-rate 0.01 --prompts 8 --num-generations 4.
+    correct = [0.469, 0.625, 0.406, 0.0, 0.0625, 0.281, 0.0625, *[0.0] * 6]
+    rows = [row(step, correct=share, reward=share, groups={}) for step, share in enumerate(correct, 1)]
+    assert "training diverges" in warnings(rows)["collapse"]
+    assert warnings(rows[:10]) == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_healthy_run_raises_no_alarm(seed):
+    rows = logged(100 + seed, 150)
+    assert {name for step in range(1, 151) for name in warnings(rows[:step])} == set()
+
+
+def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
+    (tmp_path / "log.csv").write_text(tables.committed("artifacts/train/log.csv"))
+    rows = log.read(tmp_path / "log.csv")
+    names = {name for step in range(1, len(rows) + 1) for name in warnings(rows[:step])}
+    assert not [name for name in names if name.startswith(diagnostics.COLLAPSE)]
+
+
+def test_steps_without_multiplication_do_not_count():
+    sparse = [row(step, groups={MUL_DIV: 0.4 if step < 20 else None}) for step in range(1, 200)]
+    assert warnings(sparse) == {}
+
+
+def test_the_warning_about_zero_rewards_names_the_reason():
+    text = warnings(run(10, correct=0.0), {"no answer": 5, "another value": 15}, {"another value": "1+1"})["zero"]
+    assert "(75%): another value, as in '1+1'" in text
+    assert warnings([*run(9, correct=0.0), row(10, correct=0.01)]) == {}
+
+
+def test_steps_without_entropy_do_not_count():
+    assert warnings(run(20, entropy=None)) == {}
+    assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
+        ({"correct": 0.0, "format": 0.0}, ["equal rewards", "0% of the completions keep the format", "--style own"]),
+        ({"correct": 1.0}, ["equal rewards", "harder data"]),
+        ({"correct": 0.5}, ["equal rewards", "--temperature"]),
+        (
+            {"correct": 0.0, "format": 0.0, "truncated": 0.9, "frac_reward_zero_std": 0.9},
+            ["90% are truncated; raise --max-completion-length"],
+        ),
+    ],
+)
+def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(changes, words):
+    first = run(3, **{"frac_reward_zero_std": 1.0} | changes)
+    assert warnings(first[:2]) == {}
+    text = warnings(first)["start"]
+    assert all(word in text for word in words)
+    assert ("equal rewards" in text) == ("equal rewards" in words)
+
+
+def test_one_mixed_group_in_the_first_steps_is_a_start():
+    assert warnings([*run(2, frac_reward_zero_std=1.0), *run(20)]) == {}
+    assert warnings(run(3, format=0.0)) == {}  # answers are right without it
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(0.4, "--top-p"), (2.1, "processed_logprobs")])
+def test_a_mean_importance_ratio_far_from_1_is_a_warning(ratio, words):
+    assert words in warnings(run(3, importance_sampling_ratio=ratio))["ratio"]
+    assert warnings(run(2, importance_sampling_ratio=ratio)) == {}
+    assert warnings(run(3, importance_sampling_ratio=ratio) + run(3, importance_sampling_ratio=1.0)) == {}
+
+
+def test_a_mean_importance_ratio_near_1_is_none():
+    assert warnings(run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99)) == {}

@@ -1,0 +1,811 @@
+"""Training: gradients equal to TRL's, resumed runs with the same bytes, and errors in one sentence."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from safetensors.torch import load_file
+
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.models import chat_template, reference
+from countdown_rl.release import charts
+from countdown_rl.tasks.countdown.task import TASK, CountdownRow
+from countdown_rl.training import callbacks, checkpoints, curriculum, dynamic_sampling, log, prepare, tuning
+from countdown_rl.training import grpo as train
+from countdown_rl.training.config import TrainOptions
+from tests.support import constant_model, four_bit, tiny_llama
+
+ROOT = Path(__file__).parents[2]
+
+SMALL = TrainOptions(
+    max_steps=6,
+    prompts=2,
+    num_generations=4,
+    micro_batch=4,
+    max_completion_length=12,
+    learning_rate=1e-2,
+    lr_scheduler_type="linear",
+    lora_r=4,
+    lora_dropout=0.1,
+    save_steps=3,
+    threads=1,
+)
+ROWS = [
+    {"id": f"r{n}", "nums": [n + 2, 3, 5], "target": n + 10, "solutions": 1, "solution": None, "needs": None, "size": 3}
+    for n in range(16)
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a random model and a data artifact."""
+    path = tmp_path_factory.mktemp("train")
+    tiny_llama.checkpoint(path / "model", max_position_embeddings=1024)
+    with artifacts.writing(path / "data", "data", options={}) as draft:
+        text = "".join(json.dumps(row) + "\n" for row in ROWS)
+        for split in ("train", "valid", "test"):
+            (draft.path / f"{split}.jsonl").write_text(text)
+    return path
+
+
+def letters_messages(row):
+    return [{"role": "user", "content": f"{row['nums']} {row['target']}"}]
+
+
+def letters_grade(row, completion):
+    """The grade of a task that a random model does neither well nor badly at, so that every step has a gradient."""
+    right = len(completion) % 2 == 0
+    reason = "" if right else "odd"
+    return SimpleNamespace(text=completion, correct=right, format=True, reason=reason, answer=None, value=None)
+
+
+def hopeless_grade(row, completion):
+    """The grade of a task at which nothing succeeds."""
+    return SimpleNamespace(
+        **vars(letters_grade(row, completion)) | {"correct": False, "reason": "wrong-value", "answer": "1 + 1"}
+    )
+
+
+def by_letters(name, known=train.rewards.reward):
+    known(name)  # refuses what it does not know
+    return lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def letters():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CountdownRow, "messages", letters_messages)
+        patch.setattr(CountdownRow, "grade", letters_grade)
+        patch.setattr(train.rewards, "reward", by_letters)
+        yield
+
+
+def run(place, where, options=SMALL, **changes):
+    callbacks = {name: changes.pop(name) for name in ("on_step", "on_note", "on_warning") if name in changes}
+    paths = {
+        "model": str(place / "model"),
+        "data": place / "data",
+        "out": where / "adapter",
+        "checkpoints": where / "checkpoints",
+        "log": where / "log.csv",
+    } | changes
+    return train.train(prepare.prepare(prepare.TrainRun(**paths), options), **callbacks)
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+class Killed(BaseException):
+    pass
+
+
+def timeless(rows):
+    parts = dict.fromkeys(name for name in log.COLUMNS if name.startswith("seconds"))
+    return [replace(row, **dict.fromkeys(parts, 0)) for row in rows]
+
+
+def killing(step):
+    def on_step(row):
+        if row.step == step:
+            raise Killed
+
+    return on_step
+
+
+@pytest.fixture(scope="module")
+def unbroken(place, letters, tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken")
+    return run(place, out)
+
+
+def test_a_run_writes_an_adapter_a_log_and_samples(place, unbroken):
+    out = unbroken.out.parent
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert {path.name for path in out.iterdir()} == {"adapter", "log.csv", "samples.jsonl"}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(manifest.files)
+    assert not {"README.md", "training_args.bin"} & set(manifest.files)
+    assert manifest.inputs["data"]["manifest"]["kind"] == "data"
+    assert manifest.options["learning_rate"] == SMALL.learning_rate
+    assert manifest.facts["trainable_parameters"] < manifest.facts["total_parameters"]
+    config = json.loads((unbroken.out / "adapter_config.json").read_text())
+    assert not Path(config["base_model_name_or_path"]).is_absolute()
+    assert chat_template.MARK in (unbroken.out / "chat_template.jinja").read_text()  # completed, see its own tests
+    rows = log.read(out / "log.csv")
+    assert rows == unbroken.rows
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert all(row.grad_norm > 0 for row in rows)
+
+
+def test_a_resumed_run_ends_with_the_same_bytes(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(5))
+    assert not (tmp_path / "adapter").exists()
+    assert "after step 3" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    (tmp_path / "log.csv").unlink()  # as dvc does before it runs the stage again
+    notes = []
+    result = run(place, tmp_path, on_note=notes.append)
+    assert result.resumed == 3
+    assert any("after step 3" in note for note in notes)
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+    assert timeless(result.rows) == timeless(unbroken.rows)
+    assert (tmp_path / "samples.jsonl").read_bytes() == (unbroken.out.parent / "samples.jsonl").read_bytes()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(4))
+    left = files(tmp_path / "checkpoints" / "checkpoint-3")
+    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1; --top-p was 1.0, is 0.9\).*--restart"):
+        run(place, tmp_path, replace(SMALL, seed=1, top_p=0.9))
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
+    with pytest.raises(ArtifactError, match=r"\(other data\)"):
+        run(place, tmp_path, data=other)
+    assert files(tmp_path / "checkpoints" / "checkpoint-3") == left
+    assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
+
+
+def test_training_sends_no_telemetry():
+    code = (
+        "import countdown_rl, trl.trainer.base_trainer as trainer, huggingface_hub.utils._telemetry as telemetry\n"
+        "telemetry.Thread = telemetry.get_session = None\n"  # it sends from a thread
+        "trainer.send_telemetry('topic', library_name='trl')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"CI": ""}).returncode == 0
+
+
+def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(place, tmp_path, monkeypatch):
+    from peft.utils import save_and_load
+
+    asked: list[str] = []
+    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", lambda *names: asked.extend(names))
+    no_file = SimpleNamespace(exists=lambda path: False, join=os.path.join)  # as of a GGUF file
+    monkeypatch.setattr(save_and_load, "os", SimpleNamespace(path=no_file))
+    run(place, tmp_path, replace(SMALL, max_steps=3, save_steps=1))
+    assert asked == []
+
+
+def test_an_unfinished_run_of_a_version_without_an_option_is_resumed(place, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(4))
+    path = tmp_path / "checkpoints" / checkpoints.RUN
+    kept = json.loads(path.read_text())
+    del kept["run"]["options"]["baseline"]
+    path.write_text(json.dumps(kept))
+    with pytest.raises(ArtifactError, match="--baseline was group, is leave-one-out"):
+        run(place, tmp_path, replace(SMALL, baseline="leave-one-out"))
+    assert run(place, tmp_path).resumed == 3
+
+
+def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):
+    def stop(row):
+        if row.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
+        run(place, tmp_path, on_step=stop)
+    assert "continues after step 2" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    run(place, tmp_path)
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+
+
+@pytest.mark.parametrize(("main", "error"), [(True, ModelError), (False, MemoryError)])
+def test_memory_that_is_exhausted_is_one_sentence_in_each_process(place, tmp_path, monkeypatch, main, error):
+    from countdown_rl.training import trainer
+
+    def step(*_):
+        monkeypatch.setattr(processes, "is_main", lambda: main)
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(trainer.Trainer, "training_step", step)
+    with pytest.raises(error, match=r"--micro-batch or --max-completion-length, or add --gradient-checkpointing\.$"):
+        run(place, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_norm", "reward"])
+def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypatch, name):
+    from countdown_rl.training.callbacks import StepRecorder
+
+    on_log = StepRecorder.on_log
+
+    def broken(self, args, state, control, logs, **rest):
+        on_log(self, args, state, control, logs | ({name: math.nan} if state.global_step == 4 else {}), **rest)
+
+    monkeypatch.setattr(StepRecorder, "on_log", broken)
+    with pytest.raises(CountdownError, match=f"step 4: {name} is nan"):
+        run(place, tmp_path)
+    assert "continues after step 3" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_the_threads_that_decide_the_bytes_are_in_the_manifest(place, unbroken):
+    import torch
+
+    manifest = artifacts.read(unbroken.out, "adapter")
+    assert manifest.facts["threads"] == SMALL.threads == 1
+    assert manifest.facts["processes"] == 1
+    assert manifest.facts["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+
+
+def test_a_resumed_run_computes_in_the_threads_of_its_start(place, unbroken, tmp_path, monkeypatch):
+    import torch
+
+    options, threads = replace(SMALL, threads=0), []
+    for count in (2, 3):  # continued with more processors
+        monkeypatch.setattr(processes, "cpu_threads", lambda count=count: count)
+        with suppress(Killed):
+            run(place, tmp_path, options, on_step=killing(4 if count == 2 else 0))
+        threads.append(torch.get_num_threads())
+    torch.set_num_threads(SMALL.threads)
+    assert threads == [2, 2]
+    assert artifacts.read(tmp_path / "adapter", "adapter").facts["threads"] == 2
+
+
+def test_a_log_of_other_origin_is_refused_before_the_work(place, tmp_path):
+    (tmp_path / "log.csv").write_text("mine")
+    with pytest.raises(ArtifactError, match="--log"):
+        run(place, tmp_path)
+    assert (tmp_path / "log.csv").read_text() == "mine"
+
+
+def test_restart_ignores_checkpoints(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, on_step=killing(4))
+    assert run(place, tmp_path, restart=True).resumed is None
+    assert files(tmp_path / "adapter") == files(unbroken.out)
+
+
+def test_logging_options_do_not_change_the_weights(place, unbroken, tmp_path):
+    with pytest.raises(Killed):
+        run(place, tmp_path, replace(SMALL, sample_every=5), on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, sample_every=4, save_steps=0))
+    assert [row.reward for row in log.read(tmp_path / "log.csv")] == [row.reward for row in unbroken.rows]
+    name = "adapter_model.safetensors"
+    assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
+
+
+def test_a_run_with_rounds_of_several_steps_resumes_exactly(place, tmp_path):
+    options = replace(SMALL, steps_per_generation=2, num_iterations=2, beta=0.1, max_steps=6, save_steps=1)
+    whole = run(place, tmp_path / "a", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(5))
+    assert run(place, tmp_path / "b", options).resumed == 4  # the end of a round, not of every step
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert all(row.kl is not None for row in whole.rows)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, pytest.param({"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}, marks=pytest.mark.slow)]
+)
+def test_a_run_with_a_curriculum_resumes_exactly(place, tmp_path, more):
+    options = replace(SMALL, curriculum=True, save_steps=1, sample_every=2, **more)
+    whole = run(place, tmp_path / "a", options)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(6))
+    assert run(place, tmp_path / "b", options).resumed >= 4
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert (tmp_path / "b" / "samples.jsonl").read_bytes() == (tmp_path / "a" / "samples.jsonl").read_bytes()
+    if not more:
+        plain = run(place, tmp_path / "c", replace(options, curriculum=False, max_steps=4))
+        assert [row.reward for row in plain.rows] != [row.reward for row in whole.rows[:4]]
+
+
+def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(place, tmp_path, monkeypatch):
+    def seldom(row, completion):
+        grade = letters_grade(row, completion)
+        grade.correct = len(completion) % 5 == 0
+        return grade
+
+    def by_prompt(completions, prompts, nums, target, **columns):
+        for prompt, numbers, goal in zip(prompts, nums, target, strict=True):
+            assert f"{numbers} {goal}" in prompt  # of the puzzles that were drawn again, too
+        return [sum(map(ord, text)) % 7 / 7 for text in completions]
+
+    rounds = []
+    on_graded = callbacks.StepRecorder.on_graded
+
+    def recorded(self, step, completions):
+        rounds.append([{each.grade.correct for each in completions[at : at + 4]} for at in (0, 4)])
+        on_graded(self, step, completions)
+
+    monkeypatch.setattr(CountdownRow, "grade", seldom)
+    monkeypatch.setattr(train.rewards, "reward", lambda name: by_prompt)
+    monkeypatch.setattr(callbacks.StepRecorder, "on_graded", recorded)
+    options = replace(SMALL, dynamic_sampling=True, num_iterations=2, max_steps=8, save_steps=1)
+    whole = run(place, tmp_path / "a", options)
+    draws = [row.draws for row in whole.rows[::2]]
+    assert len(rounds) == 4
+    assert max(draws) > 2
+    for groups, count in zip(rounds, draws, strict=True):
+        assert all(len(verdicts) == 2 for verdicts in groups) or count >= 2 + dynamic_sampling.MAX_DRAWS - 1
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", options, on_step=killing(5))
+    resumed = run(place, tmp_path / "b", options)
+    assert resumed.resumed == 4
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert timeless(resumed.rows) == timeless(whole.rows)
+
+
+def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
+    result = run(place, tmp_path, replace(SMALL, dynamic_sampling=True, max_steps=1))
+    assert [row.draws for row in result.rows] == [2 * dynamic_sampling.MAX_DRAWS]
+
+
+def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
+    rounds, observe = [], curriculum.Curriculum.observe
+
+    def recorded(self, *outcomes):
+        rounds.append(outcomes)
+        observe(self, *outcomes)
+
+    monkeypatch.setattr(curriculum.Curriculum, "observe", recorded)
+    run(place, tmp_path, replace(SMALL, curriculum=True, num_iterations=2, reward=("correct=1", "format=0.1")))
+    assert [(len(outcomes), size) for outcomes, size in rounds] == [(8, 4)] * 3
+    for outcomes, size in rounds:
+        groups = [{kind for kind, _ in outcomes[at : at + size]} for at in range(0, len(outcomes), size)]
+        assert all(len(kinds) == 1 for kinds in groups)
+
+
+def test_samples_hold_completions_with_their_grades(place, tmp_path):
+    result = run(place, tmp_path, replace(SMALL, sample_every=2))
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
+    assert [sample["step"] for sample in samples] == [step for step in (1, 3, 5) for _ in range(callbacks.SAMPLES)]
+    assert samples[0]["id"] != samples[2]["id"]  # two of each puzzle
+    assert all(sample["reason"] == ("" if sample["correct"] else "odd") for sample in samples)
+    assert all(0 < sample["tokens"] <= 12 for sample in samples)
+    assert result.rows[0].groups.keys() == {"correct_numbers_3"}
+    assert result.rows[0].groups["correct_numbers_3"] == result.rows[0].correct
+    run(place, tmp_path / "none", replace(SMALL, sample_every=0))
+    assert (tmp_path / "none" / "samples.jsonl").read_bytes() == b""
+
+
+def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
+    options = replace(SMALL, max_steps=14, save_steps=11)
+    said, again = [], []
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, on_step=killing(13), on_warning=said.append)
+    result = run(place, tmp_path, options, on_warning=again.append)
+    assert (result.resumed, again) == (11, [])
+    assert sorted(result.warnings) == ["length", "zero"]
+    assert sorted(result.warnings.values()) == sorted(said)
+    assert "(100%): a legal expression whose value is not the target, as in '1 + 1'" in result.warnings["zero"]
+
+
+def test_trl_fields_take_effect(place, tmp_path):
+    likeliest = run(place, tmp_path / "a", replace(SMALL, max_steps=1, trl=("top_k=1",)))
+    assert likeliest.rows[0].frac_reward_zero_std == 1.0
+    calm = run(place, tmp_path / "b", replace(SMALL, max_steps=2, trl=("adam_epsilon=1.0", "entropy_coef=0.5")))
+    assert calm.rows[0].grad_norm > 0
+    with pytest.raises(UsageError, match="--learning-rate"):
+        run(place, tmp_path / "c", replace(SMALL, trl=("learning_rate=1",)))
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_one_sentence(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning.trackers, "find_spec", lambda name: None)
+    with pytest.raises(CountdownError, match=r"pip install 'wandb'"):
+        run(place, tmp_path, replace(SMALL, report_to=("wandb",)))
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_tracker_writes_beside_the_log_offline(place, unbroken, tmp_path, name):
+    pytest.importorskip(name)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_train as t; from pathlib import Path;"
+        "from dataclasses import replace\n"
+        "with t.pytest.MonkeyPatch.context() as patch:\n"
+        "    patch.setattr(t.CountdownRow, 'messages', t.letters_messages)\n"
+        "    patch.setattr(t.CountdownRow, 'grade', t.letters_grade)\n"
+        "    patch.setattr(t.train.rewards, 'reward', t.by_letters)\n"
+        "    t.run(Path(sys.argv[2]), Path(sys.argv[3]), replace(t.SMALL, report_to=(sys.argv[4],)))\n"
+    )
+    where = tmp_path / "run"
+    paths = [str(Path(__file__).parent), str(place), str(where), name]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    weights = "adapter_model.safetensors"
+    assert files(where / "adapter")[weights] == files(unbroken.out)[weights]
+    assert [path for path in (where / name).rglob("*") if path.is_file()]
+
+
+def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
+    result = run(place, tmp_path, replace(SMALL, max_steps=1), model=str(unbroken.out))
+    config = json.loads((result.out / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"].endswith("model")
+    assert files(result.out)["adapter_model.safetensors"] != files(unbroken.out)["adapter_model.safetensors"]
+    assert reference.resolve(str(result.out)).base.digest == reference.resolve(str(place / "model")).digest
+
+
+def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
+    options = replace(SMALL, eval_every=4, eval_size=5)
+    result = run(place, tmp_path, options)
+    rows = log.read(tmp_path / "log.csv")
+    assert [row.step for row in rows if row.eval_correct is not None] == [4, 6]
+    assert result.facts["eval_correct"] == rows[-1].eval_correct
+    assert (rows[-1].eval_correct * 5) % 1 == pytest.approx(0)  # a share of five puzzles
+    weights = "adapter_model.safetensors"
+    assert files(tmp_path / "adapter")[weights] == files(unbroken.out)[weights]
+    assert charts.curves({"": [rows]}, TASK)[0].title == "Validation accuracy"
+
+
+def greedy_shares(monkeypatch, shares):
+    """Let the evaluations of a run find *shares* of the puzzles solved, by step."""
+    from countdown_rl.training import trainer
+
+    def complete_greedily(self, prompts):
+        assert len(prompts) == 5
+        solved = round(shares[self.state.global_step] * 5)
+        return [[70, 70] if index < solved else [70] for index in range(5)]  # two letters are right, one is wrong
+
+    monkeypatch.setattr(trainer.Trainer, "complete_greedily", complete_greedily)
+
+
+def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+    greedy_shares(monkeypatch, {0: 0.2, 2: 0.4, 4: 0.8, 6: 0.6})
+    options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=5)
+    result = run(place, tmp_path, options)
+    assert (result.facts["kept_step"], result.facts["eval_correct"]) == (4, 0.8)
+    weights = "adapter_model.safetensors"
+    greedy_shares(monkeypatch, {0: 0.0, 4: 0.0, 6: 1.0})
+    last = run(place, tmp_path / "last", replace(options, eval_every=4))
+    assert files(last.out)[weights] != files(result.out)[weights]
+    greedy_shares(monkeypatch, {0: 0.2, 2: 0.4, 4: 0.8, 6: 0.6})
+    with pytest.raises(Killed):
+        run(place, tmp_path / "killed", options, on_step=killing(6))
+    assert sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("*-*")) == ["best-4", "checkpoint-5"]
+    again = run(place, tmp_path / "killed", options)
+    assert again.resumed == 5
+    assert files(again.out)[weights] == files(result.out)[weights]
+    assert not (tmp_path / "killed" / "checkpoints").exists()
+
+
+def test_the_start_is_kept_where_no_evaluation_is_better_even_in_a_resumed_run(place, tmp_path, monkeypatch):
+    greedy_shares(monkeypatch, {0: 0.6, 2: 0.6, 4: 0.2, 6: 0.4})
+    options = replace(SMALL, eval_every=2, eval_size=5, keep="best", save_steps=3)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, on_step=killing(4))
+    result = run(place, tmp_path, options)
+    assert result.resumed == 3
+    assert (result.facts["kept_step"], result.facts["eval_correct"]) == (0, 0.6)
+    adapter = load_file(result.out / "adapter_model.safetensors")
+    assert all(not weight.any() for name, weight in adapter.items() if "lora_B" in name)  # as LoRA begins
+
+
+def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monkeypatch):
+    from countdown_rl.training import rollouts, trainer
+
+    completions = []
+    complete = trainer.Trainer.complete_greedily
+
+    def recorded(self, prompts):
+        completions.append(complete(self, prompts))
+        return completions[-1]
+
+    monkeypatch.setattr(trainer.Trainer, "complete_greedily", recorded)
+    options = replace(SMALL, eval_every=1, eval_size=6, max_steps=1)
+    run(place, tmp_path / "decoder", options)
+    monkeypatch.setattr(rollouts, "supports", lambda model: False)
+    run(place, tmp_path / "generate", replace(options, learning_rate=0.0))
+    run(place, tmp_path / "again", replace(options, learning_rate=0.0, seed=1))
+    decoded, generated, again = completions
+    assert [len(ids) for ids in decoded] == [len(ids) for ids in generated]
+    assert again == generated
+
+
+def test_evaluation_needs_a_validation_split(place, tmp_path):
+    with pytest.raises(UsageError, match="validation split"):
+        run(place, tmp_path, replace(SMALL, eval_every=1), data=place / "data" / "train.jsonl")
+    with pytest.raises(UsageError, match="--eval-every"):
+        replace(SMALL, keep="best")
+
+
+@pytest.fixture(scope="module")
+def all_weights(place, letters, tmp_path_factory):
+    out = tmp_path_factory.mktemp("all")
+    return run(place, out, replace(SMALL, tune="all", precision="auto", beta=0.01), out=out / "model")
+
+
+def test_all_weights_give_a_model_artifact_that_other_stages_take(place, all_weights, tmp_path):
+    import torch
+
+    from countdown_rl.export import config as exporting
+    from countdown_rl.export import quantize
+    from countdown_rl.models import load
+    from countdown_rl.release import formats
+
+    manifest = artifacts.read(all_weights.out, "model")
+    assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
+    ref = reference.resolve(str(all_weights.out))
+    trained, before = (load.load_model(each).model for each in (ref, reference.resolve(str(place / "model"))))
+    assert json.loads((all_weights.out / "config.json").read_text())["dtype"] == "bfloat16"
+    moved = [name for name, value in trained.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
+    assert any("embed_tokens" in name for name in moved)
+    assert any("mlp" in name for name in moved)
+    quantize.quantize_model(ref, tmp_path / "quantized", exporting.QuantizeOptions())
+    assert artifacts.read(tmp_path / "quantized", "quantized").inputs["model"]["digest"] == manifest.digest
+    assert manifest.kind in formats.KINDS
+    links = artifacts.chain(manifest.as_input())
+    assert links[-1].by_grpo
+    assert artifacts.origin(links).name == "model"
+    assert all(row.kl is not None for row in all_weights.rows)
+
+
+def test_a_resumed_run_on_all_weights_ends_with_the_same_bytes(place, all_weights, tmp_path):
+    options = replace(SMALL, tune="all", precision="auto", beta=0.01)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, out=tmp_path / "model", on_step=killing(5))
+    assert run(place, tmp_path, options, out=tmp_path / "model").resumed == 3
+    assert files(tmp_path / "model") == files(all_weights.out)
+
+
+def test_weights_in_4_bits_and_adapters_are_not_trained_whole(place, unbroken, tmp_path):
+    with pytest.raises(UsageError, match="--precision auto"):
+        replace(SMALL, tune="all")
+    with pytest.raises(UsageError, match="merge it first"):
+        run(place, tmp_path, replace(SMALL, tune="all", precision="auto"), model=str(unbroken.out))
+
+
+def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):
+    import torch
+
+    load, facts, dtypes = tuning.load_model, train._facts, []
+
+    def load_in_4_bits(*args, **settings):
+        loaded = load(*args, **settings)
+        loaded.model.is_loaded_in_4bit = True  # what TRL looks at
+        return loaded
+
+    def note_dtypes(trainer, *args):
+        dtypes.extend(parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad)
+        return facts(trainer, *args)
+
+    monkeypatch.setattr(tuning, "load_model", load_in_4_bits)
+    monkeypatch.setattr(train, "_facts", note_dtypes)
+    whole = run(place, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(place, tmp_path / "killed", on_step=killing(5))
+    assert run(place, tmp_path / "killed").resumed == 3
+    assert set(dtypes) == {torch.float32}
+    assert files(tmp_path / "killed" / "adapter") == files(whole.out)
+    further = run(place, tmp_path / "further", replace(SMALL, learning_rate=0.0, max_steps=1), model=str(whole.out))
+    weights = "adapter_model.safetensors"
+    assert files(further.out)[weights] == files(whole.out)[weights]
+
+
+def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.rewards, "reward", lambda name: lambda grade, row, n: 1.0)
+    options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.6",))
+    (row,) = run(place, tmp_path, options).rows
+    assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (0.6, None, 0.0, 1.0)
+
+
+def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken, tmp_path, monkeypatch):
+    load, notes = tuning.load_model, []
+    on_gpu = lambda *args, **settings: replace(load(*args, **settings), device="cuda:0")  # noqa: E731
+    monkeypatch.setattr(tuning, "load_model", on_gpu)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 << 30)
+    options = replace(SMALL, max_steps=1, precision="fp32")
+    result = run(place, tmp_path, options, on_note=notes.append)
+    assert result.memory["peak"] == 3 << 30
+    assert 0 < result.memory["estimate"] < 1 << 30
+    assert [note for note in notes if "3.0 GiB, estimated" in note]
+    assert unbroken.memory is None  # on a CPU
+
+
+def test_parameters_are_counted_unpacked_and_unsharded(unbroken):
+    import peft
+    import torch
+
+    model = tiny_llama.model()
+    count = model.num_parameters()
+    four_bit.quantize_layers(model, torch.device("cpu"))
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"]))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained[0].ds_numel = trained[0].numel()
+    trained[0].data = torch.empty(0)  # as ZeRO-3 leaves it
+    loaded = SimpleNamespace(precision="nf4", storage="bitsandbytes-nf4")
+    run = SimpleNamespace(data=Path("data"))
+    prepared = SimpleNamespace(options=SMALL, rows=[SimpleNamespace(task="countdown")], run=run)
+    facts = train._facts(SimpleNamespace(model=model), prepared, loaded, unbroken)
+    adapter = trained[0].ds_numel + sum(parameter.numel() for parameter in trained[1:])
+    assert (facts["trainable_parameters"], facts["total_parameters"]) == (adapter, count + adapter)
+
+
+def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, unbroken):
+    def refusal(error, options=SMALL, **changes):
+        with pytest.raises(error) as caught:
+            run(place, tmp_path, options, **changes)
+        assert not (tmp_path / "adapter").exists()
+        return str(caught.value)
+
+    assert "the prompt of row r" in refusal(InputError, replace(SMALL, max_prompt_length=8))
+    assert "reads 1024 tokens" in refusal(ModelError, replace(SMALL, max_completion_length=1020))
+    assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
+    assert "an adapter artifact, not a data artifact" in refusal(ArtifactError, data=unbroken.out)
+    assert "no-such-model" in refusal(ModelError, model="no-such-model")
+    refusal(UsageError, replace(SMALL, reward=("wealth=1",)))
+    (tmp_path / "empty.jsonl").write_text("")
+    refusal(InputError, data=tmp_path / "empty.jsonl")
+    (tmp_path / "file").write_text("")
+    refusal(CountdownError, out=tmp_path / "file")
+    assert not (tmp_path / "log.csv").exists()
+
+
+def test_a_log_or_checkpoints_in_the_artifact_are_refused(place, tmp_path):
+    for changes in ({"log": tmp_path / "adapter" / "log.csv"}, {"checkpoints": tmp_path / "x" / ".." / "adapter"}):
+        with pytest.raises(UsageError, match=f"--{next(iter(changes))} .* lies in --out"):
+            run(place, tmp_path, **changes)
+
+
+def test_checkpoints_of_other_programs_are_kept(place, tmp_path):
+    other = tmp_path / "checkpoints" / "checkpoint-500"
+    other.mkdir(parents=True)
+    with pytest.raises(ArtifactError, match="checkpoint-500"):
+        run(place, tmp_path, restart=True)
+    assert other.exists()
+
+
+def test_batch_sizes_that_do_not_divide_are_a_usage_error_without_torch():
+    code = (
+        "import sys; from countdown_rl.cli.main import main\n"
+        "sys.argv = ['countdown-rl', 'train', '--prompts', '3', '--num-generations', '3', '--micro-batch', '4']\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["2", "False"]
+    assert "--micro-batch 4 does not divide the 9 examples" in " ".join(done.stderr.split())
+
+
+def test_a_micro_batch_that_is_not_given_fits_the_step():
+    sizes = [(8, 16, 16), (2, 4, 8), (3, 5, 15), (17, 2, 2)]
+    for prompts, generations, fitting in sizes:
+        assert TrainOptions(prompts=prompts, num_generations=generations).micro_batch == fitting
+
+
+def test_invalid_options_are_usage_errors():
+    for changes in ({"loss_type": "ppo"}, {"lr_scheduler_type": "sine"}, {"num_generations": 1}, {"precision": "int3"}):
+        with pytest.raises(UsageError):
+            replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tune": "all"}, "--tune all with --precision nf4.*--precision auto"),
+        ({"dynamic_sampling": True, "curriculum": True}, "--dynamic-sampling with --curriculum"),
+        ({"keep": "best"}, "--keep best with --eval-every 0"),
+        ({"discount": 0.9}, "--discount 0.9 with --scale-rewards group"),
+        ({"discount": 0.9, "scale_rewards": "batch"}, "--scale-rewards none"),
+        (
+            {"discount": 0.9, "scale_rewards": "none", "trl": ("multi_objective_aggregation=normalize_then_sum",)},
+            "sum",
+        ),
+        ({"baseline": "leave-one-out", "trl": ("multi_objective_aggregation=normalize_then_sum",)}, "sum"),
+        ({"loss_type": "cispo"}, "--loss-type cispo with --epsilon-high 0.28"),
+        ({"top_p": 0.9, "trl": ("vllm_importance_sampling_mode=sequence_mask",)}, "--top-p 0.9 with --trl vllm_imp"),
+        ({"trl": ("min_p=0.1", "vllm_importance_sampling_mode=sequence_truncate")}, "--trl min_p=0.1 with --trl vllm"),
+        ({"loss_type": "vespo", "trl": ("importance_sampling_level=sequence",)}, "weights per completion"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        replace(SMALL, **changes)
+
+
+def test_options_that_go_together_are_not_refused():
+    replace(SMALL, discount=0.9, scale_rewards="none", trl=("multi_objective_aggregation=sum_then_normalize",))
+    replace(SMALL, top_p=0.9, trl=("vllm_importance_sampling_mode=token_mask",))
+    replace(SMALL, trl=("vllm_importance_sampling_mode=sequence_mask",))
+    for loss_type in ("sapo", "vespo", "luspo"):
+        replace(SMALL, loss_type=loss_type)
+    replace(SMALL, loss_type="cispo", epsilon_high=5.0)
+
+
+def command(place, out, *more):
+    flags = "--max-steps 20 --prompts 2 --num-generations 4 --micro-batch 4 --max-completion-length 12 --save-steps 2"
+    paths = ["--model", "model", "--data", "data", "--out", f"{out}/adapter", "--log", f"{out}/log.csv"]
+    paths += ["--checkpoints", f"{out}/checkpoints", "--threads", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "countdown_rl", "train", *paths, *flags.split(), *more],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.mark.slow
+def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings(place, tmp_path):
+    whole = command(place, tmp_path / "whole", "--json")
+    out, err = whole.communicate()
+    assert whole.returncode == 0, err
+    assert json.loads(out)["resumed"] is None
+    # Which is true: a random model succeeds at nothing, and finds no end.
+    warned = [line.removeprefix("warning: ") for line in err.splitlines() if line.startswith("warning: ")]
+    assert sorted(json.loads(out)["warnings"].values()) == sorted(warned)
+    assert sorted(json.loads(out)["warnings"]) == ["length", "start", "zero"]
+    rest = "\n".join(line for line in err.splitlines() if not line.startswith("warning: "))
+    said = re.sub(r"\d+(\.\d+)?", "#", rest.replace(str(tmp_path), "")).split()
+    assert " ".join(said) == (
+        "Computing in fp# on # CPU thread; base weights in nf#. "
+        "Wrote /whole/adapter: "
+        "mean reward # at first and # in the last tenth of the run, where #% of the completions were correct. "
+        "To load it with PEFT: AutoPeftModelForCausalLM.from_pretrained('/whole/adapter')"
+    )
+
+    saved = set()
+    for how in (signal.SIGKILL, signal.SIGINT):
+        stopped = command(place, tmp_path / "stopped")
+        while saved >= (complete := set((tmp_path / "stopped" / "checkpoints").glob("checkpoint-*/complete"))):
+            assert stopped.poll() is None, stopped.communicate()
+            time.sleep(0.01)
+        saved |= complete
+        stopped.send_signal(how)
+        out, err = stopped.communicate()
+        assert out == ""
+        assert not (tmp_path / "stopped" / "adapter").exists()
+    assert stopped.returncode == 130
+    assert "The same command continues after step" in err
+
+    again = command(place, tmp_path / "stopped", "--json")
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert json.loads(out)["resumed"] >= 2
+    assert files(tmp_path / "stopped" / "adapter") == files(tmp_path / "whole" / "adapter")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_them(tmp_path, dynamic):
+    template = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
+    constant_model.checkpoint(tmp_path / "model", template=template, special=True)
+    rows = [{"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "own"} for n in range(4)]
+    with artifacts.writing(tmp_path / "data", "data", options={"style": "own"}) as draft:
+        for split in ("train", "valid", "test"):
+            (draft.path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = replace(
+        SMALL, max_steps=1, temperature=0.01, reward=("correct=1", "format=1"), eval_every=1, dynamic_sampling=dynamic
+    )
+    run = prepare.TrainRun(model=str(tmp_path / "model"), data=tmp_path / "data", out=tmp_path / "out",
+                           checkpoints=tmp_path / "run", log=tmp_path / "log.csv")  # fmt: skip
+    (row,) = train.train(prepare.prepare(run, options)).rows
+    assert (row.correct, row.format, row.eval_correct) == (1.0, 1.0, 1.0)

@@ -1,0 +1,282 @@
+"""Demonstrations and preference pairs: which completions are taken, and that they are the tokens that were sampled."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError
+from countdown_rl.data import build
+from countdown_rl.data.config import DataOptions
+from countdown_rl.evaluation import evaluate, results
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference import generate
+from countdown_rl.inference.generate import Completion
+from countdown_rl.models import chat_template, ends, load, reference
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.registry import parse_row
+from countdown_rl.training import demonstrations, selection
+from countdown_rl.training.sft_config import CollectOptions, SftOptions
+from tests.support import evaluations, standins, tiny_llama
+from tests.support.command import status
+
+PUZZLE = {"nums": [3, 7, 50], "target": 46}
+RIGHT = ["(50 - 7) + 3", "50 - 7 + 3", "50-7+3"]
+WRONG = ["50 - 7", "50", "3 + 7"]
+
+
+def say(answer: str) -> str:
+    return f" hm\n</think>\n<answer>{answer}</answer>"
+
+
+def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", model="none") -> Path:
+    """An evaluation in which each of *puzzles* gets the same *answers*; an answer has as many tokens as characters."""
+    rows = [parse_row(puzzle) for puzzle in puzzles]
+    samples = [
+        Sample.of(row, Completion(say(answer), len(answer), True), turn if len(answers) > 1 else None)
+        for row in rows
+        for turn, answer in enumerate(answers)
+    ]
+    inputs = {"model": {"source": model, "kind": "directory", "digest": "0"}, "data": {"file": file, "digest": "0"}}
+    with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
+        results.write(draft.path, evaluations.metrics(samples, rows, **inputs), samples)
+    return path
+
+
+def collect(out: Path, *evaluations: Path, **options) -> list[dict]:
+    selection.collect(evaluations, CollectOptions(**options), out)
+    return jsonl.read_objects(out / selection.FILE)
+
+
+# Selection
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, RIGHT),
+        ({"per_puzzle": 2}, RIGHT[:2]),
+        ({"per_puzzle": 2, "shortest": True}, [RIGHT[2], RIGHT[1]]),
+        ({"max_tokens": 10}, RIGHT[1:]),
+    ],
+)
+def test_correct_completions_are_kept_once(tmp_path, options, kept):
+    first = evaluation(tmp_path / "first", [WRONG[0], RIGHT[0], RIGHT[0]])
+    second = evaluation(tmp_path / "second", RIGHT)
+    rows = collect(tmp_path / "out", first, second, **options)
+    assert rows == [PUZZLE | {"completion": say(answer)} for answer in kept]
+    manifest = artifacts.read(tmp_path / "out", "demonstrations")
+    assert manifest.facts == {
+        "read": 6,
+        "correct": 5,
+        "kept": len(kept),
+        "puzzles": 1,
+        "test_puzzles": 0,
+        "mean_tokens": sum(map(len, kept)) / len(kept),
+    }
+    assert manifest.inputs["eval-1"] == artifacts.read(second, "eval").as_input()
+
+
+def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
+    own = PUZZLE | {"style": "own"}
+    rows = collect(tmp_path / "out", evaluation(tmp_path / "eval", RIGHT[:1], [PUZZLE, own]), per_puzzle=1)
+    assert [row.get("style") for row in rows] == [None, "own"]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 5}, {"pairs": True}])
+def test_where_nothing_can_be_kept_is_said_in_a_sentence(tmp_path, options):
+    source = evaluation(tmp_path / "eval", RIGHT if options else WRONG)
+    with pytest.raises(InputError, match="no training puzzle has a correct completion"):
+        collect(tmp_path / "out", source, **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_puzzles_of_a_test_split_are_left_out(tmp_path, monkeypatch, capsys, pairs):
+    of_test = next(
+        {"nums": [1, 2, n], "target": n + 3}
+        for n in range(3, 99)
+        if parse_row({"nums": [1, 2, n], "target": 9}).split == "test"
+    )
+    tiny_llama.checkpoint(tmp_path / "model")
+    answers = [f"1 + 2 + {of_test['nums'][2]}", RIGHT[0], WRONG[0]]
+    mixed = evaluation(tmp_path / "a", answers, [PUZZLE, of_test])
+    words = ["--out", tmp_path / "out", *(["--pairs", "--model", tmp_path / "model"] if pairs else [])]
+    assert status(monkeypatch, "collect", mixed, *words) == 0
+    assert "warning: 1 puzzle of a test split left out" in capsys.readouterr().err
+    (row,) = jsonl.read_objects(tmp_path / "out" / selection.FILE)
+    assert "50" in str(row.get("nums", row.get("prompt")))
+    test = evaluation(tmp_path / "b", answers, file="test.jsonl")
+    assert status(monkeypatch, "collect", test, mixed, *words) == 1
+    assert "2 puzzles of a test split are left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["heldout.csv", "gsm8k_test.jsonl", "test-00000-of-00001.parquet", "eval.json"])
+def test_a_file_may_have_any_name_of_a_test_split(tmp_path, file):
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", evaluation(tmp_path / "a", RIGHT, file=file))
+    assert collect(tmp_path / "out", evaluation(tmp_path / "b", RIGHT, file="latest.jsonl"))
+
+
+def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
+    assert status(monkeypatch, "collect", evaluation(tmp_path / "c", RIGHT), "--out", tmp_path / "out") == 0
+    printed = capsys.readouterr()
+    assert "warning" not in printed.err
+    assert "3 completions read, 3 correct; 3 demonstrations of 1 puzzle kept (3.0 per puzzle)" in printed.out
+
+
+# Pairs
+
+
+@pytest.mark.parametrize(
+    ("family", "style", "conversational"),
+    [
+        ("qwen2.5", "begun", True),
+        ("qwen2.5", "own", True),
+        ("llama-3.1", "begun", True),
+        ("qwen3", "begun", False),  # its template takes the thinking out of a turn
+        (None, "begun", False),  # a tokenizer without a template
+    ],
+)
+def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style, conversational):
+    from trl.data_utils import apply_chat_template, is_conversational
+
+    tokenizer = standins.tokenizer(standins.FAMILIES[family]) if family else tiny_llama.tokenizer(None)
+    row = parse_row(PUZZLE | {"style": style})
+    completions = [row.style.opening + say(answer) for answer in (RIGHT[0], WRONG[0])]
+    (pair,) = selection._pairs([tuple(evaluations.sample(row=row, completion=text) for text in completions)], tokenizer)
+    assert is_conversational(pair) == conversational
+    prompt, end = chat_template.render(tokenizer, row.messages()), ends.end_of_turn(tokenizer)
+    if conversational:
+        pair = apply_chat_template(pair, tokenizer)
+    else:
+        prompt = prompt.removeprefix(demonstrations.start_of_text(tokenizer))
+    assert [(pair["prompt"] + pair[side]).rstrip() for side in ("chosen", "rejected")] == [
+        prompt + text + end for text in completions
+    ]
+
+
+def dpo(data: Path, model: Path, out: Path):
+    """TRL's trainer after a step of IPO on the pairs in the directory *data*, read as ``trl dpo`` does."""
+    from datasets import load_dataset
+    from trl import DPOConfig, DPOTrainer
+
+    settings = {
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "gradient_checkpointing": False,
+    }
+    config = DPOConfig(str(out), loss_type=["ipo"], max_steps=1, per_device_train_batch_size=2, **settings)
+    trainer = DPOTrainer(str(model), args=config, train_dataset=load_dataset(str(data))["train"])
+    trainer.train()
+    return trainer
+
+
+def test_each_completion_is_in_one_pair_of_messages_on_which_trl_trains(tmp_path):
+    tiny_llama.checkpoint(tmp_path / "model")
+    source = evaluation(tmp_path / "eval", [*WRONG, *RIGHT[:2]])
+    rows = collect(tmp_path / "out", source, pairs=True, model=str(tmp_path / "model"))
+    *turns, begun = parse_row(PUZZLE).messages()
+    assert [row["prompt"] for row in rows] == [turns, turns]
+    examples = list(dpo(tmp_path / "out", tmp_path / "model", tmp_path / "dpo").train_dataset)
+    tokenizer = tiny_llama.tokenizer()
+    prompt = chat_template.render(tokenizer, [*turns, begun])
+    for side, answers in (("chosen", RIGHT[:2]), ("rejected", WRONG[:2])):
+        texts = [begun["content"] + say(answer) for answer in answers]
+        assert [row[side] for row in rows] == [[{"role": "assistant", "content": text}] for text in texts]
+        texts = [tokenizer.decode(example["prompt_ids"] + example[f"{side}_ids"]) for example in examples]
+        assert texts == [prompt + say(answer) + "<|end|>" for answer in answers]
+
+
+# Tokens of the shipped model
+
+
+@dataclass
+class Sampled:
+    """An evaluation, and by the text of each completion the token ids of its prompt and its own."""
+
+    path: Path
+    ids: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory) -> Sampled:
+    """Three completions of each of eight puzzles by the shipped model."""
+    place = tmp_path_factory.mktemp("sampled")
+    puzzles = [{"nums": [a, b, 9, 7], "target": a + b + 2} for a in (2, 3, 4, 5) for b in (11, 25)]
+    jsonl.write_rows(place / "train.jsonl", puzzles)
+    result = Sampled(place / "eval")
+    complete, to_completion = generate.Generator.complete, generate.to_completion
+    with pytest.MonkeyPatch.context() as patch:
+        written: list[list[int]] = []
+
+        def noting_ids(stop, ids, **settings):
+            written.append(ids)
+            return to_completion(stop, ids, **settings)
+
+        def noting_prompts(self, prompts, number=0):
+            written.clear()
+            completions = complete(self, prompts, number)
+            result.ids.update({c.text: (p, ids) for c, p, ids in zip(completions, prompts, written, strict=True)})
+            return completions
+
+        patch.setattr(generate, "to_completion", noting_ids)
+        patch.setattr(generate.Generator, "complete", noting_prompts)
+        options = EvalOptions(temperature=1, samples=3, max_new_tokens=64, threads=1)
+        evaluate.evaluate(options, model="countdown-tiny", data=place / "train.jsonl", out=result.path)
+    return result
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load.load_tokenizer(reference.resolve("countdown-tiny"))
+
+
+def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
+    rows = collect(tmp_path / "out", sampled.path)
+    known, _ = demonstrations.read(SftOptions(), [tmp_path / "out" / selection.FILE], None)
+    assert known.facts() == {"read": len(rows), "graded": len(rows), "kept": len(rows)}
+    examples = demonstrations.tokenize(known, tokenizer, 1_000)
+    assert len(examples) > 4
+    for row, example in zip(rows, examples, strict=True):
+        prompt, completion = sampled.ids[row["completion"]]
+        learned = [*completion, tokenizer.eos_token_id]
+        assert example == {"input_ids": prompt + learned, "labels": [-100] * len(prompt) + learned}
+
+
+def test_trl_trains_on_the_tokens_that_were_sampled_of_a_pair(sampled, tokenizer, tmp_path):
+    rows = collect(tmp_path / "out", sampled.path, pairs=True)
+    trainer = dpo(tmp_path / "out", reference.local_path(reference.resolve("countdown-tiny")), tmp_path / "dpo")
+    for row, example in zip(rows, trainer.train_dataset, strict=True):
+        for side in ("chosen", "rejected"):
+            prompt, completion = sampled.ids[row[side].removesuffix(tokenizer.eos_token)]
+            assert example["prompt_ids"] == prompt
+            assert example[f"{side}_ids"] == [*completion, tokenizer.eos_token_id]
+
+
+def test_puzzles_that_an_import_put_into_its_test_split_are_left_out_whatever_their_file_is_called(tmp_path):
+    own = tmp_path / "mine.jsonl"
+    jsonl.write_rows(own, [PUZZLE])  # of the training split by its numbers
+    assert parse_row(PUZZLE).split == "train"
+    build.make(DataOptions(n=20, test_from=str(own)), tmp_path / "data")
+    rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl")
+    source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl")
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", source)
+
+
+def test_the_test_split_of_the_data_in_the_chain_is_known_by_its_contents(tmp_path):
+    build.make(DataOptions(n=20), tmp_path / "data")
+    data = artifacts.read(tmp_path / "data", "data")
+    with artifacts.writing(tmp_path / "eval", "eval", options={}, inputs={"model": data.as_input()}) as draft:
+        file = {"file": "renamed.jsonl", "digest": data.files["test.jsonl"]["sha256"]}
+        row = parse_row(PUZZLE)
+        samples = [Sample.of(row, Completion(say(RIGHT[turn]), 9, True), turn) for turn in range(3)]
+        inputs = {"model": {"source": "none", "kind": "directory", "digest": "0"}, "data": file}
+        results.write(draft.path, evaluations.metrics(samples, [row], **inputs), samples)
+    with pytest.raises(InputError, match="1 puzzles of a test split"):
+        collect(tmp_path / "out", tmp_path / "eval")
