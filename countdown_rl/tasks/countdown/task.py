@@ -61,7 +61,7 @@ class CountdownRow(Row):
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         for key, names in (("nums", ("nums", "numbers", "num")), ("target", ("target",))):
-            if not any(name in fields for name in names):
+            if fields.keys().isdisjoint(names):
                 raise InputError(f"there is no `{key}`")
         nums, target = numbers_of(fields), integer(fields["target"])
         if nums is None or min(nums) < 1:
@@ -198,8 +198,8 @@ def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
     """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None where it has none, or two lists
     that differ."""
     given = [nums for name in ("nums", "numbers") if (nums := fields.get(name)) is not None] or [fields.get("num")]
-    lists = [_numbers(nums) for nums in given]
-    return lists[0] if all(nums and sorted(nums) == sorted(lists[0] or ()) for nums in lists) else None
+    first, *others = map(_numbers, given)
+    return first if all(first and nums and sorted(nums) == sorted(first) for nums in others) else None
 
 
 def _numbers(nums: Any) -> list[int] | None:
@@ -213,6 +213,8 @@ def _numbers(nums: Any) -> list[int] | None:
 
 def integer(value: object) -> int | None:
     """The whole number *value*, which may be text or a float; None where it is none."""
+    if type(value) is int and abs(value) < 10**MAX_DIGITS:  # nearly all are
+        return value
     if isinstance(value, str):
         match = _INTEGER(value)
         return int(match[1]) if match else None
