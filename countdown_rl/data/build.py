@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from countdown_rl.data.config import PUZZLES, DataOptions
 from countdown_rl.data.external import Import
 from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import jsonl, registry
+from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.task import Task, resolve
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
@@ -65,7 +66,11 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             repository, _, config = name.partition(":")
             inputs["from"] = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
         else:
-            published = external.from_file(Path(options.from_ or ""), notes.append)
+            file = Path(options.from_ or "")  # read twice, as rows of held-out splits have to come first
+            published = chain(
+                (row for row in external.from_file(file, notes.append) if held_out(row[0])),
+                (row for row in external.from_file(file) if not held_out(row[0])),
+            )
         limits = {"valid": sizes.valid, "test": sizes.test}
         imported = external.import_rows(
             published, options.n, source.candidate, limits, lambda done: on_row(done, options.n)

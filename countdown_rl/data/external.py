@@ -15,7 +15,7 @@ from typing import Any
 
 from countdown_rl.core import hub_requests
 from countdown_rl.core.errors import InputError, ModelError
-from countdown_rl.data.source import Candidate, Dropped, held_out
+from countdown_rl.data.source import Candidate, Dropped
 from countdown_rl.tasks import files, layouts
 from countdown_rl.tasks.countdown.rules import SPLITS
 
@@ -84,13 +84,13 @@ def from_hub(name: str, revision: str | None) -> tuple[str, Iterator[Published]]
     with _read_errors(name), TemporaryDirectory() as cache:  # HF_HOME may be read-only
         settings: Any = {"data_files": files, "streaming": True, "cache_dir": cache}
         splits = load_dataset(str(directory), chosen, **settings)
-    published_test = any(held_out(split) == "test" for split in splits)
+    published_test = any(layouts.held_out(split) == "test" for split in splits)
 
     def rows() -> Iterator[Published]:
-        for split in sorted(splits, key=lambda split: ("test", "valid", None).index(held_out(split))):
+        for split in sorted(splits, key=lambda split: ("test", "valid", None).index(layouts.held_out(split))):
             with _read_errors(name):
                 for row in splits[split]:
-                    yield str(split) if held_out(split) or published_test else "", row
+                    yield str(split) if layouts.held_out(split) or published_test else "", row
 
     return directory.name, rows()
 

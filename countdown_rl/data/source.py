@@ -1,28 +1,17 @@
 """Rows of a task: drawn one by one from a seed, or imported from published ones."""
 
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data.config import DataOptions
+from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.task import Row, Task
 
 #: Attempts at one row.
 LIMIT = 10_000
-
-
-#: Names of splits that are not for training, as ``datasets`` finds them and as people write them (testmini, dev2).
-_TEST = re.compile(r"(?<![a-z])(test|eval|held.?out|hold.?out|bench)")
-_VALID = re.compile(r"(?<![a-z])(validation|valid|val|dev|devel|development)(sets?)?(?![a-z])")
-
-
-def held_out(published: str) -> str | None:
-    """The split, "test" or "valid", that rows of a *published* split stay in; None where they are for training."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", published).lower()
-    return "test" if _TEST.search(words) else "valid" if _VALID.search(words) else None
 
 
 class Dropped(Exception):  # noqa: N818 - not an error

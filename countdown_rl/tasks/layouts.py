@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.data.source import held_out
 from countdown_rl.tasks import registry
 from countdown_rl.tasks.response_format import Style
 from countdown_rl.tasks.task import Row, Task
@@ -49,6 +48,9 @@ _DEPTH = 4
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 #: The beginning of messages as text; pandas writes those of an array without commas, which nothing can read.
 _MESSAGES = re.compile(r"""\[\s*\{\s*["'](role|from|content|value)["']\s*:""").match
+#: Names of splits that are not for training, as ``datasets`` finds them and as people write them (testmini, dev2).
+_TEST = re.compile(r"(?<![a-z])(test|eval|held.?out|hold.?out|bench)")
+_VALID = re.compile(r"(?<![a-z])(validation|valid|val|dev|devel|development)(sets?)?(?![a-z])")
 
 
 class Tracked(dict[str, Any]):
@@ -139,6 +141,12 @@ def lifted(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """*record* with the fields of a row that lies in a mapping in it as its own, and where that was, or ""."""
     found = search(record)
     return (found.fields, found.note) if found and found.fields.keys() != record.keys() else (record, "")
+
+
+def held_out(published: str) -> str | None:
+    """The split, "test" or "valid", that rows of a *published* split stay in; None where they are for training."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", published).lower()
+    return "test" if _TEST.search(words) else "valid" if _VALID.search(words) else None
 
 
 def split_of(record: Mapping[str, Any]) -> str:

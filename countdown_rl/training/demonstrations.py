@@ -15,10 +15,10 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import external
-from countdown_rl.data.source import held_out
 from countdown_rl.evaluation import baselines
 from countdown_rl.models import chat_template, ends
 from countdown_rl.tasks import files, jsonl, layouts, registry
+from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row, check_text

@@ -9,12 +9,12 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
-from countdown_rl.data.source import held_out
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.layouts import held_out
 from countdown_rl.training.demonstrations import start_of_text
 from countdown_rl.training.sft_config import CollectOptions
 

@@ -112,7 +112,8 @@ def test_every_key_of_the_stage_is_an_option(command):
 def test_a_signal_ends_the_generation_at_once(tmp_path, number, words):
     code = (
         "import os, signal, threading; from countdown_rl.cli.main import main;"
-        f"threading.Timer(3, lambda: (print(end='now', flush=True), os.kill(os.getpid(), {number:d}))).start(); main()"
+        f"threading.Timer(1.5, lambda: (print(end='now', flush=True), os.kill(os.getpid(), {number:d}))).start();"
+        "main()"
     )
     command = [sys.executable, "-c", code, "gen-data", *words.split(), "--out", str(tmp_path / "data")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

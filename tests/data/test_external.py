@@ -16,8 +16,10 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.data import build, external
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.countdown import CountdownSource
-from countdown_rl.data.source import RowSource, held_out
+from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import files, jsonl
+from countdown_rl.tasks.countdown.rules import SPLITS
+from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.registry import task
 
 ROOT = Path(__file__).parents[2]
@@ -186,6 +188,15 @@ def test_a_training_row_that_only_shares_the_numbers_of_a_test_row_is_left_out(h
     facts = build.make(DataOptions(from_hub="me/rows"), tmp_path / "data")
     assert facts["dropped"] == {"held-out": 2}
     assert facts["splits"]["test"]["rows"] == 1
+
+
+def test_a_test_row_of_a_file_keeps_its_split_wherever_it_stands(tmp_path):
+    rows = [*PUZZLES, PUZZLES[5] | {"split": "test"}, PUZZLES[6] | {"split": "dev"}]
+    jsonl.write_rows(tmp_path / "rows.jsonl", rows)
+    build.make(DataOptions(from_=str(tmp_path / "rows.jsonl"), n=len(rows)), tmp_path / "data")
+    splits = {split: {row.id for row in jsonl.read_rows(tmp_path / "data" / f"{split}.jsonl")} for split in SPLITS}
+    assert "3-7-55=51" in splits["test"] - splits["train"]
+    assert "3-7-56=52" in splits["valid"] - splits["train"]
 
 
 def test_rows_of_a_full_split_are_counted_by_the_split(hub, tmp_path):

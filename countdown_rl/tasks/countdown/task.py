@@ -79,7 +79,8 @@ class CountdownRow(Row):
             converted["solutions"] = solutions
         super().__init__({**fields, **converted})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
-        self.puzzle = Puzzle(tuple(nums), target, rule, rules.operators(fields.get("operators") or OPERATORS))
+        operators = rules.operators(fields["operators"]) if fields.get("operators") else OPERATORS
+        self.puzzle = Puzzle(tuple(nums), target, rule, operators)
         self._sorted = sorted(nums)
 
     def default_prompt(self) -> Prompt:
