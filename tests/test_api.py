@@ -143,7 +143,7 @@ def closeness(grade, row, tokens):
         (lambda rows: countdown_rl.quantize("countdown-tiny", "x", format="foo"), UsageError, "format foo is not one"),
         (lambda rows: countdown_rl.train("countdown-tiny", rows, "z", keep="best"), UsageError, "eval_every"),
         (lambda rows: countdown_rl.train("no-such-model", rows, "z"), ModelError, "no-such-model"),
-        (lambda rows: countdown_rl.training("countdown-tiny", [], "z"), InputError, "empty"),
+        (lambda rows: countdown_rl.sft("countdown-tiny", [], "z"), InputError, "empty"),
         (lambda rows: countdown_rl.publish("z", model="nowhere"), countdown_rl.ArtifactError, "nowhere"),
     ],
 )
@@ -160,7 +160,7 @@ def test_the_stages_go_from_rows_to_quantized_weights(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = list(generate(40))
     right = [{**row, "completion": row.style.answer(row["solution"])} for row in rows]
-    assert countdown_rl.training("countdown-tiny", right, "start", max_steps=2, batch_size=4).facts["steps"] == 2
+    assert countdown_rl.sft("countdown-tiny", right, "start", max_steps=2, batch_size=4).facts["steps"] == 2
     steps = []
     settings = {"max_steps": 2, "prompts": 4, "num_generations": 4, "max_completion_length": 48, "temperature": 1.5}
     rewards = {"correct": 1.0, closeness: 0.5}

@@ -202,7 +202,7 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
             row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
         rows.append(row)
     metrics = first.metrics.to_json()
-    described = {key: metrics.get(key, []) for key in ("data", "decoding", "rules", "task")}
+    described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
     return described | {"split": common_split([results[name] for name in models]), "results": rows}
 
 

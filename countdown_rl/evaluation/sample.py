@@ -167,7 +167,7 @@ class Figures(Accuracy):
     @classmethod
     def from_json(cls, values: Mapping[str, Any], source: Path | str) -> Self:
         """The figures in *values*, read from *source*. Raises ArtifactError if a field is missing or wrong."""
-        figures: Self = typed_json.build({"groups": {}, **values}, cls, source)  # version 0.1 had other groups
+        figures: Self = typed_json.build({"groups": {}, "rules": [], **values}, cls, source)  # of older versions
         return figures
 
 

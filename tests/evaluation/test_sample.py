@@ -41,7 +41,7 @@ def test_an_evaluation_has_attributes():
 
 
 def test_an_evaluation_of_version_0_1_is_read():
-    result = results.read(HERE.parent / "hub/data/release-0.1/release/eval")
+    result = results.read(HERE.parent / "release/data/release-0.1/release/eval")
     assert (result.metrics.n, result.metrics.groups, len(result.samples)) == (120, {}, 120)
 
 
