@@ -192,8 +192,8 @@ def test_thinking_that_the_template_of_a_server_opens_has_its_tag(stub, tmp_path
     texts = ["2 and 3</think>\n<answer>2 + 3</answer>", "<answer>2 + 3</answer>", "<think>a</think>b</think>", "2 and"]
     stub.reply = lambda number, body, handler: answer(texts[number])
     samples = run(stub, tmp_path, rows=[ROWS[0] | {"style": "own"}] * 4, concurrency=1).samples
-    assert [sample["completion"] for sample in samples] == [f"<think>{texts[0]}", *texts[1:]]
-    assert [sample["strict_format"] for sample in samples] == [True, False, False, False]
+    assert [sample.completion for sample in samples] == [f"<think>{texts[0]}", *texts[1:]]
+    assert [sample.grade.strict_format for sample in samples] == [True, False, False, False]
 
 
 def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monkeypatch, capsys):

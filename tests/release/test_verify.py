@@ -430,9 +430,9 @@ def changed(root: Path, name: str, change: Callable[[Path], Any]) -> None:
     file.write_bytes(manifest.to_bytes())
     recorded = results.read(root / "eval" / name)
     inputs = recorded.manifest.inputs | {"model": manifest.as_input() | {"source": name}}
-    recorded.metrics["model"]["digest"] = manifest.digest
+    metrics = replace(recorded.metrics, model=replace(recorded.metrics.model, digest=manifest.digest))
     with artifacts.writing(root / "eval" / name, "eval", options=recorded.manifest.options, inputs=inputs) as draft:
-        results.write(draft.path, recorded.metrics, recorded.samples)
+        results.write(draft.path, metrics, recorded.samples)
     publish(root, name)
 
 
@@ -516,7 +516,7 @@ def hidden_figures_for_the_hub(root: Path) -> None:
 def another_file_of_data(root: Path) -> None:
     r"""eval/details\.json and its manifest have different settings \(data\)"""
     recorded = results.read(root / "eval" / "merged")
-    recorded.metrics["data"]["file"] = "aime.jsonl"
+    recorded.metrics.data["file"] = "aime.jsonl"
     with artifacts.writing(
         root / "eval/merged", "eval", options=recorded.manifest.options, inputs=recorded.manifest.inputs
     ) as draft:
