@@ -95,7 +95,7 @@ def test_checkpoints_beside_finished_work_are_cleared(command, place, monkeypatc
 @pytest.mark.parametrize("command", [COMMANDS[2][0], COMMANDS[3][0]], ids=["train", "sft"])
 def test_a_log_that_another_run_writes_is_refused(command, place, monkeypatch, capfd):
     code = (
-        "import sys; from pathlib import Path; from countdown_rl import artifacts\n"
+        "import sys; from pathlib import Path; from countdown_rl.core import artifacts\n"
         "with artifacts.locked(Path('log.csv')): print(flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -40,7 +40,7 @@ def test_the_same_inputs_and_options_give_the_same_bytes():
 def test_the_version_stands_in_the_manifest_and_changes_no_digest(monkeypatch):
     digests, versions = set(), []
     for version in ("1", "2"):
-        monkeypatch.setattr(artifacts, "__version__", version)
+        monkeypatch.setattr(artifacts, "version", lambda version=version: version)
         manifest = make(Path("data"))
         digests.add(manifest.digest)
         versions.append(manifest.version)
@@ -340,7 +340,7 @@ def test_a_damaged_file_is_not_copied():
 
 def test_an_output_that_another_process_writes_is_refused_until_that_process_ends():
     code = (
-        "import sys; from pathlib import Path; from countdown_rl import artifacts\n"
+        "import sys; from pathlib import Path; from countdown_rl.core import artifacts\n"
         "with artifacts.locked(Path('data')): print(flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -458,7 +458,7 @@ def test_two_processes_refuse_with_one_sentence(place):
 def test_freed_memory_is_used_again_if_no_large_hole_stays(mebibytes, kept):
     code = """if True:
         import resource, sys
-        from countdown_rl.processes import keep_freed_memory
+        from countdown_rl.core.processes import keep_freed_memory
         size = int(sys.argv[1]) * 2**20
         if sys.argv[2:]:
             keep_freed_memory()

@@ -106,7 +106,7 @@ def test_a_text_file_of_a_terabyte_is_not_read(name, command, place, tmp_path, m
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 1
-    assert re.match(rf"error: .*{name.split('/')[0]}.*(ordinary|artifact)", capfd.readouterr().err)
+    assert re.search(rf"^error: .*{name.split('/')[0]}.*(ordinary|artifact)", capfd.readouterr().err, re.MULTILINE)
 
 
 def shell(script: str) -> subprocess.CompletedProcess[str]:

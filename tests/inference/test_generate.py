@@ -1,12 +1,14 @@
 """Batched completions: the CPU decoder against transformers, stopping, and batch sizes."""
 
+import json
+
 import pytest
 import torch
 
 from countdown_rl.inference import cpu_decoder, generate
 from countdown_rl.inference.generate import Decoding, Generator, batches, max_rows
-from countdown_rl.models.load import Loaded
-from countdown_rl.models.reference import ModelRef
+from countdown_rl.models.load import Loaded, load_model
+from countdown_rl.models.reference import ModelRef, resolve
 from tests.support import tiny_llama
 
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
@@ -130,11 +132,13 @@ def test_a_stop_text_in_the_prompt_does_not_end_the_completion(llama, by_transfo
     assert not written[0].ended
 
 
-def test_sampling_settings_of_the_checkpoint_are_ignored(by_transformers):
+def test_sampling_settings_of_the_checkpoint_are_ignored(by_transformers, tmp_path):
     plain, opinionated = other("qwen2"), other("qwen2")
-    own = opinionated.model.generation_config
-    own.do_sample, own.temperature, own.top_k, own.min_p = True, 0.3, 3, 0.2
-    own.num_beams, own.repetition_penalty, own.no_repeat_ngram_size = 2, 1.5, 2
+    opinionated.model.save_pretrained(tmp_path)
+    opinionated.tokenizer.save_pretrained(tmp_path)
+    own = {"do_sample": True, "temperature": 0.3, "top_k": 3, "min_p": 0.2, "num_beams": 2, "repetition_penalty": 1.5}
+    (tmp_path / "generation_config.json").write_text(json.dumps(own | {"no_repeat_ngram_size": 2}))
+    opinionated = load_model(resolve(str(tmp_path)), precision="fp32")
     for decoding in (Decoding(12), Decoding(12, temperature=1.0, seed=3)):
         assert Generator(opinionated, decoding).complete(prompts(plain)) == Generator(plain, decoding).complete(
             prompts(plain)

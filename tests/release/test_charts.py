@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -99,10 +100,10 @@ def test_a_single_point_is_drawn():
 
 
 def test_coverage_is_drawn_against_the_tokens_of_all_completions():
-    shares = {"1": {"share": 0.5}, "4": {"share": 0.75}}
-    chart = charts.coverage(
-        {"start": {"pass_at": shares, "mean_tokens": 100.4}, "<b>": {"pass_at": shares, "mean_tokens": 50}}, ["1", "4"]
-    )
+    shares = {1: SimpleNamespace(share=0.5), 4: SimpleNamespace(share=0.75)}
+    lengths = {"start": 100.4, "<b>": 50}
+    figures = {name: SimpleNamespace(pass_at=shares, mean_tokens=length) for name, length in lengths.items()}
+    chart = charts.coverage(figures, [1, 4])
     assert re.findall(r"tokens ([\d,]+: [\d.%]+)<", chart.readouts) == [
         "50: 50.0%",
         "100: 50.0%",
