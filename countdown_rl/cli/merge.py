@@ -43,6 +43,10 @@ def merge(
     ref = reference.resolve(adapter, revision=revision, base_model=base_model)
     with console.status(f"merging {adapter}"):
         facts = merge_adapter(ref, out, options).facts
+    if facts.get("changes_nothing"):
+        console.warn(
+            f"{adapter} changes nothing, as its weights or their scale are zero; {out} holds its base. Train it."
+        )
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

@@ -52,7 +52,6 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
     _check_base(ref.base, base, options)
     adapter.check_unchanged_base()
-    adapter.check_not_zero()
     described = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact
     dtype = DTYPES.get(options.dtype)
     with artifacts.writing(
@@ -67,6 +66,7 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
             base=options.base,
             trained_over=trained_over,
             adapted_modules=len(adapter.modules),
+            **({"changes_nothing": True} if adapter.changes_nothing else {}),
             parameters=sum(spec.numel() for spec in specs),
             bytes=sum(spec.nbytes for spec in specs),
         )

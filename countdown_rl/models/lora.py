@@ -147,18 +147,19 @@ class Adapter:
                 "save_pretrained(path_initial_model_for_weight_conversion=...)."
             )
 
-    def check_not_zero(self) -> None:
-        """Raise ModelError if the adapter leaves its base as it is: of each pair of matrices one is zero."""
+    @property
+    def changes_nothing(self) -> bool:
+        """True if the adapter leaves its base as it is: of each pair of matrices one is zero, or the scale is."""
         pairs: dict[str, list[str]] = {}
         for name in self.specs:
             module, _, part = name.partition(".lora_")
             if not re.fullmatch(r"(embedding_)?[AB](\.weight)?", part):
-                return
+                return False
             pairs.setdefault(module, []).append(name)
-        for module, names in pairs.items():
-            if self._scale(module.removeprefix(_PREFIX), 1) and all(self.read(name).any() for name in names):
-                return
-        raise ModelError(f"{self.directory} changes nothing, as its weights or their scale are zero; train it first.")
+        return not any(
+            self._scale(module.removeprefix(_PREFIX), 1) and all(self.read(name).any() for name in names)
+            for module, names in pairs.items()
+        )
 
     def read(self, name: str) -> torch.Tensor:
         """Return the values of the tensor that PEFT calls *name*."""

@@ -27,7 +27,7 @@ from tests.support import tiny_llama
 from tests.support.command import status
 from tests.support.fsdp_on_cpu import launched, path_of, run_two
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KINDS = {"ddp": "MULTI_GPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp": "FSDP"}
 
 

@@ -4,11 +4,11 @@ import csv
 
 import pytest
 import torch
-from tests.training.test_grpoer import REWARDS, gradient, loaded, made, round_of  # noqa: F401
 
 from countdown_rl import generate
 from examples import grpo_countdown as example
 from tests.support import tiny_llama
+from tests.training.test_trainer import REWARDS, gradient, loaded, made, round_of  # noqa: F401
 
 
 def test_its_gradient_is_that_of_the_package(loaded, tmp_path):  # noqa: F811

@@ -11,7 +11,7 @@ from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.models.load import load_model, load_tokenizer
 from countdown_rl.models.reference import resolve
-from tests.support import standins, tiny_llama
+from tests.support import command, standins, tiny_llama
 
 
 @pytest.fixture(autouse=True)
@@ -349,7 +349,7 @@ def test_an_option_tells_what_an_adapter_was_trained_over():
 
 @pytest.mark.parametrize("kind", ["lora_A", "lora_B", "alpha"])
 @pytest.mark.parametrize("config", [{}, {"target_modules": ["q_proj", "embed_tokens"]}], ids=str)
-def test_an_adapter_that_changes_nothing_is_refused(kind, config):
+def test_an_adapter_that_changes_nothing_is_told(kind, config, monkeypatch, capsys):
     from safetensors.torch import load_file, save_file
 
     peft = tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base", **config)
@@ -359,8 +359,9 @@ def test_an_adapter_that_changes_nothing_is_refused(kind, config):
     save_file({name: value * (part not in name) for name, value in tensors.items()}, file, {"format": "pt"})
     if kind == "alpha":
         (peft / "adapter_config.json").write_text(json.dumps(settings | {"lora_alpha": 0}))
-    with pytest.raises(ModelError, match="nothing"):
-        merged(peft)
+    assert merged(peft)[0].facts["changes_nothing"] is True
+    assert command.status(monkeypatch, "merge", "--adapter", peft, "--out", "again") == 0
+    assert "warning: peft changes nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["llama-3.1", "qwen3"])  # untied, and tied with a list of types of layers
