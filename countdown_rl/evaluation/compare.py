@@ -115,7 +115,7 @@ def averaged(name: str, runs: Sequence[Result]) -> Result:
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
     texts = [[sample.completion for sample in run.samples] for run in runs]
     for (index, run), (other, copy) in combinations(enumerate(runs), 2):
-        if texts[index] == texts[other]:
+        if texts[index] == texts[other] and run.metrics.model.digest == copy.metrics.model.digest:
             raise InputError(
                 f"{run.path} and {copy.path}, runs of {name}, have the same completions: one run given twice says "
                 "nothing about the deviation between runs; give each run once."

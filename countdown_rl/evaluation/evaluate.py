@@ -80,7 +80,7 @@ def evaluate(
     if options.limit is not None and options.limit > len(rows):
         raise InputError(f"{file} has {len(rows)} rows, fewer than --limit {options.limit}.")
     rows = rows[: options.limit]
-    if repeats := len(rows) - len({row.identity for row in rows}):
+    if repeats := len(rows) - len({row.id for row in rows}):
         on_warning(
             f"{repeats:,} of the {len(rows):,} rows in {file} repeat others, and intervals take them for independent; "
             "remove them, and give --samples for several completions of a row."

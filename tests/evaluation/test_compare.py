@@ -281,7 +281,7 @@ def test_one_run_given_as_two_is_refused(runs, words):
     ]
     again = results.read("recorded-again")
     with artifacts.writing(Path("recorded-again"), "eval", options={}, inputs={"data": DATA}) as draft:
-        results.write(draft.path, again.metrics, samples)
+        results.write(draft.path, replace(again.metrics, model=results.read("s0").metrics.model), samples)
     with pytest.raises(InputError, match=r"given twice|same completions"):
         compare.compare(compare.by_setting(["base", *(f"SFT={word}" for word in words)]), Path("out"))
 
