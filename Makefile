@@ -33,6 +33,7 @@ test-vllm: .venv-vllm/.ready
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 # dvc.lock is that of the present code; needs no cache and runs nothing.

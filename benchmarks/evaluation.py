@@ -52,7 +52,7 @@ def compiled(loaded, prompts, max_new_tokens):
     from transformers import CompileConfig
 
     config = CompileConfig(mode="default", fullgraph=False)
-    config._compile_all_devices = True
+    config._compile_all_devices = True  # noqa: SLF001
     # All batches have one shape, otherwise each is compiled again.
     length = max(len(ids) for ids in loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"])
     return notebook(

@@ -1,4 +1,4 @@
-"""Private names of libraries: few, each in the module for its library (``*_internals.py``), still there and called."""
+"""Private names of libraries in the modules ``*_internals.py``: few, still there and called (ruff finds all others)."""
 
 import ast
 import importlib
@@ -86,53 +86,3 @@ def test_there_are_few_private_names_and_each_is_listed_once():
     names = [name for _, name in PRIVATE]
     assert len(set(names)) == len(names)
     assert len(names) <= BUDGET
-
-
-def own_names(tree):
-    """The private names that a file itself defines."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.id if isinstance(node, ast.Name) else node.attr
-
-
-def library_bases(path, node):
-    """The classes of libraries that the class *node* derives from."""
-    names = {base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases}
-    if not names - {"Protocol", "NamedTuple", "Enum", "Exception", "object"}:
-        return []
-    try:
-        own = getattr(importlib.import_module(module_of(path)), node.name, None)
-    except ModuleNotFoundError as error:  # an optional package
-        pytest.skip(str(error))
-    return [base for base in getattr(own, "__mro__", ()) if is_of_library(base)]
-
-
-def uses(path, tree):
-    """Uses of private names of libraries in a file: imports, attributes, and what a class overrides or reads."""
-    own = set(own_names(tree))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            module = getattr(node, "module", None) or ""
-            for alias in node.names:
-                parts = f"{module}.{alias.name}".strip(".").split(".")
-                if parts[0] not in ("countdown_rl", "__future__") and any(map(private, parts)):
-                    yield ".".join(parts)
-        elif isinstance(node, ast.Attribute) and private(node.attr):
-            to_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            if not to_self and not ast.unparse(node.value).startswith("super()") and node.attr not in own:
-                yield ast.unparse(node)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
-            attribute = node.args[1]
-            if isinstance(attribute, ast.Constant) and private(attribute.value):
-                yield ast.unparse(node)
-        elif isinstance(node, ast.ClassDef):
-            names = {name for base in library_bases(path, node) for name in names_of(base)}
-            defined = {*own_names(node), *(part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute))}
-            yield from (f"{node.name}.{name}" for name in sorted(names & defined))
-
-
-@pytest.mark.parametrize("path", [path for path in FILES if path not in INTERNALS], ids=lambda path: path.name)
-def test_no_other_module_uses_a_private_name(path):
-    assert list(uses(path, FILES[path])) == []
