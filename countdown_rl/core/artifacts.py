@@ -345,13 +345,34 @@ def check_writable(out: Path, kind: str) -> None:
                 raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
 
 
-def finished(
-    out: Path, kind: str, *, options: Mapping[str, Any], inputs: Mapping[str, Any], overwrite: bool
-) -> Manifest | None:
-    """Return the manifest of the artifact at *out* where *options* and *inputs* made it, else None.
+def identity(options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any) -> dict[str, Any]:
+    """Return everything that decides the result of a run, as JSON: two runs are the same where it is equal.
+
+    Args:
+        machine: what else counts for an unfinished run, such as the ``versions`` of libraries.
+    """
+    values: dict[str, Any] = json.loads(json.dumps(portable({"options": options, "inputs": inputs, **machine})))
+    return values
+
+
+def describe_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return the differences of two identities, such as ``--seed was 42, is 1; other data``; beyond a few, counted."""
+    phrases = []
+    for section in ("options", "inputs", "versions"):
+        old, new = before.get(section, {}), after.get(section, {})
+        for key in dict.fromkeys([*new, *old]):
+            if old.get(key) != new.get(key):
+                name = flag(key) if section == "options" else key
+                change = f"{name} was {_text(old.get(key))}, is {_text(new.get(key))}"
+                phrases.append(f"other {key}" if section == "inputs" else change)
+    return "; ".join(phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else []))
+
+
+def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -> Manifest | None:
+    """Return the manifest of the artifact at *out* where the run of that :func:`identity` made it, else None.
 
     Raises:
-        ArtifactError: the intact artifact of others is there, and *overwrite* is False.
+        ArtifactError: the intact artifact of another run is there, and *overwrite* is False.
     """
     if overwrite:
         return None
@@ -359,34 +380,14 @@ def finished(
         manifest = read(out, kind)
     except ArtifactError:  # missing or damaged
         return None
-    differences = describe_differences(
-        {"options": manifest.options, "inputs": manifest.inputs},
-        json.loads(json.dumps({"options": portable(options), "inputs": portable(inputs)})),
-    )
-    if differences:
+    if differences := describe_differences(identity(manifest.options, manifest.inputs), run):
         raise ArtifactError(
-            f"{out} holds {_with_article(kind)} that this command did not make ({'; '.join(differences)}), which would "
-            "be lost; give --out another directory, or --overwrite to replace it."
+            f"{out} holds {_with_article(kind)} that this command did not make ({differences}), which would be lost; "
+            "give --out another directory, or --overwrite to replace it."
         )
     with suppress(ArtifactError), locked(out):  # an artifact that is only read may be on a disk that is, too
         _remove_partial(_resolved(out))
     return manifest
-
-
-def describe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences between the ``options``, ``inputs`` and ``versions`` of two runs, as phrases.
-
-    Such as ``--seed was 42, is 1`` or ``other data``; beyond a few, they are counted.
-    """
-    phrases = []
-    for section in ("options", "inputs", "versions"):
-        before, after = was.get(section, {}), now.get(section, {})
-        for key in dict.fromkeys([*after, *before]):
-            if before.get(key) != after.get(key):
-                name = flag(key) if section == "options" else key
-                change = f"{name} was {_text(before.get(key))}, is {_text(after.get(key))}"
-                phrases.append(f"other {key}" if section == "inputs" else change)
-    return phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else [])
 
 
 def _text(value: Any) -> str:

@@ -105,8 +105,7 @@ def evaluate(
         inputs["model"] = source.as_input()
     suffix = f"-{rank}-of-{world}" if world > 1 else ""
     unfinished = Path(out).with_name(f".{Path(out).name}{suffix}.progress.jsonl")
-    given = {"options": _settings(options), "inputs": inputs}
-    if artifacts.finished(out, "eval", **given, overwrite=overwrite):
+    if artifacts.finished(out, "eval", artifacts.identity(_settings(options), inputs), overwrite=overwrite):
         unfinished.unlink(missing_ok=True)  # the run was killed between its last two steps
         on_finished()
         return results.read(out)
@@ -227,13 +226,13 @@ def _identity(
     engine: Engine | OpenAI, prompts: Sequence[Any], options: EvalOptions, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything that decides the completions; a run resumes the batches of this identity only."""
-    return {
-        "options": _settings(options),
-        "inputs": inputs,
-        "versions": artifacts.versions(engine.libraries),
-        "engine": [engine.name, engine.storage, engine.precision, engine.device],
-        "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
-    }
+    return artifacts.identity(
+        _settings(options),
+        inputs,
+        versions=artifacts.versions(engine.libraries),
+        engine=[engine.name, engine.storage, engine.precision, engine.device],
+        prompts=hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+    )
 
 
 def _written(

@@ -19,15 +19,11 @@ MARK = "complete"
 
 
 class Checkpoints:
-    """The checkpoints under *directory* of the run with *identity*: everything that decides what it computes.
+    """The checkpoints under *directory* of the run with *identity*, see :func:`artifacts.identity`."""
 
-    *defaults*: those of the options, for an unfinished run of an older version that had fewer options.
-    """
-
-    def __init__(self, directory: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
         self.directory = directory
-        self.identity = json.loads(json.dumps(identity))  # as it is read back from disk
-        self._defaults = json.loads(json.dumps(defaults or {}))
+        self.identity = identity
 
     def check_paths(self, out: Path, kind: str, log: Path | None) -> None:
         """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
@@ -63,7 +59,7 @@ class Checkpoints:
         newest, kept = self.newest(), self._kept()
         if newest is None or kept == self.identity:
             return newest
-        differences = "; ".join(artifacts.describe_differences(kept, self.identity) if kept else [])
+        differences = artifacts.describe_differences(kept, self.identity) if kept else ""
         raise ArtifactError(
             f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
             "use its options to continue it, or give --restart to begin again."
@@ -76,12 +72,9 @@ class Checkpoints:
         return "There is no checkpoint of this run yet; the same command starts it again."
 
     def _kept(self) -> Any:
-        """The identity of the run in the directory; an option that is newer than it had its default."""
+        """The identity of the run in the directory."""
         try:
-            kept = json.loads((self.directory / RUN).read_bytes())["run"]
-            for name in self.identity.get("options", {}).keys() & self._defaults.keys():
-                kept["options"].setdefault(name, self._defaults[name])
-            return kept
+            return json.loads((self.directory / RUN).read_bytes())["run"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -76,8 +76,7 @@ def checkpoints(run: Run, options: Any, inputs: Mapping[str, Any]) -> Checkpoint
     """The checkpoints of *run*; their identity is everything that decides the weights."""
     settings = {key: value for key, value in asdict(options).items() if key not in _LOGGING}
     settings["processes"] = run.processes  # each has its own random numbers
-    identity = {"options": settings, "inputs": inputs, "versions": artifacts.versions(LIBRARIES)}
-    return Checkpoints(run.checkpoints, identity, asdict(type(options)()) | {"processes": 1})
+    return Checkpoints(run.checkpoints, artifacts.identity(settings, inputs, versions=artifacts.versions(LIBRARIES)))
 
 
 def read_validation(data: Path, options: Any) -> list[Row]:
@@ -158,9 +157,8 @@ def begin(prepared: Any, journal: Journal, on_note: Callable[[str], None]) -> lo
 def finished(prepared: Any, *, overwrite: bool) -> artifacts.Manifest | None:
     """Return the manifest of what the run *prepared* has written already, see :func:`artifacts.finished`."""
     options = prepared.options
-    manifest = artifacts.finished(
-        prepared.run.out, options.kind, options=_described(prepared), inputs=prepared.inputs, overwrite=overwrite
-    )
+    this_run = artifacts.identity(_described(prepared), prepared.inputs)
+    manifest = artifacts.finished(prepared.run.out, options.kind, this_run, overwrite=overwrite)
     if manifest and processes.is_main():
         prepared.store.clear_own()  # the run was killed between its last two steps
     return manifest

@@ -111,7 +111,7 @@ def test_a_previous_artifact_that_was_replaced_does_not_come_back(monkeypatch):
 def test_what_a_killed_writer_left_beside_a_finished_artifact_is_removed(left):
     make(Path("data"))
     shutil.copytree("data", left)
-    assert artifacts.finished(Path("data"), "data", options={"n": 1}, inputs={}, overwrite=False)
+    assert artifacts.finished(Path("data"), "data", artifacts.identity({"n": 1}, {}), overwrite=False)
     assert os.listdir() == ["data"]
 
 

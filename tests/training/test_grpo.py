@@ -198,18 +198,6 @@ def test_checkpoints_do_not_ask_the_hub_for_the_base_of_an_adapter(place, tmp_pa
     assert asked == []
 
 
-def test_an_unfinished_run_of_a_version_without_an_option_is_resumed(place, tmp_path):
-    with pytest.raises(Killed):
-        run(place, tmp_path, on_step=killing(4))
-    path = tmp_path / "checkpoints" / checkpoints.RUN
-    kept = json.loads(path.read_text())
-    del kept["run"]["options"]["baseline"]
-    path.write_text(json.dumps(kept))
-    with pytest.raises(ArtifactError, match="--baseline was group, is leave-one-out"):
-        run(place, tmp_path, replace(SMALL, baseline="leave-one-out"))
-    assert run(place, tmp_path).resumed == 3
-
-
 def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):
     def stop(row):
         if row.step == 1:
