@@ -26,7 +26,7 @@ from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.sft_config import SftOptions
 from tests.support import architectures
 
-ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "own"} for n in range(4)]
+ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
 ANSWER = "<think>\n</think>\n<answer>{0} + 3 + 5</answer>"
 
 

@@ -69,7 +69,7 @@ def ask(
     if not as_json:
         heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
         console.result({}, as_json=False, view=heading)
-    opening = "" if row.style.own else row.style.opened(row.prompt().prefill)
+    opening = "" if row.style.model_opens else row.style.opened(row.prompt().prefill)
 
     def write(text: str) -> None:
         nonlocal opening

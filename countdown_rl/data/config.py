@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from countdown_rl.core.options import PROMPT, Options, Prompt, RuleName, option
+from countdown_rl.core.options import Options, Prompt, RuleName, option
 from countdown_rl.tasks.registry import DEFAULT
+from countdown_rl.tasks.response_format import StyleName, style_name
 
 PUZZLES, SPLITS, IMPORT, RUN = "Puzzles", "Splits", "Import", "Run"
 
@@ -38,14 +39,7 @@ class DataOptions(Options):
         tuple[Literal["needs", "difficulty"], ...],
         option("Property whose values come equally often; repeatable.", PUZZLES),
     ] = ()
-    style: Annotated[
-        Literal["begun", "own", "lines", "direct"] | None,
-        option(
-            "Response format. begun: the prompt opens <think>; own: the model does; direct: the answer alone; "
-            "lines: GSM8K only.",
-            PROMPT,
-        ),
-    ] = None
+    style: StyleName = None
     template: Prompt = None
     task: Annotated[str, option("Task of the rows: countdown, gsm8k (imported), or one of another package.")] = DEFAULT
     from_: Annotated[
@@ -79,3 +73,7 @@ class DataOptions(Options):
     ] = ()
     seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
     workers: Annotated[int, option("Threads; 0: one per core. The rows do not depend on it.", RUN, min=0)] = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "style", style_name(self.style))
+        super().__post_init__()

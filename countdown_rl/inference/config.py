@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.formatting import flag
-from countdown_rl.core.options import PROMPT, Device, Options, Precision, Prompt, RuleName, option
+from countdown_rl.core.options import Device, Options, Precision, Prompt, RuleName, option
+from countdown_rl.tasks.response_format import StyleName
 
 PUZZLE, DECODING, MACHINE, SERVER = "Puzzle", "Decoding", "Machine", "Server, for --engine openai"
 
@@ -50,14 +51,7 @@ class AskOptions(SamplingOptions):
 
     rule: Annotated[RuleName, option("How often a number is used.", PUZZLE)] = "exactly-once"
     operators: Annotated[str, option("Allowed operators.", PUZZLE)] = "+-*/"
-    style: Annotated[
-        Literal["begun", "own", "direct"] | None,
-        option(
-            "Response format. begun: the prompt opens <think>; own: the model does; direct: the answer alone.",
-            PROMPT,
-            show_default="as in training",
-        ),
-    ] = None
+    style: StyleName = None
     template: Prompt = None
     max_new_tokens: Annotated[int, option("Maximum tokens of the completion.", DECODING, min=1)] = 512
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"

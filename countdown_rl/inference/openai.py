@@ -1,8 +1,8 @@
 """Completions from an OpenAI-compatible server, through the ``openai`` package's asynchronous client.
 
 The server holds the tokenizer and the chat template, so it gets the chat turns of a task. Servers that support prefill
-receive a prefilled assistant turn. Others get the row in the style ``own``, in which the model writes the opening tag
-itself. Rate limits, server errors and lost connections are retried by the client.
+receive a prefilled assistant turn. Others get the row in the style ``model_opens``, in which the model writes the
+opening tag itself. Rate limits, server errors and lost connections are retried by the client.
 """
 
 import asyncio

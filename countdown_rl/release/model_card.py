@@ -157,19 +157,19 @@ def _prompt(release: Release) -> dict[str, Any]:
     """
     row = release.task.row({"task": release.task.name, **release.task.example, **layout(release.chain)})
     messages = [dict(message) for message in row.messages()]
-    begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+    prefill = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     file = release.weights.path / "chat_template.jinja"
     template = file.read_text("utf-8") if file.is_file() else ""
     completed = MARK in template
     if completed:
-        messages, begun = [message for message in messages if message["role"] == "user"], ""
+        messages, prefill = [message for message in messages if message["role"] == "user"], ""
     opened = ""
-    if "<think" in begun and "<think" in template:
+    if "<think" in prefill and "<think" in template:
         ref = ModelRef(release.name, "directory", release.weights.path)
         opened = chat_template.opened(load.load_tokenizer(ref), messages)
     return {
         "messages": messages,
-        "begun": begun,
+        "prefill": prefill,
         "opened": opened,
         "arguments": {key: text for key, text in chat_template.CHAT_ARGUMENTS.items() if key in template},
         "texts": {message["role"]: message["content"] for message in messages},

@@ -20,7 +20,7 @@ def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
     text = f"{form:.0%} of the completions keep the format"
     if truncated > 0.5:
         return f"{text}, as {truncated:.0%} are truncated; raise {limit}, or begin with `countdown-rl sft`."
-    return f"{text}; begin with `countdown-rl sft`, or try another style (`countdown-rl gen-data --style own`)."
+    return f"{text}; begin with `countdown-rl sft`, or try another style (`countdown-rl gen-data --style model_opens`)."
 
 
 def verdict(row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False) -> str:

@@ -19,7 +19,7 @@ _SYSTEM = (
     "number alone inside <answer> and </answer>."
 )
 _LINES = " Put each tag on a line of its own."
-_BEGUN = "Let me work through this step by step.\n<{tag}>"
+_PREFILL = "Let me work through this step by step.\n<{tag}>"
 
 _MAX_LENGTH = 64
 _GOLD = re.compile(r"[-0-9./]{1,64}").fullmatch  # without an exponent, whose digits have no limit
@@ -41,7 +41,7 @@ class Gsm8kRow(Row):
     """A word problem: ``question``, and ``gold``, the right number as exact text."""
 
     task = "gsm8k"
-    styles = ("lines", "begun", "own")
+    styles = ("lines", "prefilled", "model_opens")
     kept_fields = ("question", "gold")
     prompt_fields = ("question",)
 
@@ -79,7 +79,7 @@ class Gsm8kRow(Row):
     def default_prompt(self) -> Prompt:
         tag = self.style.tag
         system = _SYSTEM.format(tag=tag) + (_LINES if self.style.lines else "")
-        return Prompt(self["question"], system, _BEGUN.format(tag=tag))
+        return Prompt(self["question"], system, _PREFILL.format(tag=tag))
 
     def judge(self, answer: str) -> tuple[str | None, str]:
         value = _number(answer)

@@ -7,9 +7,10 @@ thinking is read from its start, and its format is wrong. In the style ``direct`
 
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from countdown_rl.core.errors import InputError
+from countdown_rl.core.options import PROMPT, option
 
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 
@@ -29,13 +30,13 @@ class Style:
 
     Attributes:
         tag: the thinking tag, ``think`` or ``thinking``.
-        own: the model writes the opening tag; otherwise the prompt ends in it, and the model may repeat it.
+        model_opens: the model writes the opening tag; otherwise the prompt ends in it, and the model may repeat it.
         lines: a line break after each tag; otherwise only one between the blocks.
         direct: no tags; the completion is the answer, and its format is right where it is one line.
     """
 
     tag: str = "think"
-    own: bool = False
+    model_opens: bool = False
     lines: bool = False
     direct: bool = False
     _strict: re.Pattern[str] = field(init=False, repr=False, compare=False)
@@ -44,14 +45,14 @@ class Style:
         # Text without any of these tags, in time linear in its length. Python 3.11.2 has wrong possessive quantifiers.
         text = rf"[^<]*(?:<(?!/?(?:{self.tag}|answer)>)[^<]*)*"
         new = r"\n" if self.lines else ""
-        begin = rf"<{self.tag}>{new}" if self.own else rf"(?:<{self.tag}>{new})?"
+        begin = rf"<{self.tag}>{new}" if self.model_opens else rf"(?:<{self.tag}>{new})?"
         pattern = rf"{begin}{text}</{self.tag}>\n{ANSWER_OPEN}{new}({text}){ANSWER_CLOSE}\n?"
         object.__setattr__(self, "_strict", re.compile(pattern))
 
     @property
     def opening(self) -> str:
         """What a completion begins with: the opening tag, or nothing where the prompt ends in it."""
-        return f"<{self.tag}>" if self.own and not self.direct else ""
+        return f"<{self.tag}>" if self.model_opens and not self.direct else ""
 
     def opened(self, answer: str) -> str:
         """The thinking that the beginning of an *answer* opens and does not close, from its tag on; else ""."""
@@ -63,18 +64,18 @@ class Style:
         opens = bool(self.opened(prefill))
         if self.direct and opens:
             raise InputError(f"the assistant block opens <{self.tag}>, and in the style direct nothing is thought")
-        if not self.own and not opens:
+        if not self.model_opens and not opens:
             raise InputError(
-                f"the assistant block does not open <{self.tag}>, as it should in the style begun; end it in "
-                f"<{self.tag}>, or give the style own"
+                f"the assistant block does not open <{self.tag}>, as it should in the style prefilled; end it in "
+                f"<{self.tag}>, or give the style model_opens"
             )
 
-    def joined(self, begun: str, text: str) -> str:
-        """The completion in this style that a model continues with *text* where its prompt has *begun* the answer.
+    def joined(self, prefill: str, text: str) -> str:
+        """The completion in this style that a model continues with *text* after its *prefill*.
 
         Where the model should open the thinking, and the prompt did, the completion has it all the same.
         """
-        opened = self.opened(begun) if self.opening else ""
+        opened = self.opened(prefill) if self.opening else ""
         return text if text.lstrip().startswith(self.opening) else opened + text
 
     def reopened(self, text: str) -> str:
@@ -100,8 +101,8 @@ class Style:
         if not reasoning or self.direct:
             return content
         end = "\n" if self.lines else ""
-        begun = f"<{self.tag}>{end}{reasoning}"
-        return f"{begun}{end}</{self.tag}>\n{content.lstrip()}" if closed else begun
+        thinking = f"<{self.tag}>{end}{reasoning}"
+        return f"{thinking}{end}</{self.tag}>\n{content.lstrip()}" if closed else thinking
 
     def read(self, completion: str) -> Blocks:
         """The blocks of *completion*, in time linear in its length."""
@@ -116,7 +117,7 @@ class Style:
         if closed < 0:
             thought, start = False, len(completion) if opened >= 0 else 0
         else:
-            thought, start = 0 <= opened < closed or not self.own, closed
+            thought, start = 0 <= opened < closed or not self.model_opens, closed
         answer = _last_answer(completion, start)
         _, tag, rest = completion.rpartition(ANSWER_CLOSE)
         return Blocks(thought and answer is not None, False, answer, bool(tag and rest and not rest.isspace()))
@@ -135,8 +136,28 @@ def _last_answer(text: str, start: int) -> str | None:
 
 #: By the name in a row's ``style``.
 STYLES = {
-    "begun": Style(),
-    "own": Style(own=True),
-    "lines": Style(tag="thinking", own=True, lines=True),
-    "direct": Style(own=True, direct=True),
+    "prefilled": Style(),
+    "model_opens": Style(model_opens=True),
+    "lines": Style(tag="thinking", model_opens=True, lines=True),
+    "direct": Style(model_opens=True, direct=True),
 }
+#: Names of styles in data and commands of earlier versions.
+_EARLIER = {"begun": "prefilled", "own": "model_opens"}
+
+
+def style_name(name: Any) -> Any:
+    """The present name of a style, which may be that of an earlier version; anything else as it is."""
+    return _EARLIER.get(name, name) if isinstance(name, str) else name
+
+
+#: The flag of a style.
+StyleName = Annotated[
+    Literal["prefilled", "model_opens", "lines", "direct"] | None,
+    option(
+        "Response format. prefilled: the prompt opens <think>; model_opens: the model does; direct: the answer alone; "
+        "lines: GSM8K only.",
+        PROMPT,
+        metavar="NAME",
+        parser=style_name,
+    ),
+]

@@ -18,7 +18,7 @@ from countdown_rl.core.errors import InputError
 from countdown_rl.tasks import prompt
 from countdown_rl.tasks.countdown.rules import PARTS, SPLITS
 from countdown_rl.tasks.prompt import Prompt
-from countdown_rl.tasks.response_format import STYLES, Style
+from countdown_rl.tasks.response_format import STYLES, Style, style_name
 
 
 @dataclass(slots=True)  # not frozen: that would make grading a quarter slower
@@ -89,14 +89,16 @@ class Row(Mapping[str, Any]):
     """
 
     task: ClassVar[str]
-    styles: ClassVar[tuple[str, ...]] = ("begun", "own")
+    styles: ClassVar[tuple[str, ...]] = ("prefilled", "model_opens")
     kept_fields: ClassVar[tuple[str, ...]] = ()
     prompt_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        if fields.get("style") not in (None, "", *self.styles):
-            raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self._fields = dict(fields)
+        if "style" in fields:
+            self._fields["style"] = style_name(fields["style"])
+        if self.get("style") not in (None, "", *self.styles):
+            raise InputError(f"`style` should be one of {', '.join(self.styles)}")
         self.template: str | None = fields.get("template")
         if not isinstance(self.template, str | None):
             raise InputError("`template` should be text")
@@ -125,8 +127,8 @@ class Row(Mapping[str, Any]):
         if self.get("style") or self.template is None:
             return self.get("style") or self.styles[0]
         prefill = prompt.prefill(self.template)
-        begun = [name for name in self.styles if not STYLES[name].own and STYLES[name].opened(prefill)]
-        return [*begun, *(name for name in self.styles if STYLES[name].own), *self.styles][0]
+        prefilled = [name for name in self.styles if not STYLES[name].model_opens and STYLES[name].opened(prefill)]
+        return [*prefilled, *(name for name in self.styles if STYLES[name].model_opens), *self.styles][0]
 
     @property
     def layout(self) -> dict[str, str]:
@@ -135,7 +137,7 @@ class Row(Mapping[str, Any]):
 
     def without_prefill(self) -> Self:
         """This row, in a style in which the model opens its thinking: most endpoints continue no assistant turn."""
-        return self if self.style.own else type(self)({**self, "style": "own"})
+        return self if self.style.model_opens else type(self)({**self, "style": "model_opens"})
 
     def prompt(self) -> Prompt:
         """The prompt: the template of the user's own and nothing else, or the task's.
@@ -145,7 +147,7 @@ class Row(Mapping[str, Any]):
         """
         if self.template is None:
             own = self.default_prompt()
-            return replace(own, prefill="") if self.style.own else own
+            return replace(own, prefill="") if self.style.model_opens else own
         names = self.prompt_fields or self.kept_fields
         fields = {name: self[name] for name in names if name in self}
         own = prompt.from_template(self.template, fields)

@@ -256,7 +256,7 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
                 "a demonstration has `prompt` and `completion`, or `messages`, or the fields of a task's row and "
                 "`completion`, or those of Alpaca or ShareGPT"
             )
-        style = row.style if row else STYLES["own"]
+        style = row.style if row else STYLES["model_opens"]
         if exchange.completion.reasoning and style.direct:
             raise InputError("there is reasoning beside the answer, which the style direct has no place for")
         completion = exchange.completion.text(style)

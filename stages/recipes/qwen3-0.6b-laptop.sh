@@ -18,7 +18,7 @@ arguments=1
 . "$(dirname "$0")/common.bash"
 model=${MODEL:-Qwen/Qwen3-0.6B}
 
-data=(--n 1000 --seed 42 --style own)
+data=(--n 1000 --seed 42 --style model_opens)
 train=(
   --precision bf16 --lora-r 16 --lora-alpha 32 --gradient-checkpointing
   --prompts 4 --num-generations 8 --micro-batch 4 --max-steps 225 # one pass over 900 puzzles

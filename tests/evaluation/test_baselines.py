@@ -23,7 +23,7 @@ from tests.support import evaluations
 
 ROWS = [
     {"id": "a", "nums": [3, 7, 50], "target": 46, "needs": "add-sub"},
-    {"id": "b", "nums": [3, 3], "target": 1, "needs": "mul-div", "style": "own"},
+    {"id": "b", "nums": [3, 3], "target": 1, "needs": "mul-div", "style": "model_opens"},
     {"id": "c", "nums": [5, 5, 5, 1], "target": 1000, "needs": None},
     {"id": "d", "nums": [4, 6, 9], "target": 24, "needs": "mul-div", "rule": "television", "operators": "+*/"},
 ]
@@ -35,7 +35,7 @@ rows = st.fixed_dictionaries(
         "target": st.integers(1, 999),
         "rule": st.sampled_from(sorted(rules.RULES)),
         "operators": st.sampled_from(["+", "*", "+-", "*/", "+*", "+-*/"]),
-        "style": st.sampled_from(["begun", "own"]),
+        "style": st.sampled_from(["prefilled", "model_opens"]),
     }
 )
 

@@ -138,7 +138,7 @@ def test_shares_are_measured_over_all_and_by_group_in_order_of_size():
 def test_answers_are_graded_by_style_rule_and_operators_of_their_row(place, tmp_path, saying):
     rows = [
         {"id": "plain", "nums": [2, 3], "target": 5},
-        {"id": "own", "nums": [2, 3], "target": 5, "style": "own"},
+        {"id": "own", "nums": [2, 3], "target": 5, "style": "model_opens"},
         {"id": "left", "nums": [2, 3, 50], "target": 5},
         {"id": "some", "nums": [2, 3, 50], "target": 5, "rule": "at-most-once"},
         {"id": "signs", "nums": [2, 3], "target": 5, "operators": "*/"},
@@ -624,12 +624,12 @@ OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><t
 
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("template", [tiny_llama.TEMPLATE, OPENS])
-@pytest.mark.parametrize("style", ["begun", "own"])
+@pytest.mark.parametrize("style", ["prefilled", "model_opens"])
 def test_tags_count_whoever_writes_them_and_whatever_the_tokenizer_calls_them(tmp_path, style, template, special):
     constant_model.checkpoint(tmp_path / "model", template=template, special=special)
     data = write(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 99, "style": style}])
     options = EvalOptions(max_new_tokens=8, threads=1)
     result = evaluate.evaluate(options, model=str(tmp_path / "model"), data=data, out=tmp_path / "out")
     assert (result.metrics.accuracy, result.metrics.format) == (1.0, 1.0)
-    opening = "<think>" if style == "own" else ""
+    opening = "<think>" if style == "model_opens" else ""
     assert [sample.completion for sample in result.samples] == [f"{opening}</think><answer>impossible</answer>"]

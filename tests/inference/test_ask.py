@@ -110,13 +110,13 @@ def test_a_prompt_longer_than_the_context_is_refused_and_the_rest_limits_the_com
 
 def test_a_row_holds_only_settings_that_are_not_the_default():
     assert ask.puzzle_row(AskOptions(), [3, 4], 7) == {"nums": [3, 4], "target": 7}
-    unusual = AskOptions(rule="television", operators="* +", style="own")
+    unusual = AskOptions(rule="television", operators="* +", style="model_opens")
     assert ask.puzzle_row(unusual, [3, 4], 7) == {
         "nums": [3, 4],
         "target": 7,
         "rule": "television",
         "operators": "+*",
-        "style": "own",
+        "style": "model_opens",
     }
     with pytest.raises(InputError, match="not 7"):
         ask.puzzle_row(AskOptions(), [1] * 7, 7)

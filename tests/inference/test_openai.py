@@ -21,7 +21,7 @@ from countdown_rl.inference import ask as asking
 from countdown_rl.inference import engines, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import jsonl, probe
-from countdown_rl.tasks.countdown.task import BEGUN
+from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import task
 from tests.support.command import status as command
 from tests.support.graded import PUZZLES, graded
@@ -179,7 +179,7 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
     assert samples[1].grade.strict_format
     assert [sample.grade.correct for sample in samples] == [True, True, True, False]
     assert [sample.truncated for sample in samples] == [False, False, False, True]
-    assert samples[0].row["style"] == "own"
+    assert samples[0].row["style"] == "model_opens"
     assert samples[1].completion == "<think>2 and 3</think>\n<answer>2 + 3</answer>"
     assert samples[3].completion == "<think>2 * 3"
     with pytest.raises(UsageError, match="--top-k and --min-p"):
@@ -191,7 +191,7 @@ def test_thinking_that_the_template_of_a_server_opens_has_its_tag(stub, tmp_path
     stub.owner = owner
     texts = ["2 and 3</think>\n<answer>2 + 3</answer>", "<answer>2 + 3</answer>", "<think>a</think>b</think>", "2 and"]
     stub.reply = lambda number, body, handler: answer(texts[number])
-    samples = run(stub, tmp_path, rows=[ROWS[0] | {"style": "own"}] * 4, concurrency=1).samples
+    samples = run(stub, tmp_path, rows=[ROWS[0] | {"style": "model_opens"}] * 4, concurrency=1).samples
     assert [sample.completion for sample in samples] == [f"<think>{texts[0]}", *texts[1:]]
     assert [sample.grade.strict_format for sample in samples] == [True, False, False, False]
 
@@ -434,7 +434,7 @@ def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
     stub.owner = "somebody"
     assert command(monkeypatch, *arguments, "--json") == 0
     reply = json.loads(capsys.readouterr().out)
-    assert (reply["model"], reply["style"]) == ({"source": "m", "kind": "endpoint"}, "own")
+    assert (reply["model"], reply["style"]) == ({"source": "m", "kind": "endpoint"}, "model_opens")
     assert len(stub.requests[1]["messages"]) == 2
 
 
@@ -466,8 +466,9 @@ def events(*deltas: dict[str, Any]) -> Callable[[int, dict[str, Any], Any], None
     [
         ([{"content": ""}, {"content": " 2 and"}, {"content": " 3</think>\n<answer>2 + 3</answer>"}],
          [" 2 and", " 3</think>\n<answer>2 + 3</answer>"]),
-        # The begun turn repeated, and text after the answer.
-        ([{"content": BEGUN[:9]}, {"content": BEGUN[9:] + " 5</think>\n<answer>2 + 3</ans"}, {"content": "wer> and"}],
+        # The prefilled turn repeated, and text after the answer.
+        ([{"content": PREFILL[:9]}, {"content": PREFILL[9:] + " 5</think>\n<answer>2 + 3</ans"},
+          {"content": "wer> and"}],
          [" 5</think>\n<answer>2 + 3</ans", "wer>"]),
         ([{"reasoning_content": "5 is"}, {"reasoning_content": " 2 + 3"}, {"content": "<answer>2 + 3</answer>"}],
          ["<think>5 is", " 2 + 3", "</think>\n<answer>2 + 3</answer>"]),

@@ -174,15 +174,15 @@ def test_thinking_is_opened_once(template, prefill):
 @pytest.mark.parametrize(
     ("template", "prefill", "style", "written", "completion"),
     [
-        (OPENS, "", "own", "a</think>", "<think>\na</think>"),
-        (OPENS, "", "own", "<think>\na</think>", "<think>\na</think>"),  # the model repeats it
+        (OPENS, "", "model_opens", "a</think>", "<think>\na</think>"),
+        (OPENS, "", "model_opens", "<think>\na</think>", "<think>\na</think>"),  # the model repeats it
         (OPENS, "", "direct", "3 + 4", "3 + 4"),
-        (OPENS, "Well: ", "own", "a</think>", "<think>\nWell: a</think>"),
-        (OPENS, "Well.\n<think>", "begun", "a</think>", "a</think>"),
-        (CHATML, "", "own", "a</think>", "a</think>"),
-        (CHATML, "<think>\nI need ", "own", "a</think>", "<think>\nI need a</think>"),
-        (CHATML, "<think>", "begun", "a</think>", "a</think>"),
-        (EMPTY, "", "own", "a</think>", "a</think>"),
+        (OPENS, "Well: ", "model_opens", "a</think>", "<think>\nWell: a</think>"),
+        (OPENS, "Well.\n<think>", "prefilled", "a</think>", "a</think>"),
+        (CHATML, "", "model_opens", "a</think>", "a</think>"),
+        (CHATML, "<think>\nI need ", "model_opens", "a</think>", "<think>\nI need a</think>"),
+        (CHATML, "<think>", "prefilled", "a</think>", "a</think>"),
+        (EMPTY, "", "model_opens", "a</think>", "a</think>"),
         (OPENS.replace("think>", "thinking>"), "", "lines", "a\n</thinking>", "<thinking>\na\n</thinking>"),
     ],
 )

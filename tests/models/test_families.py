@@ -47,13 +47,13 @@ def ids(tokenizer, text):
 
 
 @pytest.mark.parametrize("system", [True, False])
-@pytest.mark.parametrize("style", ["begun", "own"])
+@pytest.mark.parametrize("style", ["prefilled", "model_opens"])
 def test_a_prompt_ends_in_the_assistant_turn(family, system, style):
     name, tokenizer, _ = family
     turns = parse_row(ROW | {"style": style}).messages()
     turns_to_render = turns if system else turns[1:]
     text = chat_template.render(tokenizer, turns_to_render)
-    begun = BEGUN if style == "begun" else ""
+    begun = BEGUN if style == "prefilled" else ""
     assert text.endswith(OPENED[name] + begun)
     assert "Numbers: 3 7 50" in text
     assert (turns[0]["content"] in text) == system

@@ -108,7 +108,7 @@ def test_what_is_no_gguf_of_countdown_is_refused(tiny, monkeypatch):
 
 def test_the_counts_of_numbers_and_the_format_are_those_of_the_data(tiny):
     splits = {"train": {"groups": {"numbers": {"6": 1, "5": 3}}}}
-    data = ProvenanceEntry("data", "data", "0", options={"style": "own"}, facts={"splits": splits})
+    data = ProvenanceEntry("data", "data", "0", options={"style": "model_opens"}, facts={"splits": splits})
     page = demo.text(tiny / "model-Q8_0.gguf", [data, ProvenanceEntry("hub", "a/b", "1")])
     assert "SIZES = [5, 6]," in page
     assert "step by step" not in page

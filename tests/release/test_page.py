@@ -336,7 +336,7 @@ def test_of_several_completions_the_first_is_shown_and_no_changes_are_listed(tmp
 
 
 def test_word_problems_are_shown(tmp_path):
-    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5", "style": "begun"}]
+    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5", "style": "prefilled"}]
     write_eval(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
     text = page(tmp_path)
     assert "How &lt;many&gt; are 2 and 3?" in text

@@ -55,7 +55,9 @@ def rows(task: str) -> list[dict[str, Any]]:
             )
         ]
         # Every other row in the style in which the model opens its thinking.
-        made = [({**fields, **({"style": "own"} if i % 2 else {})}, text) for i, (fields, text) in enumerate(made)]
+        made = [
+            ({**fields, **({"style": "model_opens"} if i % 2 else {})}, text) for i, (fields, text) in enumerate(made)
+        ]
     return [{**fields, "id": str(i), "completion": text} for i, (fields, text) in enumerate(made)]
 
 

@@ -133,11 +133,11 @@ def test_the_place_is_named_once(tmp_path):
 
 def test_what_an_object_says_of_its_rows_holds_for_each(tmp_path):
     (tmp_path / "rows.json").write_text(
-        json.dumps({"split": "test", "style": "own", "data": [*ROWS, ROWS[0] | {"style": "direct"}]})
+        json.dumps({"split": "test", "style": "model_opens", "data": [*ROWS, ROWS[0] | {"style": "direct"}]})
     )
     rows = jsonl.read_rows(tmp_path / "rows.json")
     assert {row.split for row in rows} == {"test"}
-    assert [row.style_name for row in rows] == ["own", "own", "direct"]
+    assert [row.style_name for row in rows] == ["model_opens", "model_opens", "direct"]
 
 
 def test_the_only_line_of_a_file_of_lines_is_a_row(tmp_path):

@@ -7,7 +7,7 @@ from countdown_rl.tasks import gsm8k
 from countdown_rl.tasks.registry import parse_row
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
-SMALL = {"nums": [2, 3, 4], "target": 14, "style": "own"}
+SMALL = {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}
 
 
 def messages(row):
@@ -43,7 +43,7 @@ def test_the_default_prompt_word_for_word():
 
 
 def test_rule_operators_and_style_reach_the_prompt():
-    row = {**ROW, "rule": "television", "operators": "+-", "style": "own"}
+    row = {**ROW, "rule": "television", "operators": "+-", "style": "model_opens"}
     turns = messages(row)
     assert [turn["role"] for turn in turns] == ["system", "user"]
     assert "with + - and parentheses, using each number at most once; every result" in turns[1]["content"]
@@ -105,7 +105,7 @@ def test_format_needs_both_blocks_in_order(completion):
     ],
 )
 def test_strict_format_is_the_two_blocks_and_nothing_else(completion):
-    graded = grade(completion, {**SMALL, "style": "begun"})
+    graded = grade(completion, {**SMALL, "style": "prefilled"})
     assert graded.format
     assert not graded.strict_format
     assert graded.correct
@@ -244,7 +244,7 @@ def test_gsm8k_strict_format_has_each_tag_on_its_own_line():
     loose = grade("<thinking>x</thinking> <answer>72</answer>", PROBLEM)
     assert (loose.format, loose.strict_format, loose.correct) == (True, False, True)
     assert "each tag on a line of its own" in messages(PROBLEM)[0]["content"].lower().replace("put ", "")
-    assert messages({**PROBLEM, "style": "begun"})[-1]["content"].endswith("<think>")
+    assert messages({**PROBLEM, "style": "prefilled"})[-1]["content"].endswith("<think>")
 
 
 def vote_key(answer, value=None, row=ROW):

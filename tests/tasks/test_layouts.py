@@ -142,7 +142,7 @@ def test_imported_rows_are_found_with_their_split(tmp_path):
 
 
 def completions(record):
-    return [layouts.completion(each).text(STYLES["own"]) for each in layouts.split(record)]
+    return [layouts.completion(each).text(STYLES["model_opens"]) for each in layouts.split(record)]
 
 
 ANSWER = {"role": "assistant", "content": "a"}

@@ -29,7 +29,7 @@ USER = {"role": "user", "content": "Numbers: 3 7 50\nTarget: 46"}
 SYSTEM = {"role": "system", "content": "Solve."}
 
 
-@pytest.mark.parametrize("style", ["own", "direct"])
+@pytest.mark.parametrize("style", ["model_opens", "direct"])
 def test_a_template_is_the_prompt_where_the_model_begins_its_turn(style):
     assert parse_row({**ROW, "style": style, "template": TEMPLATE}).messages() == [SYSTEM, USER]
 
@@ -41,28 +41,28 @@ def with_prefill(text):
 @pytest.mark.parametrize(
     ("template", "style", "prefill"),
     [
-        (TEMPLATE, "own", ""),
-        (with_prefill("Well, <think>"), "begun", "Well, <think>"),
-        (with_prefill("<think>\nI need"), "begun", "<think>\nI need"),
-        (with_prefill("Sure."), "own", "Sure."),
-        (with_prefill("<think>\n\n</think>"), "own", "<think>\n\n</think>"),
+        (TEMPLATE, "model_opens", ""),
+        (with_prefill("Well, <think>"), "prefilled", "Well, <think>"),
+        (with_prefill("<think>\nI need"), "prefilled", "<think>\nI need"),
+        (with_prefill("Sure."), "model_opens", "Sure."),
+        (with_prefill("<think>\n\n</think>"), "model_opens", "<think>\n\n</think>"),
     ],
 )
 def test_nothing_is_added_to_a_template_and_the_style_is_the_one_that_fits_it(template, style, prefill):
     row = parse_row({**ROW, "template": template})
     assert (row.style_name, row.prompt()) == (style, Prompt(USER["content"], "Solve.", prefill))
     assert row.layout == {"style": style, "template": template}
-    assert row.without_prefill().style.own
+    assert row.without_prefill().style.model_opens
     assert row.without_prefill().prompt().turns() == [SYSTEM, USER]
 
 
-@pytest.mark.parametrize("style", ["own", "direct"])
+@pytest.mark.parametrize("style", ["model_opens", "direct"])
 def test_a_prefill_of_the_users_own_is_used_in_every_style(style):
     row = parse_row({**ROW, "style": style, "template": with_prefill("Answer:")})
     assert row.messages() == [SYSTEM, USER, {"role": "assistant", "content": "Answer:"}]
 
 
-@pytest.mark.parametrize(("style", "prefill"), [("begun", ""), ("begun", "Sure."), ("direct", "Well, <think>")])
+@pytest.mark.parametrize(("style", "prefill"), [("prefilled", ""), ("prefilled", "Sure."), ("direct", "Well, <think>")])
 def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
     with pytest.raises(InputError, match=style):
         parse_row({**ROW, "style": style, "template": with_prefill(prefill)}).prompt()
@@ -79,7 +79,7 @@ def test_word_problems_have_a_style_for_either_kind_of_template():
     row = {"task": "gsm8k", "question": "2 and 3?", "gold": "5"}
     assert parse_row({**row, "template": "{{ question }}"}).style_name == "lines"
     begun = "{% block user %}{{ question }}{% endblock %}{% block assistant %}<think>{% endblock %}"
-    assert parse_row({**row, "template": begun}).style_name == "begun"
+    assert parse_row({**row, "template": begun}).style_name == "prefilled"
 
 
 def test_a_template_without_blocks_is_the_user_turn():
@@ -166,16 +166,16 @@ def test_a_model_is_asked_and_exported_with_the_prompt_of_its_training(data):
     assert [turn["role"] for turn in probe.conversations(adapter, 1)[0]] == ["system", "user"]
     row = ask.puzzle_row(AskOptions(), [3, 7, 50], 46, probe.layout(links))
     assert row.messages() == [SYSTEM, USER]
-    other = AskOptions(style="own", template="{{ nums }} {{ target }}")
+    other = AskOptions(style="model_opens", template="{{ nums }} {{ target }}")
     row = ask.puzzle_row(other, [3, 7, 50], 46, probe.layout(links))
     assert (row.style.direct, len(row.messages())) == (False, 1)
     shipped = {"digest": "b", "manifest": {"kind": "model", "inputs": {"data": {"digest": "old", "manifest": {
-        "kind": "data", "options": {"style": "own"}}}}}}  # fmt: skip
+        "kind": "data", "options": {"style": "model_opens"}}}}}}  # fmt: skip
     inputs["model"] = shipped
     assert probe.layout(artifacts.chain(adapter)) == {"style": "direct", "template": TEMPLATE}  # the newest data
     later = {"digest": "c", "manifest": {"kind": "adapter", "inputs": {"model": adapter},
-                                         "facts": {"layout": {"style": "begun"}}}}  # fmt: skip
-    assert probe.layout(artifacts.chain(later)) == {"style": "begun"}
+                                         "facts": {"layout": {"style": "prefilled"}}}}  # fmt: skip
+    assert probe.layout(artifacts.chain(later)) == {"style": "prefilled"}
     tokenizer = tiny_llama.tokenizer()
     chat_template.complete_user_turn(tokenizer, row.messages())
     shown = chat_template.render(tokenizer, [USER], chat_template.CHAT_ARGUMENTS)
@@ -206,3 +206,9 @@ def test_a_prompt_file_that_is_not_there_is_named(monkeypatch, capsys):
 def test_a_template_that_is_no_text_is_refused():
     with pytest.raises(InputError, match="template"):
         parse_row(json.loads('{"nums": [1, 2], "target": 3, "template": 5}'))
+
+
+def test_styles_of_earlier_versions_are_read_by_their_present_names():
+    row = {"nums": [3, 7, 50], "target": 46}
+    assert [parse_row({**row, "style": name})["style"] for name in ("begun", "own")] == ["prefilled", "model_opens"]
+    assert DataOptions(style="own").style == "model_opens"

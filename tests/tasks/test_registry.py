@@ -17,7 +17,7 @@ def test_a_task_describes_its_rows(task):
     row = parse_row({"task": task.name, **task.example})
     assert type(row) is task.row
     assert {"id", *task.example, "style"} <= task.fields.keys()
-    assert row.messages()[-1]["role"] == "assistant" or row.style.own
+    assert row.messages()[-1]["role"] == "assistant" or row.style.model_opens
     assert row.grade(f"</{row.style.tag}>\n<answer>{row.reference}</answer>").legal or task.name == "countdown"
     assert row.headline.count("\n") == 0
     assert {"id": row.id, **row.kept}.items() >= {key: row[key] for key in task.example}.items()

@@ -61,7 +61,7 @@ def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
 
 def test_where_the_model_opens_the_thinking_the_trace_begins_with_its_tag():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows = [parse_row({"nums": [7, 50, 3], "target": 46, "style": "own"})]
+    rows = [parse_row({"nums": [7, 50, 3], "target": 46, "style": "model_opens"})]
     ids, prompt, _ = next(batches.examples(rows, {3: ["a-b"]}, PretrainOptions(drills=0), tokens))
     completion = tokens.decode(ids[prompt:]).removesuffix(tokens.eos_token)
     assert completion.startswith("<think>\n50 7 3\n")
@@ -71,7 +71,7 @@ def test_where_the_model_opens_the_thinking_the_trace_begins_with_its_tag():
 
 
 def test_drills_keep_the_rule_the_operators_and_the_style():
-    kept = {"rule": "television", "operators": "+-*/", "style": "own"}
+    kept = {"rule": "television", "operators": "+-*/", "style": "model_opens"}
     drill = batches.drill({"nums": [97, 31, 12], "target": 65, "id": "r1", **kept}, random.Random(0))
     assert {key: value for key, value in drill.items() if key not in ("nums", "target")} == kept
 

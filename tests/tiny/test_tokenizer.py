@@ -52,7 +52,7 @@ def test_the_number_in_a_token_is_known_with_its_form():
 
 def test_a_prompt_is_cheap_and_ends_in_the_begun_turn(tokens):
     text = prompt(tokens)
-    assert text.endswith(countdown.BEGUN)
+    assert text.endswith(countdown.PREFILL)
     assert len(tokens(text, add_special_tokens=False)["input_ids"]) < 40
 
 

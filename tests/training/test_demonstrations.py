@@ -11,7 +11,7 @@ from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.models import chat_template, ends
 from countdown_rl.tasks import jsonl
-from countdown_rl.tasks.countdown.task import BEGUN
+from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import demonstrations
 from countdown_rl.training.demonstrations import Demonstrations
@@ -300,7 +300,7 @@ END = "<|end|>"
         ({"prompt": TURNS, "completion": "<think>\na"}, tiny_llama.TEMPLATE, f"<think>\na{END}"),
         (RIGHT | {"completion": "<think>\n</think>\n<answer>50 - 7 + 3</answer>"}, tiny_llama.TEMPLATE,
          f"{RIGHT['completion']}{END}"),
-        (RIGHT | {"completion": f"{BEGUN}{RIGHT['completion']}"}, OPENS, f"{RIGHT['completion']}{END}"),
+        (RIGHT | {"completion": f"{PREFILL}{RIGHT['completion']}"}, OPENS, f"{RIGHT['completion']}{END}"),
         ({"prompt": TURNS, "completion": f"a{END}"}, OPENS, f"a{END}"),
         ({"prompt": TURNS, "completion": f"a{END}\n"}, OPENS, f"a{END}"),
         ({"prompt": TURNS, "completion": f"a{END} {END}\n\n"}, OPENS, f"a{END}"),
@@ -344,7 +344,7 @@ def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_pr
 @pytest.mark.parametrize(
     "fields",
     [
-        {"style": "own", "completion": "<think></think><answer>50 - 7 + 3</answer>"},
+        {"style": "model_opens", "completion": "<think></think><answer>50 - 7 + 3</answer>"},
         {"style": "direct", "completion": "50 - 7 + 3"},
         {"template": "{{ target }} of {{ nums }}", "style": "direct", "completion": "50 - 7 + 3"},
         {"prompt": TURNS, "completion": "50 - 7 + 3"},

@@ -141,7 +141,10 @@ def test_steps_without_entropy_do_not_count():
     ("changes", "words"),
     [
         ({"correct": 0.0}, ["equal rewards", "countdown-rl sft"]),
-        ({"correct": 0.0, "format": 0.0}, ["equal rewards", "0% of the completions keep the format", "--style own"]),
+        (
+            {"correct": 0.0, "format": 0.0},
+            ["equal rewards", "0% of the completions keep the format", "--style model_opens"],
+        ),
         ({"correct": 1.0}, ["equal rewards", "harder data"]),
         ({"correct": 0.5}, ["equal rewards", "--temperature"]),
         (

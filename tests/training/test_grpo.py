@@ -786,8 +786,8 @@ def test_the_command_resumes_after_signals_and_prints_only_progress_and_warnings
 def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_them(tmp_path, dynamic):
     template = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
     constant_model.checkpoint(tmp_path / "model", template=template, special=True)
-    rows = [{"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "own"} for n in range(4)]
-    with artifacts.writing(tmp_path / "data", "data", options={"style": "own"}) as draft:
+    rows = [{"id": f"r{n}", "nums": [1, 2], "target": 90 + n, "style": "model_opens"} for n in range(4)]
+    with artifacts.writing(tmp_path / "data", "data", options={"style": "model_opens"}) as draft:
         for split in ("train", "valid", "test"):
             (draft.path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = replace(

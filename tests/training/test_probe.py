@@ -99,7 +99,7 @@ def test_the_verdict_is_by_published_shares():
     assert list(verdicts.values()) == ["no signal", "no signal", "thin", "ready", "ready"]
 
 
-@pytest.mark.parametrize("style", ["begun", "own"])
+@pytest.mark.parametrize("style", ["prefilled", "model_opens"])
 def test_tags_that_are_special_tokens_are_seen(tmp_path, monkeypatch, capsys, style):
     template = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
     constant_model.checkpoint(tmp_path / "model", template=template, special=True)

@@ -49,7 +49,7 @@ def test_system_1_format_and_equation(completion, expected):
     ],
 )
 def test_system_2_strict_format_and_equation(completion, expected):
-    row = {"nums": [2, 3, 4], "target": 14, "style": "own"}
+    row = {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}
     assert total(["strict-format=1", "correct=1"], completion, row) == expected
 
 
@@ -91,7 +91,7 @@ def test_closeness_rewards_legal_expressions_by_distance():
     assert closeness("55 + 36 - 7") == 0  # not legal: a number is left out
     assert closeness("65") == 0
     assert closeness("impossible") == 0
-    assert closeness("71", {**GSM8K, "style": "begun"}) == 0.5
+    assert closeness("71", {**GSM8K, "style": "prefilled"}) == 0.5
 
 
 def test_a_function_of_your_own():

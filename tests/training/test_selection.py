@@ -80,9 +80,9 @@ def test_correct_completions_are_kept_once(tmp_path, options, kept):
 
 
 def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
-    own = PUZZLE | {"style": "own"}
+    own = PUZZLE | {"style": "model_opens"}
     rows = collect(tmp_path / "out", evaluation(tmp_path / "eval", RIGHT[:1], [PUZZLE, own]), per_puzzle=1)
-    assert [row.get("style") for row in rows] == [None, "own"]
+    assert [row.get("style") for row in rows] == [None, "model_opens"]
 
 
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 5}, {"pairs": True}])
@@ -133,11 +133,11 @@ def test_what_was_collected_is_told_in_a_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("family", "style", "conversational"),
     [
-        ("qwen2.5", "begun", True),
-        ("qwen2.5", "own", True),
-        ("llama-3.1", "begun", True),
-        ("qwen3", "begun", False),  # its template takes the thinking out of a turn
-        (None, "begun", False),  # a tokenizer without a template
+        ("qwen2.5", "prefilled", True),
+        ("qwen2.5", "model_opens", True),
+        ("llama-3.1", "prefilled", True),
+        ("qwen3", "prefilled", False),  # its template takes the thinking out of a turn
+        (None, "prefilled", False),  # a tokenizer without a template
     ],
 )
 def test_trl_renders_a_pair_as_the_text_that_was_read_and_written(family, style, conversational):

@@ -45,7 +45,7 @@ def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
     for _ in range(count):
         a, b = rng.randint(low, high), rng.randint(low, high)
         completion = f"<think>\n</think>\n<answer>{a} + {b}</answer>"
-        rows.append({"nums": [a, b], "target": a + b, "style": "own", "completion": completion})
+        rows.append({"nums": [a, b], "target": a + b, "style": "model_opens", "completion": completion})
     return rows
 
 
@@ -209,7 +209,7 @@ def impossible(row):
 @pytest.mark.parametrize("solved", [0, 1])
 def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_path, monkeypatch, solved):
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
-        jsonl.write_rows(draft.path / "valid.jsonl", [{"nums": [90, 7], "target": 97, "style": "own"}] * 2)
+        jsonl.write_rows(draft.path / "valid.jsonl", [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2)
         jsonl.write_rows(draft.path / "test.jsonl", sums(1, 2, 80, 99))
     texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
     monkeypatch.setattr(train, "_complete", lambda *arguments: texts)
@@ -396,7 +396,7 @@ def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
 def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, length, template):
     tiny_llama.checkpoint(tmp_path / "model", max_position_embeddings=length)
     (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    with artifacts.writing(tmp_path / "data", "data", options={"style": "own"}) as draft:
+    with artifacts.writing(tmp_path / "data", "data", options={"style": "model_opens"}) as draft:
         jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1, 11, 19))
         jsonl.write_rows(draft.path / "test.jsonl", sums(2, 2, 20, 30))
     jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": "1 + 1", "completion": " 2"}])

@@ -22,8 +22,8 @@ SYSTEM = (
 )
 #: The system turn of the style ``direct``.
 DIRECT = "You are a careful solver of number puzzles. Give the final answer alone."
-#: The prefill of the style ``begun``.
-BEGUN = "Let me work through this step by step.\n<think>"
+#: The prefill of the style ``prefilled``.
+PREFILL = "Let me work through this step by step.\n<think>"
 
 _USE = {
     "exactly-once": "using each number exactly once",
@@ -55,7 +55,7 @@ class CountdownRow(Row):
     """A puzzle: ``nums``, ``target``, and where they are not the default ``rule``, ``operators`` and ``style``."""
 
     task = "countdown"
-    styles = ("begun", "own", "direct")
+    styles = ("prefilled", "model_opens", "direct")
     kept_fields = ("nums", "target", "needs", "operators", "rule")
     prompt_fields = ("nums", "target")
 
@@ -90,7 +90,7 @@ class CountdownRow(Row):
             f"Reach the target with {' '.join(puzzle.operators)} and parentheses, "
             f"{_USE[puzzle.rule.name]}. If there is no way, answer impossible."
         )
-        return Prompt(user, DIRECT if self.style.direct else SYSTEM, BEGUN)
+        return Prompt(user, DIRECT if self.style.direct else SYSTEM, PREFILL)
 
     def judge(self, answer: str) -> tuple[str | None, str]:
         puzzle = self.puzzle
