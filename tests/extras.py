@@ -54,7 +54,7 @@ def environment(directory: Path, wheel: Path, extra: str) -> Path:
         for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
             if not (target / top).exists():
                 (target / top).symlink_to(package.locate_file(top))
-    names = ",".join(dict.fromkeys([*extras, *([extra] if extra not in ("base", "train") else [])]))
+    names = ",".join(dict.fromkeys([*extras, *([extra] if extra not in ("base", "train", "verl") else [])]))
     requirement = f"countdown-rl[{names}] @ {wheel.as_uri()}" if names else str(wheel)
     pip = [sys.executable, "-m", "pip", "--python", directory / "bin/python", "install", "--quiet"]
     subprocess.run([*pip, requirement], check=True, env=ALONE)
@@ -140,7 +140,24 @@ def base(run: partial[None]) -> None:
     run("countdown-rl", "samples", "tiny")
 
 
-#: The smallest use of each extra; "base" is the project without one.
+#: verl wants a transformers of its own, and of what it needs its data, rewards and configuration need this.
+VERL = ("verl==0.9.1", "tensordict==0.10.0", "torchdata==0.11.0")
+VERL_NEEDS = ("pyvers<0.2", "orjson", "cloudpickle", "importlib-metadata", "hydra-core==1.3.8", "codetiming==1.4.0")
+VERL_NEEDS += ("pylatexenc==2.11", "ray==2.60.0", "pillow", "aiohttp")
+
+
+def verl(run: partial[None]) -> None:
+    """The export for verl, read, graded and configured by verl itself."""
+    python = run.keywords["cwd"] / "environment/bin/python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-qqq"]
+    subprocess.run([*pip, "--no-deps", *VERL], check=True, env=ALONE)
+    subprocess.run([*pip, *VERL_NEEDS], check=True, env=ALONE)
+    run("countdown-rl", "gen-data", "--n", "300", "--out", "data")
+    run("countdown-rl", "export-task", "--to", "verl", "--data", "data", "--out", "verl")
+    run("python", str(ROOT / "tests/integrations/verl_check.py"), "verl")
+
+
+#: The smallest use of each extra; "base" is the project without one, "verl" another program.
 USES: dict[str, Callable[[partial[None]], None]] = {
     "base": base,
     "train": lambda run: run("countdown-rl", "ask", "3", "7", "50", "--target", "46"),
@@ -150,6 +167,7 @@ USES: dict[str, Callable[[partial[None]], None]] = {
     "openai": openai,
     "tensorboard": tracker("tensorboard"),
     "trackio": tracker("trackio"),
+    "verl": verl,
     "w4a16": w4a16,
     "wandb": tracker("wandb"),
 }
