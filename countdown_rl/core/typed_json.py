@@ -83,7 +83,7 @@ def _fault(value: Any, error: Any) -> str:
     # Its location also names the branches of unions, which the value does not have.
     part, names = [value], list[str]()
     for key in fault["loc"]:
-        if isinstance(key, int) or (isinstance(part, dict) and key in part):
+        if (isinstance(part, list) and key < len(part)) or (isinstance(part, dict) and key in part):
             part = part[key]
             names.append(" ".join(str(key).split()))
     if fault["type"] == "missing":

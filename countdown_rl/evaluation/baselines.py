@@ -18,16 +18,24 @@ def find(name: str, rows: Sequence[Row]) -> Baseline | None:
     Raises:
         InputError: only another task has it.
     """
-    tasks = {row.task for row in rows}
     if name not in registry.baseline_names():
         return None
+    tasks = sorted({row.task for row in rows})
     candidates = [baseline for task in tasks if (baseline := registry.task(task).baselines.get(name))]
     if len(tasks) > 1 or not candidates:
-        raise InputError(f"{name} is no baseline of the task {' or '.join(sorted(tasks))}; give --model a model.")
+        raise InputError(f"{name} is no baseline of the task {' or '.join(tasks)}; give --model a model.")
     return candidates[0]
 
 
-def complete(baseline: Baseline, row: Row, seed: str) -> Completion:
+def answer(baseline: Baseline, row: Row, seed: str) -> str:
     """The completion of *row* by a *baseline*: empty thinking, and its answer."""
-    answer = resolve(baseline.answer)(row, random.Random(seed))
-    return Completion(row.style.answer(answer), 0, True)
+    return row.style.answer(resolve(baseline.answer)(row, random.Random(seed)))
+
+
+def complete(baseline: Baseline, rows: Sequence[Row], seed: int, samples: int) -> list[Completion]:
+    """So many completions of each row by a *baseline*, those of a row side by side."""
+    return [
+        Completion(answer(baseline, row, f"{seed} {index} {turn}"), 0, True)
+        for index, row in enumerate(rows)
+        for turn in range(samples)
+    ]

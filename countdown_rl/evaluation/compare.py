@@ -2,22 +2,20 @@
 
 import json
 import os
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation import tables
-from countdown_rl.evaluation.metrics import pass_at_k, rounded
-from countdown_rl.evaluation.results import Result, common_split, read
+from countdown_rl.evaluation.metrics import measure, puzzle_share, rounded
+from countdown_rl.evaluation.results import Result, read, split
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics
-from countdown_rl.evaluation.statistics import few_differ, mcnemar, mean_interval, paired_difference, paired_mean
+from countdown_rl.evaluation.statistics import few_differ, mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks import jsonl
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
@@ -42,9 +40,10 @@ def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None
     if len(evaluations) < 2:
         raise InputError("give at least two evaluations to compare.")
     runs = {
-        name: [one if isinstance(one, Result) else read(one) for one in group] for name, group in evaluations.items()
+        name: [each if isinstance(each, Result) else read(each) for each in group]
+        for name, group in evaluations.items()
     }
-    results = {name: averaged(name, group) for name, group in runs.items()}
+    results = {name: _pooled(name, group) for name, group in runs.items()}
     values = figures(results)
     if out is None:
         return values
@@ -66,7 +65,7 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
     Raises:
         InputError: a path is given twice.
     """
-    _check_distinct(paths)
+    _check_distinct([path.resolve() for path in paths])
     names = [path.name or path.resolve().name for path in paths]
     if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
         names = [path.as_posix() for path in paths]
@@ -79,27 +78,25 @@ def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
     Raises:
         InputError: a path or a name is given twice.
     """
-    groups = {word: word.partition("=") for word in words if "=" in word and not os.path.exists(word)}
-    if unnamed := [word for word in groups if not re.fullmatch(r"[^=]+=[^,]+(,[^,]+)*", word)]:
-        raise InputError(f"{unnamed[0]} should be NAME=DIR,DIR,...")
-    names = {path: name for name, path in by_name([Path(word) for word in words if word not in groups]).items()}
-    settings: dict[str, list[Path]] = {}
-    for word in words:
-        name, _, directories = groups.get(word) or (names[Path(word)], "", "")
-        if name in settings:
-            raise InputError(f"the name {name} is given twice; give the runs of a setting after one NAME=.")
-        settings[name] = list(map(Path, directories.split(","))) if directories else [Path(word)]
-    _check_distinct([path for paths in settings.values() for path in paths])
-    return settings
+    parts = [(word, "", "") if os.path.exists(word) else word.partition("=") for word in words]
+    names = {path: name for name, path in by_name([Path(word) for word, sign, _ in parts if not sign]).items()}
+    settings = [
+        (word, directories.split(",")) if sign else (names[Path(word)], [word]) for word, sign, directories in parts
+    ]
+    for name, directories in settings:
+        if not name or "" in directories:
+            raise InputError(f"{name}={','.join(directories)} should be NAME=DIR,DIR,...")
+    _check_distinct([Path(directory).resolve() for _, directories in settings for directory in directories])
+    _check_distinct([name for name, _ in settings])
+    return {name: [Path(directory) for directory in directories] for name, directories in settings}
 
 
-def _check_distinct(paths: Sequence[Path]) -> None:
-    repeated = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
-    if repeated:
-        raise InputError(f"{repeated[0].name} is given twice; give each path once.")
+def _check_distinct(values: Sequence[Path | str]) -> None:
+    if repeated := [value for value in values if values.count(value) > 1]:
+        raise InputError(f"{repeated[0]} is given twice; give each directory and each NAME= once.")
 
 
-def averaged(name: str, runs: Sequence[Result]) -> Result:
+def _pooled(name: str, runs: Sequence[Result]) -> Result:
     """The *runs* of the setting *name* as one result: figures are means over runs, puzzles have the samples of all.
 
     The interval of a mean is that of the puzzles, for these runs.
@@ -110,57 +107,26 @@ def averaged(name: str, runs: Sequence[Result]) -> Result:
     first = runs[0]
     if len(runs) == 1:
         return first
-    terms = [(run.metrics.n, run.metrics.data, _decoding(run)) for run in runs]
-    if any(term != terms[0] for term in terms):
+    if len({json.dumps([run.metrics.n, run.metrics.data, vars(_decoding(run))]) for run in runs}) > 1:
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
-    texts = [[sample.completion for sample in run.samples] for run in runs]
-    for (index, run), (other, copy) in combinations(enumerate(runs), 2):
-        if texts[index] == texts[other] and run.metrics.model.digest == copy.metrics.model.digest:
+    for run, other in combinations(runs, 2):
+        texts = [[sample.completion for sample in each.samples] for each in (run, other)]
+        if texts[0] == texts[1] and run.metrics.model.digest == other.metrics.model.digest:
             raise InputError(
-                f"{run.path} and {copy.path}, runs of {name}, have the same completions: one run given twice says "
+                f"{run.path} and {other.path}, runs of {name}, have the same completions: one run given twice says "
                 "nothing about the deviation between runs; give each run once."
             )
-    values = [run.metrics.to_json() for run in runs]
-    mean = Metrics.from_json(
-        values[0] | _mean([{key: part[key] for key in _FIGURES if key in part} for part in values]), name
-    )
     puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
-    result = Result(mean, [sample for puzzle in puzzles for samples in puzzle for sample in samples], runs=runs)
-
-    def interval(k: int) -> tuple[float, float]:
-        return rounded(mean_interval(_shares(result, k), len(runs) * (len(first.by_puzzle[0]) // k)))
-
-    metrics = replace(
-        mean,
-        interval=interval(1),
-        pass_at={k: replace(share, interval=interval(k)) for k, share in mean.pass_at.items()},
+    samples = [sample for puzzle in puzzles for of_run in puzzle for sample in of_run]
+    rows = [puzzle[0].row for puzzle in first.by_puzzle]
+    pass_at = [k for k in first.metrics.pass_at if all(k in run.metrics.pass_at for run in runs)]
+    metrics = Metrics(
+        **vars(measure(samples, rows, pass_at, len(runs))),
         decoding=_decoding(first),
+        data=first.metrics.data,
         model=EvaluatedModel(source=name, kind=first.metrics.model.kind),
     )
-    return replace(result, metrics=metrics)
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    """The mean of figures of one form, key by key; of what is equal or no number, the first one. Has no intervals."""
-    first = values[0]
-    if isinstance(first, dict):
-        keys = [key for key in first if key != "interval" and all(key in value for value in values)]
-        return {key: _mean([value[key] for value in values]) for key in keys}
-    if not isinstance(first, int | float) or all(value == first for value in values):
-        return first
-    return round(fmean(values), 6)
-
-
-def _shares(result: Result, k: int = 1) -> list[float]:
-    """pass@k of each puzzle, the mean over the runs of *result*."""
-    count = len(result.by_puzzle[0]) // max(1, len(result.runs))  # of completions in one run
-    return [
-        fmean(
-            pass_at_k(k, sum(sample.grade.correct for sample in samples[start : start + count]), count)
-            for start in range(0, len(samples), count)
-        )
-        for samples in result.by_puzzle
-    ]
+    return Result(metrics, samples, runs=runs)
 
 
 def figures(results: Mapping[str, Result]) -> dict[str, Any]:
@@ -175,26 +141,24 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
     models = _models(results)
     if not models:
         raise InputError("give an evaluation of a model beside the baselines.")
-    first = results[models[0]]
-    groups = _comparable(results)
-    # A baseline may have several answers per puzzle.
-    counts = {results[name].metrics.decoding.samples or 1 for name in models}
+    first, groups = results[models[0]], _comparable(results)
+    sample_counts = {results[name].metrics.decoding.samples or 1 for name in models}
     rows = []
     for name, result in results.items():
         compared = next((group for group in groups if name in group), [])
+        metrics = result.metrics.to_json()
         # Rows need no id; the first n rows of the same file are the same puzzles.
         if (first.metrics.n, first.metrics.data) != (result.metrics.n, result.metrics.data):
             raise InputError(
                 f"{name} and {models[0]} were scored on different data; give both the same --data and --limit."
             )
-        unlike = result.metrics.decoding.samples not in counts if name not in models else len(compared) == 1
-        if unlike and name != models[0]:
+        # A baseline may have several answers per puzzle.
+        alike = len(compared) > 1 if name in models else result.metrics.decoding.samples in sample_counts
+        if not alike and name != models[0]:
             raise InputError(f"{name} and {models[0]} were decoded differently; evaluate both with the same options.")
-        metrics = result.metrics.to_json()
         row = {"name": name} | {key: metrics[key] for key in _FIGURES if key in metrics}
         if result.runs:
-            accuracies = _accuracies(result)
-            row |= {"runs": accuracies, "sd": round(stdev(accuracies), 6)}
+            row |= {"runs": _accuracies(result), "sd": round(stdev(_accuracies(result)), 6)}
         if name in models and _decoding(result) != _decoding(first):
             row["decoding"] = metrics["decoding"]
         if name in compared[1:]:
@@ -203,7 +167,7 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
         rows.append(row)
     metrics = first.metrics.to_json()
     described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
-    return described | {"split": common_split([results[name] for name in models]), "results": rows}
+    return described | {"split": split(*(results[name] for name in models)), "results": rows}
 
 
 def difference(first: Result, second: Result) -> dict[str, Any]:
@@ -219,29 +183,28 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     passes, adjusted = {}, False
     if len(first.samples) == len(second.samples) == len(pairs):
         lost, won = pairs.count((1, 0)), pairs.count((0, 1))
-        value, (low, high) = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
+        value, interval = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
         p = mcnemar(lost, won)
     else:
-        value, (low, high), p = paired_mean(before, after)
+        value, interval, p = paired_mean(before, after)
         adjusted = few_differ(before, after)
         for k in sorted(first.metrics.pass_at.keys() & second.metrics.pass_at.keys() - {1}):
-            change, limits, _ = paired_mean(*(_shares(result, k) for result in (first, second)))
+            change, limits, _ = paired_mean(_shares(first, k), _shares(second, k))
             passes[str(k)] = {"difference": round(change, 6), "interval": [*rounded(limits)]}
     return {
         "difference": round(value, 6),
-        "interval": [round(low, 6), round(high, 6)],
+        "interval": [*rounded(interval)],
         **({"pass_at": passes} if passes else {}),
         "won": sum(before < after for before, after in pairs),
         "lost": sum(before > after for before, after in pairs),
         "p": float(f"{p:.3g}"),
         **({"adjusted": True} if adjusted else {}),
-        **_by_run(first, second),
+        **_by_run(_accuracies(first), _accuracies(second)),
     }
 
 
-def _by_run(first: Result, second: Result) -> dict[str, Any]:
+def _by_run(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
     """The differences of the runs, and their standard deviation; nothing without runs, or with unequal numbers."""
-    before, after = _accuracies(first), _accuracies(second)
     count = max(len(before), len(after))
     if count == 1 or not {len(before), len(after)} <= {1, count}:
         return {}
@@ -254,16 +217,9 @@ def _accuracies(result: Result) -> list[float]:
     return [run.metrics.accuracy for run in result.runs or [result]]
 
 
-def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
-    """The puzzles won and lost, from the first result decoded alike to each other one, and from each to the next.
-
-    With several completions per puzzle, more or fewer of them are correct; shown are the first wrong and the first
-    correct one.
-    """
-    pairs = dict.fromkeys(
-        pair for names in _comparable(results) for pair in [*((names[0], name) for name in names[1:]), *pairwise(names)]
-    )
-    return [change for first, second in pairs for change in _changes(first, second, results)]
+def _shares(result: Result, k: int = 1) -> list[float]:
+    """pass@k of each puzzle, the mean over the runs of *result*."""
+    return [puzzle_share(samples, k, len(result.runs) or 1) for samples in result.by_puzzle]
 
 
 def _models(results: Mapping[str, Result]) -> list[str]:
@@ -286,23 +242,32 @@ def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
     return list(groups.values())
 
 
+def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """The puzzles won and lost, from the first result decoded alike to each other one, and from each to the next.
+
+    With several completions per puzzle, more or fewer of them are correct; shown are the first wrong and the first
+    correct one.
+    """
+    pairs = dict.fromkeys(
+        pair for names in _comparable(results) for pair in [*((names[0], name) for name in names[1:]), *pairwise(names)]
+    )
+    return [change for first, second in pairs for change in _changes(first, second, results)]
+
+
 def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
     for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
-        was, now = (sum(sample.grade.correct for sample in samples) for samples in (before, after))
-        if was * len(after) == now * len(before):
+        was, now = puzzle_share(before), puzzle_share(after)
+        if was == now:
             continue
-        won = now * len(before) > was * len(after)
         shown = {
-            "before": next(sample for sample in before if sample.grade.correct is not won).to_json(),
-            "after": next(sample for sample in after if sample.grade.correct is won).to_json(),
+            "before": next(sample for sample in before if sample.grade.correct is (now < was)),
+            "after": next(sample for sample in after if sample.grade.correct is (now > was)),
         }
-        yield (
-            {"from": first, "to": second, "side": "won" if won else "lost"}
-            | before[0].row.kept
-            | (
-                {"right_before": was, "right_after": now, "completions": len(before)}
-                if len(before) == len(after) > 1
-                else {}
-            )
-            | {when: {key: sample[key] for key in _COMPLETION} for when, sample in shown.items()}
-        )
+        change = {"from": first, "to": second, "side": "won" if now > was else "lost"} | before[0].row.kept
+        if len(before) == len(after) > 1:
+            right = [sum(sample.grade.correct for sample in samples) for samples in (before, after)]
+            change |= {"right_before": right[0], "right_after": right[1], "completions": len(before)}
+        for when, sample in shown.items():
+            line = sample.to_json()
+            change[when] = {key: line[key] for key in _COMPLETION}
+        yield change

@@ -24,6 +24,11 @@ class Equation:
     operators: set[str]
     right: bool
 
+    @property
+    def faults(self) -> set[str]:
+        """The names of its faults, by operator."""
+        return set() if self.right else {f"wrong {operator}" for operator in self.operators}
+
 
 @dataclass
 class Reading:
@@ -32,6 +37,22 @@ class Reading:
     row: Row
     equations: list[Equation] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, sample: Sample) -> "Reading":
+        """Read the completion of the graded *sample*: its equations, format and answer."""
+        reading = cls(sample.row)
+        for piece in arithmetic.pieces(sample.completion):
+            if piece.kind in ("right", "wrong"):
+                left, claim = piece.text.rsplit("=", 1)
+                operators = expression.operators(expression.parse(left).tree)
+                reading.equations.append(Equation(left, claim.strip(), operators, piece.kind == "right"))
+                reading.faults.update(reading.equations[-1].faults)
+        if sample.truncated:
+            reading.faults[LIMIT] = 1
+        elif not sample.grade.correct:
+            reading.faults[FORMAT if sample.grade.value is None else ANSWER] = 1
+        return reading
 
     def repaired(self, fault: str) -> bool:
         """Return True if an equation reaches the right answer where *fault* never happens.
@@ -42,7 +63,7 @@ class Reading:
         known: dict[str, str] = {}
         prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in self.row.messages())))
         for equation in self.equations:
-            if not equation.right and fault not in map(wrong, equation.operators):
+            if not equation.right and fault not in equation.faults:
                 continue
             text = re.sub(r"\d+", lambda n: n[0] if n[0] in prompt else known.get(n[0], n[0]), equation.left)
             if not self.row.judge(text)[1]:
@@ -50,29 +71,6 @@ class Reading:
             if len(text) < expression.MAX_LENGTH:
                 known[equation.claim] = f"({text})"
         return fault == LIMIT
-
-
-def wrong(operator: str) -> str:
-    """The name of the fault of an equation with *operator* and a wrong result."""
-    return f"wrong {operator}"
-
-
-def read(sample: Sample) -> Reading:
-    """Read the completion of the graded *sample*: its equations, format and answer."""
-    reading = Reading(sample.row)
-    for piece in arithmetic.pieces(sample.completion):
-        if piece.kind not in ("right", "wrong"):
-            continue
-        left, claim = piece.text.rsplit("=", 1)
-        operators = expression.operators(expression.parse(left).tree)
-        reading.equations.append(Equation(left, claim.strip(), operators, piece.kind == "right"))
-        if piece.kind == "wrong":
-            reading.faults.update(map(wrong, operators))
-    if sample.truncated:
-        reading.faults[LIMIT] = 1
-    elif not sample.grade.correct:
-        reading.faults[FORMAT if sample.grade.value is None else ANSWER] = 1
-    return reading
 
 
 def diagnose(result: Result) -> dict[str, Any]:
@@ -92,9 +90,9 @@ def causes(result: Result) -> dict[str, Any]:
         correct; ``steps``, by operator, the equations that have it, and the wrong ones among them.
     """
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
-    unexplained = 0
+    unexplained, n = 0, len(result.samples)
     for sample in result.samples:
-        reading = read(sample)
+        reading = Reading.of(sample)
         occurrences.update(reading.faults)
         completions.update(reading.faults.keys())
         for equation in reading.equations:
@@ -103,23 +101,22 @@ def causes(result: Result) -> dict[str, Any]:
             repairs = [fault for fault in reading.faults if reading.repaired(fault)]
             won.update(repairs)
             unexplained += not repairs
-    n = len(result.samples)
     rows = [
         {
             "cause": fault,
             "points": round(won[fault] / n, 6),
-            "completions": completions[fault],
+            "completions": count,
             "occurrences": occurrences[fault],
             "at_most": fault == LIMIT,
         }
-        for fault in completions
+        for fault, count in completions.items()
     ]
     return {
-        "lost": round(1 - sum(sample.grade.correct for sample in result.samples) / n, 6),
+        "lost": round(sum(not sample.grade.correct for sample in result.samples) / n, 6),
         "causes": sorted(rows, key=lambda row: (-row["points"], row["cause"] == LIMIT, row["cause"])),
         "unexplained": round(unexplained / n, 6),
         "steps": {
-            operator: {"written": count, "wrong": occurrences[wrong(operator)]}
+            operator: {"written": count, "wrong": occurrences[f"wrong {operator}"]}
             for operator, count in sorted(written.items())
         },
     }

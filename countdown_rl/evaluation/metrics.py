@@ -4,48 +4,55 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from math import comb
-from statistics import median
+from statistics import fmean, median
 
 from countdown_rl.evaluation.sample import Accuracy, Figures, Sample, Share, Tokens
-from countdown_rl.evaluation.statistics import mean_interval
+from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.task import Row
 
 
-def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[int] = ()) -> Figures:
+def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[int] = (), runs: int = 1) -> Figures:
     """The figures of *samples*: as many completions for every one of *rows*, those of a row side by side.
 
     With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, which is pass@1,
     ``pass_at`` holds pass@k for each k of *pass_at* (by default the powers of two), and ``majority`` the accuracy of
     majority voting.
+
+    Args:
+        runs: the completions of a row are those of so many runs, one run after another; figures are means over runs.
     """
     per_row = len(samples) // len(rows)
-    groups = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
-    counts = [sum(sample.grade.correct for sample in group) for group in groups]
-    members: dict[str, dict[str, list[float]]] = {}
-    for row, count in zip(rows, counts, strict=True):
+    puzzles = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
+    correct = [sum(sample.grade.correct for sample in puzzle) for puzzle in puzzles]
+    members: dict[str, dict[str, list[int]]] = {}
+    for row, count in zip(rows, correct, strict=True):
         for group, value in row.groups.items():
             members.setdefault(group, {}).setdefault(value, []).append(count)
-    reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
-    passes = {}
-    for k in (pass_at or [1 << power for power in range(per_row.bit_length())]) if per_row > 1 else ():
-        values = [pass_at_k(k, count, per_row) for count in counts]
-        interval = rounded(mean_interval(values, per_row // k))  # a puzzle has so many disjoint sets of k completions
-        passes[k] = Share(share=round(sum(values) / len(values), 6), interval=interval)
+    passes, per_run = {}, per_row // runs
+    for k in (pass_at or [1 << power for power in range(per_run.bit_length())]) if per_run > 1 else ():
+        shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
+        interval = rounded(mean_interval(shares, runs * (per_run // k)))  # of so many disjoint sets of k completions
+        passes[k] = Share(share=round(sum(shares) / len(shares), 6), interval=interval)
+    majority = None
+    if per_row > 1 and runs == 1:
+        voted = _accuracy([int(vote(puzzle)) for puzzle in puzzles], 1)
+        majority = Share(share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval)
     form, strict, truncated = (
-        _share([sum(map(flag, group)) for group in groups], per_row)
+        _accuracy([sum(map(flag, puzzle)) for puzzle in puzzles], per_row)
         for flag in (lambda s: s.grade.format, lambda s: s.grade.strict_format, lambda s: s.truncated)
     )
+    reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
     return Figures(
-        **vars(_accuracy(counts, per_row)),
+        **vars(_accuracy(correct, per_row, runs)),
         pass_at=passes,
-        majority=_share([int(vote(group)) for group in groups], 1) if per_row > 1 else None,
+        majority=majority,
         groups={
-            group: {value: _accuracy(values[value], per_row) for value in sorted(values, key=_by_number)}
+            group: {value: _accuracy(values[value], per_row, runs) for value in sorted(values, key=_by_number)}
             for group, values in members.items()
         },
-        format=form.share,
-        strict_format=strict.share,
-        truncated=truncated.share,
+        format=form.accuracy,
+        strict_format=strict.accuracy,
+        truncated=truncated.accuracy,
         mean_tokens=round(sum(sample.tokens for sample in samples) / len(samples), 2),
         intervals={"format": form.interval, "strict_format": strict.interval, "truncated": truncated.interval},
         tokens=_tokens(samples),
@@ -63,19 +70,28 @@ def pass_at_k(k: int, correct: int, n: int) -> float:
     return 1 - comb(n - correct, k) / comb(n, k)
 
 
+def puzzle_share(samples: Sequence[Sample], k: int = 1, runs: int = 1) -> float:
+    """pass@k of one puzzle with *samples*, the mean over *runs*."""
+    count = len(samples) // runs
+    correct = [sum(sample.grade.correct for sample in samples[run * count :][:count]) for run in range(runs)]
+    return fmean(pass_at_k(k, number, count) for number in correct)
+
+
 def vote(samples: Sequence[Sample]) -> bool:
     """Return True if the most frequent answer among *samples*, completions of one puzzle, is correct.
 
     Answers are compared in their canonical form (:meth:`Row.vote_key`); of equally frequent ones the first counts. A
     completion without an answer does not vote.
     """
-    row, grades = samples[0].row, [sample.grade for sample in samples]
-    keys = [None if grade.answer is None else row.vote_key(grade.answer, grade.value) for grade in grades]
-    counts = Counter(key for key in keys if key is not None)
-    if not counts:
+    votes = [
+        (sample.row.vote_key(sample.grade.answer, sample.grade.value), sample.grade.correct)
+        for sample in samples
+        if sample.grade.answer is not None
+    ]
+    if not votes:
         return False
-    # `most_common` keeps the order of arrival among equals.
-    return grades[keys.index(counts.most_common(1)[0][0])].correct
+    ((winner, _),) = Counter(key for key, _ in votes).most_common(1)  # the first among equals
+    return next(correct for key, correct in votes if key == winner)
 
 
 def _by_number(value: str) -> tuple[float, str]:
@@ -97,20 +113,15 @@ def _tokens(samples: Sequence[Sample]) -> Tokens:
     )
 
 
-def _share(counts: Sequence[float], per_row: int) -> Share:
-    mean = _accuracy(counts, per_row)
-    return Share(share=mean.accuracy, n=mean.n, count=mean.correct, interval=mean.interval)
-
-
-def _accuracy(counts: Sequence[float], per_row: int) -> Accuracy:
+def _accuracy(counts: Sequence[int], per_row: int, runs: int = 1) -> Accuracy:
     return Accuracy(
         accuracy=round(sum(counts) / (len(counts) * per_row), 6),
         n=len(counts),
-        correct=round(sum(counts), 2),
+        correct=round(sum(counts) / runs, 6) if runs > 1 else sum(counts),
         interval=rounded(mean_interval([count / per_row for count in counts], per_row)),
     )
 
 
-def rounded(interval: tuple[float, float]) -> tuple[float, float]:
+def rounded(interval: Interval) -> Interval:
     """The ends of *interval* as they are recorded."""
     return round(interval[0], 6), round(interval[1], 6)

@@ -47,20 +47,14 @@ class Result:
 
 
 def read(path: Path) -> Result:
-    """The evaluation at *path*.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
+    """The evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
     path = Path(path)
     manifest = artifacts.read(path, "eval")
     metrics = Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
     lines = enumerate(jsonl.read_objects(path / SAMPLES), 1)
     samples = [Sample.from_json(line, f"{path / SAMPLES}, line {number},") for number, line in lines]
-    ends = {len(figures.interval) for figures in (metrics, *(figures for _, _, figures in breakdowns(metrics)))}
-    if metrics.n < 1 or not samples or len(samples) % metrics.n or ends != {2}:
-        fault = f"{metrics.n} puzzles, {len(samples)} samples, ends of an interval: {', '.join(map(str, ends))}"
-        raise ArtifactError(f"{path} is damaged ({fault}); make it again.")
+    if metrics.n < 1 or not samples or len(samples) % metrics.n:
+        raise ArtifactError(f"{path} is damaged ({metrics.n} puzzles, {len(samples)} samples); make it again.")
     return Result(metrics, samples, manifest=manifest, path=path)
 
 
@@ -73,32 +67,29 @@ def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at:
 
 def chain(result: Result) -> list[ProvenanceEntry]:
     """Everything that the model of *result* was made from, itself last; none for a baseline."""
-    entries = [entry for key, entry in result.manifest.inputs.items() if key == "model" and "digest" in entry]
-    return artifacts.chain(*entries)
+    model = result.manifest.inputs.get("model", {})
+    return artifacts.chain(model) if "digest" in model else []
 
 
-def split(result: Result) -> str:
-    """The adjective for the puzzles of *result*: "held-out", "validation" or "training"; "" where that is unknown.
+def split(*results: Result) -> str:
+    """The adjective for the puzzles of *results*: "held-out", "validation" or "training"; "" if unknown or mixed."""
+    splits = {name for result in results for run in result.runs or [result] for name in _splits(run)}
+    return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
+
+
+def _splits(result: Result) -> set[str]:
+    """The splits that the puzzles of *result* are in.
 
     The manifests in the chain of the model list the files of its data by their sha256. Puzzles of another file have the
     split that every generated data set puts them in, unless the model was trained on imported data.
     """
-    if result.runs:
-        return common_split(result.runs)
     links, digest = chain(result), result.metrics.data.get("digest")
+    if digest in training_data(links):
+        return {"train"}
     data = [link for link in links if link.kind == "data"]
     splits = {Path(name).stem for link in data for name, file in link.files.items() if file["sha256"] == digest}
-    if digest in training_data(links):
-        splits = {"train"}
-    elif not splits and not any(link.inputs for link in data):
-        splits = {samples[0].row.split for samples in result.by_puzzle}
-    return _SPLITS.get(splits.pop(), "") if len(splits) == 1 else ""
-
-
-def common_split(results: Sequence[Result]) -> str:
-    """The :func:`split` of all *results*; "" where they have several."""
-    splits = {split(result) for result in results}
-    return splits.pop() if len(splits) == 1 else ""
+    own = {""} if any(link.inputs for link in data) else {samples[0].row.split for samples in result.by_puzzle}
+    return splits or own
 
 
 def training_data(links: Sequence[ProvenanceEntry]) -> set[str]:
@@ -113,8 +104,7 @@ def breakdowns(metrics: Figures) -> Iterator[tuple[str, str, Accuracy]]:
     """Yield the title of each group, the name of a value, and its figures."""
     for name, values in metrics.groups.items():
         group = task(metrics.task).group(name)
-        for value, figures in values.items():
-            yield group.title, group.name(value), figures
+        yield from ((group.title, group.name(value), figures) for value, figures in values.items())
 
 
 def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
@@ -125,17 +115,10 @@ def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
     k of *pass_at*.
     """
     low, high = metrics.interval
-    shares = {
-        "accuracy": metrics.accuracy,
-        "low": low,
-        "high": high,
-        **{
-            f"{group}_{value}": share.accuracy
-            for group, values in metrics.groups.items()
-            if task(metrics.task).group(group).main
-            for value, share in values.items()
-        },
-    }
+    shares = {"accuracy": metrics.accuracy, "low": low, "high": high}
+    for group, values in metrics.groups.items():
+        if task(metrics.task).group(group).main:
+            shares |= {f"{group}_{value}": share.accuracy for value, share in values.items()}
     for k, figures in metrics.pass_at.items():
         if k in pass_at:
             low, high = figures.interval

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from countdown_rl.core import typed_json
 from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.evaluation.statistics import Interval
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.tasks.task import Grade, Row
@@ -60,32 +61,23 @@ class Sample:
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``: the row, the completion and its grade."""
         turn = {} if self.turn is None else {"sample": self.turn}
-        own = {"completion": self.completion, **asdict(self.grade), "tokens": self.tokens, "truncated": self.truncated}
-        return self.row.kept | turn | own | self.details
+        judged = {"completion": self.completion, **asdict(self.grade)}
+        return self.row.kept | turn | judged | {"tokens": self.tokens, "truncated": self.truncated} | self.details
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any], source: str) -> Self:
         """The sample in *line* of *source*. Raises ArtifactError if a field is missing or wrong."""
         typed_json.check_type(line, _FIELDS, source)
-        own = _FIELDS.__annotations__.keys() | {"sample"}
-        others = {name: value for name, value in line.items() if name not in own}
+        others = {name: value for name, value in line.items() if name not in {*_FIELDS.__annotations__, "sample"}}
         try:
             row = parse_row(others)
         except InputError as error:
             raise ArtifactError(f"{source} holds no row: {error}.") from error
+        grade = Grade(**{name: line[name] for name in Grade.__annotations__})
+        details = {name: value for name, value in others.items() if name not in row.kept}
         return cls(
-            row,
-            line["completion"],
-            Grade(**{name: line[name] for name in Grade.__annotations__}),
-            line["tokens"],
-            line["truncated"],
-            line.get("sample"),
-            {name: value for name, value in others.items() if name not in row.kept},
-        )
-
-
-#: Ends of a 95% interval; empty where it is unknown, as for a group's mean over several runs.
-Ends = tuple[float, ...]
+            row, line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +87,7 @@ class Accuracy:
     accuracy: float
     n: int
     correct: int | float
-    interval: Ends = ()
+    interval: Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +97,7 @@ class Share:
     share: float
     n: int | None = None
     count: int | float | None = None
-    interval: Ends = ()
+    interval: Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +146,7 @@ class Figures(Accuracy):
     strict_format: float | None = None
     truncated: float
     mean_tokens: float
-    intervals: dict[str, Ends] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
     tokens: Tokens | None = None
     reasons: dict[str, int]
     task: str

@@ -53,31 +53,21 @@ FORMATS = {"latex": latex, "csv": as_csv, "markdown": markdown}
 
 def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     """The cells of the head and of each result."""
-    task, groups = task_of(values), values["results"][0]["groups"]
-    main = next((group for group in groups if task.group(group).main), "")
-    shares = [row["groups"].get(main, {}) for row in values["results"]]  # another version may have had other groups
-    columns = [value for value in groups.get(main, ()) if all(value in share for share in shares)]
-    k = largest_k(values)
-    passes = [f"pass@{k}"] if k else []
+    task, results, k = task_of(values), values["results"], largest_k(values)
+    main = next((group for group in results[0]["groups"] if task.group(group).main), "")
+    groups = [row["groups"].get(main, {}) for row in results]  # another version may have had other groups
+    columns = [value for value in groups[0] if all(value in shares for shares in groups)]
     names = (task.group(main).name(value) for value in columns)
-    head = ["", "solved", "95%", *names, *passes, "format", "tokens", "against the one before"]
-    rows = [
-        [
-            row["name"],
-            percent(row["accuracy"]) + _sd(row),
-            interval(row["interval"]),
-            *(percent(row["groups"][main][value]["accuracy"]) for value in columns),
-            *(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "" for _ in passes),
-            *(
-                ("", "")
-                if row["model"]["kind"] in BASELINE_KINDS
-                else (percent(row["format"]), f"{row['mean_tokens']:.0f}")
-            ),
-            points(row["against_previous"]) if "against_previous" in row else "",
-        ]
-        for row in values["results"]
-    ]
-    return [head, *rows]
+    rows = [["", "solved", "95%", *names, *([f"pass@{k}"] if k else []), "format", "tokens", "against the one before"]]
+    for row, shares in zip(results, groups, strict=True):
+        cells = [row["name"], percent(row["accuracy"]) + _sd(row), interval(row["interval"])]
+        cells += [percent(shares[value]["accuracy"]) for value in columns]
+        if k:
+            cells.append(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "")
+        is_baseline = row["model"]["kind"] in BASELINE_KINDS
+        cells += ["", ""] if is_baseline else [percent(row["format"]), f"{row['mean_tokens']:.0f}"]
+        rows.append([*cells, points(row["against_previous"]) if "against_previous" in row else ""])
+    return rows
 
 
 #: Characters that LaTeX obeys, and those that its default font lacks, by the command that prints each.

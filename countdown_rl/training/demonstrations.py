@@ -216,8 +216,8 @@ def _by_baseline(options: SftOptions, data: Path) -> Iterator[Demonstration]:
     if (baseline := baselines.find(name, rows)) is None:
         raise UsageError(f"--demonstrator {name} is none of the task {rows[0].task}.")
     for index, row in enumerate(rows):
-        completion = baselines.complete(baseline, row, f"{options.seed} {index}")
-        yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion.text, row, generated=True)
+        completion = baselines.answer(baseline, row, f"{options.seed} {index}")
+        yield Demonstration(f"{data}, row {index + 1}", row.messages(), completion, row, generated=True)
 
 
 def _parsed(

@@ -16,10 +16,10 @@ import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError
-from countdown_rl.evaluation import evaluate, results
+from countdown_rl.evaluation import complete, evaluate, results
 from countdown_rl.evaluation import metrics as measures
+from countdown_rl.evaluation.complete import Progress
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.resume import Progress
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
@@ -286,7 +286,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes_without_repeating_a_batch(
 
 
 def test_the_tokens_of_a_slow_batch_are_counted(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate, "SLOW", 0)
+    monkeypatch.setattr(complete, "SLOW", 0)
     told = []
     run(place, tmp_path / "eval", on_batch=lambda *now: told.append(now))
     assert told[:2] == [(0, 14), (0, 14, "token 1 of up to 8 in this batch")]
@@ -325,15 +325,15 @@ def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(
 ):
     run(place, tmp_path / "one", options)
     written.clear()
-    monkeypatch.setattr(evaluate, "_connect", lambda engine, device: None)
-    monkeypatch.setattr(evaluate, "_disconnect", lambda: None)
+    monkeypatch.setattr(complete, "_connect", lambda engine, device: None)
+    monkeypatch.setattr(evaluate, "disconnect", lambda: None)
     parts = []
 
     def gathered(samples):
         parts.append(dict(samples))
         return {index: sample for part in parts for index, sample in part.items()}
 
-    monkeypatch.setattr(evaluate, "_gathered", gathered)
+    monkeypatch.setattr(complete, "_gathered", gathered)
     with pytest.raises(KeyError):  # rank 1 has its share alone here, where nothing is gathered
         run(place, tmp_path / "two", options, process=(1, 2))
     assert written == [1, 3]
@@ -345,7 +345,7 @@ def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(
 
 @pytest.mark.parametrize(("model", "engine", "word"), [("random", "auto", "launcher"), ("model", "vllm", "launcher")])
 def test_what_runs_in_one_process_only_is_refused_in_several(place, tmp_path, monkeypatch, model, engine, word):
-    monkeypatch.setattr(evaluate.engines, "installed", lambda name: True)
+    monkeypatch.setattr(complete.engines, "installed", lambda name: True)
     model = str(place / model) if model == "model" else model
     with pytest.raises(UsageError, match=word):
         run(place, tmp_path / "eval", replace(SMALL, engine=engine), model=model, process=(1, 2))
@@ -413,41 +413,35 @@ def test_batches_of_another_run_are_not_used(place, unbroken, tmp_path, written)
 
 def test_progress_keeps_the_complete_lines_of_a_cut_file(tmp_path):
     path, identity = tmp_path / "new" / "file", {"model": "é"}
-    batches = {(0, 3): [Completion("é\u2028🙂\n", 3, True)] * 2, (1,): [Completion("", 1, False)], (2,): []}
-    batches[(2,)] = [Completion("→", 5, True)]
+    batches = {
+        (0, 3): [Completion("é\u2028🙂\n", 3, True, {"cost": 0.5})] * 2,
+        (1,): [Completion("", 1, False)],
+        (2,): [Completion("→", 5, True)],
+    }
     first = Progress(path, identity)
-    for rows, completions in batches.items():
-        first.add(rows, completions)
-    whole = path.read_bytes()
-    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
-    for cut in range(len(whole) + 1):
-        path.write_bytes(whole[:cut])
-        found = Progress(path, identity)
-        kept = sum(end <= cut for end in ends) - 1
-        assert [found.batch(rows) for rows in batches] == [
-            *list(batches.values())[: max(kept, 0)],
-            *[None] * (3 - max(kept, 0)),
-        ]
-        for rows, completions in list(batches.items())[max(kept, 0) :]:
-            found.add(rows, completions)
-        assert path.read_bytes() == whole
-    found.clear()
-    assert not path.exists()
+    for indices, completions in batches.items():
+        first.add(indices, completions)
+    complete_file = path.read_bytes()
+    ends = [index + 1 for index, byte in enumerate(complete_file) if byte == ord("\n")]
+    for cut in range(len(complete_file) + 1):
+        path.write_bytes(complete_file[:cut])
+        again = Progress(path, identity)
+        count = max(sum(end <= cut for end in ends) - 1, 0)
+        assert list(again.batches.items()) == list(batches.items())[:count]
+        for indices, completions in list(batches.items())[count:]:
+            again.add(indices, completions)
+        assert path.read_bytes() == complete_file
 
 
-@pytest.mark.parametrize(
-    "damage", [b"\xff\xfe\n", b"[]\n", b"null\n", b"[[1], 5]\n", b'[[1], [["a"]]]\n', b"[[1, 2], []]\n"]
-)
+@pytest.mark.parametrize("damage", [b"\xff\xfe\n", b"[]\n", b"null\n", b"[[1], 5]\n", b'[[1], [["a"]]]\n'])
 def test_progress_drops_everything_after_a_damaged_line(tmp_path, damage):
     first = Progress(tmp_path / "file", {})
     first.add((5, 6), [Completion("a", 1, True)] * 2)
-    whole = (tmp_path / "file").read_bytes()
-    (tmp_path / "file").write_bytes(whole + damage + whole.split(b"\n")[1] + b"\n")
-    again = Progress(tmp_path / "file", {})
-    assert again.batch((5, 6)) == [Completion("a", 1, True)] * 2
-    assert again.batch((1, 2)) is None
-    assert (tmp_path / "file").read_bytes() == whole
-    assert Progress(tmp_path / "file", {"other": 1}).batch((5, 6)) is None
+    intact = (tmp_path / "file").read_bytes()
+    (tmp_path / "file").write_bytes(intact + damage + intact.split(b"\n")[1] + b"\n")
+    assert Progress(tmp_path / "file", {}).batches == {(5, 6): [Completion("a", 1, True)] * 2}
+    assert (tmp_path / "file").read_bytes() == intact
+    assert not Progress(tmp_path / "file", {"other": 1}).batches
 
 
 # Bad input

@@ -1,0 +1,183 @@
+"""Completions of rows by a model or a server, in batches; an interrupted run resumes after its last finished batch."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from countdown_rl.core import processes
+from countdown_rl.core.errors import UsageError
+from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.inference import engines, generate
+from countdown_rl.inference.engines import Engine
+from countdown_rl.inference.generate import Completion, Decoding
+from countdown_rl.inference.openai import OpenAI
+from countdown_rl.models import chat_template, load, shape
+from countdown_rl.models.reference import ModelRef
+from countdown_rl.tasks.task import Row
+
+#: Seconds of a batch after which its tokens are counted.
+SLOW = 5
+
+#: Called with the numbers of finished and of all completions, and in a slow batch with its progress in words. The share
+#: solved so far would mislead: batches of long prompts, which are harder puzzles, come first.
+OnBatch = Callable[..., None]
+
+
+def load_engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Callable[[str], None]) -> Engine:
+    """Load the model *ref* on this machine, as one of *world* processes that share the rows."""
+    if options.device == "auto" and (warning := load.unused_gpu()):
+        on_warning(warning)
+    import torch
+
+    torch.set_num_threads(options.threads or processes.cpu_threads())
+    choice = "transformers" if world > 1 and options.engine == "auto" else options.engine
+    name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
+    if world > 1:
+        _connect(name, options.device)
+    machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
+    engine = engines.load_engine(name, ref, Decoding.of(options), **machine)
+    if note := chat_template.note(engine.tokenizer):
+        on_warning(note)
+    return engine
+
+
+def prompts_of(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:
+    """The *rows* as *engine* completes them, and its prompt for each; prepares a local engine for their length."""
+    if isinstance(engine, OpenAI):
+        rows = [engine.row(row) for row in rows]
+        return rows, [engine.prompt(row) for row in rows]
+    prompts = chat_template.encode(engine.tokenizer, (row.messages() for row in rows))
+    longest = max(map(len, prompts))
+    context_length = engine.prepare(longest + max_new_tokens)
+    shape.check_context(context_length, longest, max_new_tokens, "--max-new-tokens")
+    return rows, prompts
+
+
+def complete(
+    engine: Engine | OpenAI,
+    rows: Sequence[Row],
+    prompts: Sequence[Any],
+    options: EvalOptions,
+    progress: "Progress",
+    *,
+    process: tuple[int, int] = (0, 1),
+    on_batch: OnBatch | None = None,
+) -> list[Completion]:
+    """Complete each of *prompts* ``options.samples`` times, those of a row side by side.
+
+    The batches, of prompts of similar length, and their random numbers are the same for any number of processes.
+    """
+    # Completions of one row share a batch, where its prompt is read once.
+    repeated = [(row, prompt) for row, prompt in zip(rows, prompts, strict=True) for _ in range(options.samples)]
+    completions: dict[int, Completion] = {}
+    reported = 0.0
+
+    def batch_size(length: int) -> int:
+        return options.batch_size or engine.max_rows(length, options.max_new_tokens)
+
+    rank, world = process
+    batches = [*enumerate(generate.batches([len(prompt) for _, prompt in repeated], batch_size))][rank::world]
+    total = sum(len(batch) for _, batch in batches)
+
+    def report(*within: str) -> None:
+        nonlocal reported
+        reported = time.monotonic()
+        if on_batch:
+            on_batch(len(completions), total, *within)
+
+    def on_step(tokens: Sequence[int]) -> None:
+        if time.monotonic() - reported >= SLOW:
+            report(f"token {len(tokens):,} of up to {options.max_new_tokens:,} in this batch")
+
+    for _, batch in batches:
+        completions.update(zip(batch, progress.batches.get(tuple(batch), ()), strict=False))
+    batches = [(number, batch) for number, batch in batches if batch[0] not in completions]
+    report()
+    asked = [(number, [repeated[index][1] for index in batch]) for number, batch in batches]
+    if isinstance(engine, generate.Generator):
+        engine.on_step = on_step
+    if isinstance(engine, OpenAI):  # several at once, in the order in which they end
+        completed = engine.complete_all(asked, report)
+    else:
+        completed = ((place, engines.complete(engine, part, number)) for place, (number, part) in enumerate(asked))
+    for place, texts in completed:
+        batch = batches[place][1]
+        progress.add(batch, texts)
+        completions.update(zip(batch, texts, strict=True))
+        report()
+    if world > 1:
+        completions = _gathered(completions)
+    in_order = [completions[index] for index in range(len(repeated))]
+    if engine.tokenizer is None:
+        return in_order
+    shown = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for _, prompt in repeated]
+    return [text.after(row, prompt) for text, (row, _), prompt in zip(in_order, repeated, shown, strict=True)]
+
+
+class Progress:
+    """Finished *batches* of an unfinished run in the file *path*, a line each, after a line with its *identity*.
+
+    The identity is everything that decides the completions. The batches of another run are dropped, and so is
+    everything after a line that was cut off.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self._path = path
+        self.batches: dict[tuple[int, ...], list[Completion]] = {}
+        head = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest().encode() + b"\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as stream:
+            stream.seek(0)
+            intact = len(head) if stream.readline() == head else 0
+            while intact and self._read(line := stream.readline()):
+                intact += len(line)
+            stream.truncate(intact)
+            if not intact:
+                stream.write(head)
+
+    def _read(self, line: bytes) -> bool:
+        """Read the batch in *line*, and return True if that is complete."""
+        try:
+            indices, completions = json.loads(line)
+            batch = [Completion(*fields) for fields in completions]
+        except (ValueError, TypeError):
+            return False
+        if complete := line.endswith(b"\n"):
+            self.batches[tuple(indices)] = batch
+        return complete
+
+    def add(self, indices: Sequence[int], completions: Sequence[Completion]) -> None:
+        """Save a finished batch."""
+        line = json.dumps([list(indices), [astuple(completion) for completion in completions]], ensure_ascii=False)
+        with self._path.open("ab") as stream:
+            stream.write(line.encode() + b"\n")
+
+
+def _connect(engine: str, device: str) -> None:
+    """Connect the processes of a launcher."""
+    if engine == "vllm":
+        raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
+    from accelerate import PartialState
+
+    one_day = timedelta(days=1)  # a process may finish long before another
+    PartialState(cpu=load.device_name(device) == "cpu", timeout=one_day)
+
+
+def _gathered(completions: Mapping[int, Completion]) -> dict[int, Completion]:
+    """The *completions* of all processes."""
+    from accelerate.utils import gather_object
+
+    return {index: completion for part in gather_object([completions]) for index, completion in part.items()}
+
+
+def disconnect() -> None:
+    """Wait for the other processes, then leave."""
+    from accelerate import PartialState
+
+    PartialState().wait_for_everyone()
+    PartialState().destroy_process_group()
