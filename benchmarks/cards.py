@@ -77,7 +77,7 @@ class Plan(NamedTuple):
 def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zero: int = 0) -> Plan:
     """The plan of ``train --check`` with prompts as long as *options* allow, where vLLM is installed."""
     from countdown_rl.models import load
-    from countdown_rl.training import memory, prepare, rollouts, tuning
+    from countdown_rl.training import memory, prepare, tuning, vllm
 
     model = _skeleton(shape_name)
     ref: Any = mock.Mock(base=None, trained_precision=None)
@@ -90,7 +90,7 @@ def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zer
         mock.patch.object(tuning, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
         mock.patch.object(memory, "_device_memory", return_value=int(card.memory)),
         mock.patch.object(memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2),
-        mock.patch.object(rollouts, "find_spec", lambda name: name if name in INSTALLED else None),
+        mock.patch.object(vllm, "find_spec", lambda name: name if name in INSTALLED else None),
     ):
         weights = [1.0] * len(options.reward)
-        return Plan(*prepare.plan(run, options, loaded, weights, options.max_prompt_length), model)
+        return Plan(*prepare.plan(run, options, loaded, weights, options.max_prompt_length, model), model)

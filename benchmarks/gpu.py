@@ -317,7 +317,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
 
     from countdown_rl.inference.generate import STOP
     from countdown_rl.inference.stop import Stop
-    from countdown_rl.models import chat_template, load, lora, reference
+    from countdown_rl.models import load, lora, reference
     from countdown_rl.tasks import jsonl
     from countdown_rl.training import grpo as train
     from countdown_rl.training import prepare, rollouts, trl_config
@@ -367,7 +367,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
         loaded = load.load_model(reference.resolve(str(adapter)), precision="nf4", trainable=True)
         rows = jsonl.read_rows(data / "train.jsonl")
         order = in_turn(len(rows), options.seed)
-        prompts = [chat_template.render(loaded.tokenizer, rows[next(order)].messages()) for _ in range(options.prompts)]
+        prompts = [{"prompt": next(order)} for _ in range(options.prompts)]
         plain = GRPOTrainer(
             model=loaded.model,
             reward_funcs=varied,
@@ -389,8 +389,8 @@ def gradients(settings: Settings) -> dict[str, Any]:
                 report_to="none",
                 disable_tqdm=True,
             ),
-            train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
-            rollout_func=rollouts.Rollouts(Stop(loaded.tokenizer, loaded.model, STOP)),
+            train_dataset=datasets.Dataset.from_list(prompts),
+            rollout_func=rollouts.Rollouts(rows, Stop(loaded.tokenizer, loaded.model, STOP)),
             processing_class=loaded.tokenizer,
         )
         plain.train()

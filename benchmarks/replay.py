@@ -23,10 +23,12 @@ class ReplayingTrainer(trainer.Trainer):
 
     replayed = None
 
-    def micro_batches(self, batch):
-        solved = torch.tensor(self.rewards[0].values).view(-1, self.num_generations).mean(1)
+    def micro_batches(self, batch, sampled):
+        first = self.reward_func_names[0]
+        rewards = torch.tensor([graded.rewards[first] for graded in sampled.graded])
+        solved = rewards.view(-1, self.num_generations).mean(1)
         rare = ((solved > 0) & (solved <= RARE)).repeat_interleave(self.num_generations)
-        *parts, last = super().micro_batches(batch | {"rare": rare})
+        *parts, last = super().micro_batches(batch | {"rare": rare}, sampled)
         replayed, self.replayed = self.replayed, joined([chosen(part, part["rare"]) for part in (*parts, last)])
         return [*parts, last if replayed is None else joined([last, replayed])]
 

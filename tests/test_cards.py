@@ -16,7 +16,6 @@ class Sum(NamedTuple):
         kept: of the blocks their inputs (gradient checkpointing), and of one block all that its backward pass needs.
         head: a tile of 4,096 logits by 32,768 words, the gradient of the head's inputs, and a de-quantized layer.
         cache: keys and values of all completions of a step, and their logits in sampling, three times in fp32.
-        groups: of completions of one prompt, which share this cache.
     """
 
     base: float
@@ -25,7 +24,6 @@ class Sum(NamedTuple):
     kept: float
     head: float
     cache: float
-    groups: int
 
 
 TILE = 4_096 * 32_768 * 2 / 1e9
@@ -46,7 +44,6 @@ HAND = {
         kept=8 * 384 * (32 * 4_096 * 2 + LLAMA_BLOCK + 384 * 2) / 1e9,
         head=TILE + 8 * 128 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
         cache=128 * (384 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
-        groups=32,
     ),
     "llama-3.1-8b-gsm8k": Sum(  # 32 of 256 to 512, 4 in the loss, rank 8
         base=LLAMA_NF4,
@@ -55,7 +52,6 @@ HAND = {
         kept=4 * 768 * (32 * 4_096 * 2 + LLAMA_BLOCK + 768 * 2) / 1e9,
         head=TILE + 4 * 256 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
         cache=32 * (768 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
-        groups=8,
     ),
     # 2,048 of 4,096 to 256, 8 in the loss, rank 64. A block: q and o of 2048 x 2048, k and v of 2048 x 256, gate, up
     # and down of 2048 x 11008. Without dropout q, k and v share an input, gate and up another, o has that of attention.
@@ -66,7 +62,6 @@ HAND = {
         kept=8 * 4_352 * (36 * 2_048 * 2 + 2 * 2_048 * 4 + 4 * 2_048 * 2 + 4_352 * 2 + 3 * 11_008 * 2 + 30_208) / 1e9,
         head=TILE + 8 * 4_096 * 2_048 * 4 / 1e9,
         cache=2_048 * (4_352 * 36 * 2 * 2 * 128 * 2 + 3 * 4 * 151_936) / 1e9,
-        groups=256,
     ),
     # 32 of 1,024 to 256, 4 in the loss, rank 16. A block: q and o of 1024 x 2048, k and v of 1024 x 1024, gate, up and
     # down of 1024 x 3072; 16 heads of queries and 8 of keys have norms in fp32.
@@ -77,7 +72,6 @@ HAND = {
         kept=4 * 1_280 * (28 * 1_024 * 2 + (2 * 1_024 + 3_072) * 4 + 4 * 2_048 * 2 + 2_560 + 18_432 + 10_240) / 1e9,
         head=TILE + 4 * 1_024 * 1_024 * 4 / 1e9,
         cache=32 * (1_280 * 28 * 2 * 8 * 128 * 2 + 3 * 4 * 151_936) / 1e9,
-        groups=4,
     ),
 }
 #: GB of a GPU of each card, and GPUs that share the completions.
@@ -90,10 +84,9 @@ def test_the_memory_of_a_recipe_is_the_sum_by_hand(recipe, card):
     hand, (available, count) = HAND[recipe], CARDS[card]
     held, cache = hand.base + hand.lora, hand.cache / count
     training, engine, name = held + hand.kept + hand.head, 0.0, "vllm"
-    left = available - 1.1 * training - 1.07  # a margin of a tenth and a GiB
-    least = hand.bf16 + 1.61 + hand.cache / hand.groups  # 1.5 GiB for vLLM itself
-    if left >= least:
-        engine = min(left, hand.bf16 + 1.61 + cache)
+    share = 0.3 * available  # TRL's default
+    if hand.bf16 < share and 1.1 * training + share + 1.07 < available:  # a margin of a tenth and a GiB
+        engine = share
     else:
         name, training = "transformers", held + max(hand.kept + hand.head, cache)
 

@@ -9,6 +9,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from countdown_rl.core import processes
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks.task import Task
 from countdown_rl.training import diagnostics
 from countdown_rl.training.checkpoints import Checkpoints
@@ -16,7 +17,6 @@ from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import Curriculum, kind
 from countdown_rl.training.journal import Journal
 from countdown_rl.training.log import GROUP, StepRow, rounded
-from countdown_rl.training.rewards import GradedCompletion
 from countdown_rl.training.validation import Saver, check_finite, step_seed
 
 #: Completions saved at a time.
@@ -50,6 +50,8 @@ class StepRecorder(Saver):
         self._generation_logs: dict[str, Any] = {}
         self._reasons: deque[Counter[str]] = deque(maxlen=diagnostics.WINDOW)
         self._examples: dict[str, str] = {}
+        #: Further figures of the next row.
+        self.figures: dict[str, float] = {}
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         super().on_step_begin(args, state, control)
@@ -57,13 +59,13 @@ class StepRecorder(Saver):
         engine = args.process_index // args.vllm_tensor_parallel_size
         np.random.seed(step_seed(self._options.seed, state.global_step, engine) % 2**32)
 
-    def on_graded(self, step: int, completions: Sequence[GradedCompletion]) -> None:
+    def on_graded(self, step: int, completions: Sequence[Sample]) -> None:
         """Take in a round of completions, generated for *step* and the steps that share them."""
         wrong = [each for each in completions if not each.grade.correct]
         reasons = [self._task.reason(each.grade.reason) for each in wrong]
         self._reasons.append(Counter(reasons))
         self._examples |= {
-            reason: each.grade.answer or each.text[-_TAIL:] for reason, each in zip(reasons, wrong, strict=True)
+            reason: each.grade.answer or each.completion[-_TAIL:] for reason, each in zip(reasons, wrong, strict=True)
         }
         options = self._options
         if processes.is_main() and _contains_multiple(step, options.sample_every, options.round_steps):
@@ -79,9 +81,8 @@ class StepRecorder(Saver):
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._generation_logs = logs
         check_finite(state.global_step, logs, "loss", "grad_norm", "reward")
-        row = _row(
-            state.global_step, self._generation_logs | {"eval_correct": None} | logs, time.perf_counter() - self._begin
-        )
+        own = {"eval_correct": self.figures.pop("eval_correct", None), "seconds_generation": 0.0, "seconds_reward": 0.0}
+        row = _row(state.global_step, self._generation_logs | own | logs, time.perf_counter() - self._begin)
         self._journal.add_row(row)
         warnings = diagnostics.warnings(self._journal.rows, self._task, sum(self._reasons, Counter()), self._examples)
         new = {name: text for name, text in warnings.items() if name not in self._journal.warnings}
@@ -98,7 +99,8 @@ class StepRecorder(Saver):
 
 
 def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
-    parts = {name: value for name, value in logs.items() if name.startswith("seconds_")}
+    parts = {name: logs[name] for name in ("seconds_generation", "seconds_reward")}
+    parts["seconds_loss"] = logs["step_time"] - sum(parts.values())
     names = ("reward", "correct", "format", "truncated", "grad_norm", "learning_rate")
     return StepRow(
         step=step,
@@ -112,16 +114,16 @@ def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
         draws=logs.get("draws"),
         importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
         groups={name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)},
-        **{name: rounded(logs[name]) for name in (*names, *parts)},
+        **{name: rounded(value) for name, value in ({name: logs[name] for name in names} | parts).items()},
     )
 
 
-def _sample(step: int, completion: GradedCompletion) -> dict[str, Any]:
+def _sample(step: int, completion: Sample) -> dict[str, Any]:
     row, grade = completion.row, completion.grade
     return (
         {"step": step}
         | row.kept
-        | {"completion": completion.text}
+        | {"completion": completion.completion}
         | {key: getattr(grade, key) for key in ("correct", "reason", "answer", "value")}
         | {"tokens": completion.tokens, "truncated": completion.truncated}
     )

@@ -3,7 +3,7 @@
 A run that was killed resumes from its last checkpoint.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ from countdown_rl.core import processes
 from countdown_rl.inference.generate import STOP
 from countdown_rl.models import load
 from countdown_rl.tasks.registry import task_of
-from countdown_rl.tasks.task import Row
 from countdown_rl.training import rewards, trl_config, tuning
 from countdown_rl.training.checkpoints import step_of
 from countdown_rl.training.curriculum import Curriculum, in_turn
@@ -47,8 +46,6 @@ def train(
     prepared.check_memory()
     loaded = tuning.begin(prepared, journal, on_note)
     trainer = _trainer(prepared, loaded, journal, on_step=on_step, on_warning=on_warning)
-    if prepared.validation:
-        trainer.add_callback(_validation(prepared, trainer, loaded, journal))
     longest = "--max-completion-length"
     if prepared.rollouts == "vllm" and trainer.use_vllm:  # else it did not start
         longest += " or --trl vllm_gpu_memory_utilization"
@@ -73,10 +70,12 @@ def _trainer(
     on_warning: Callable[[str], None],
 ) -> "Trainer":
     from countdown_rl.inference.stop import Stop
-    from countdown_rl.training import rollouts
+    from countdown_rl.training import vllm
     from countdown_rl.training.callbacks import StepRecorder
-    from countdown_rl.training.dynamic_sampling import MixedRollouts
+    from countdown_rl.training.dynamic_sampling import DynamicRollouts
+    from countdown_rl.training.rollouts import Rollouts
     from countdown_rl.training.trainer import Trainer
+    from countdown_rl.training.validation import Validation
 
     options, rows = prepared.options, prepared.rows
     first_round = step_of(prepared.resume) // options.round_steps if prepared.resume else 0
@@ -91,45 +90,33 @@ def _trainer(
         options, journal, prepared.store, curriculum, task_of(rows[0]), on_step=on_step, on_warning=on_warning
     )
     stop = Stop(loaded.tokenizer, loaded.model, STOP)
-    grading = rewards.Grading(rows, stop, recorder.on_graded)
     weights = prepared.weights
-    sampler = MixedRollouts(stop, rows, options.seed) if options.dynamic_sampling else rollouts.Rollouts(stop)
+    kind = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
+    sampler = kind(rows, stop, recorder.on_graded)
     trainer = tuning.make_trainer(
         partial(Trainer, options, sampler),
         loaded,
         options,
-        reward_funcs=[grading.function(name) for name in weights],
+        reward_funcs=rewards.functions(list(weights)),
         args=trl_config.grpo_config(options, loaded, list(weights.values()), prepared.store.directory),
-        train_dataset=_prompts(rows, order, loaded.tokenizer),
+        train_dataset=_prompts(order),
         callbacks=[recorder],
     )
-    engine = rollouts.resolve(prepared.rollouts, options, loaded.model)
-    if engine != "transformers":
+    if prepared.rollouts != "transformers":
         length = prepared.longest_prompt + options.max_completion_length
-        rollouts.use_engine(trainer, engine, loaded, length, prepared.memory, on_warning)
+        vllm.use_engine(trainer, prepared.rollouts, loaded, length, on_warning)
+    if prepared.validation:
+        complete = partial(sampler.complete_greedily, trainer=trainer)
+        figures = recorder.figures
+        trainer.add_callback(Validation(prepared, trainer, loaded, journal, complete=complete, figures=figures))
     return trainer
 
 
-def _validation(prepared: PreparedTraining, trainer: "Trainer", loaded: load.Loaded, journal: Journal) -> Any:
-    from countdown_rl.training.validation import Validation
-
-    def complete(prompts: list[str]) -> list[str]:
-        return list(map(trainer.rollouts.stop.decode, trainer.complete_greedily(prompts)))
-
-    return Validation(prepared, trainer, loaded, journal, complete=complete, figures=trainer.figures)
-
-
-def _prompts(rows: Sequence[Row], order: Callable[[], Iterator[int]], tokenizer: Any) -> Any:
-    """The endless data set of prompts, each with the index of its row."""
+def _prompts(order: Callable[[], Iterator[int]]) -> Any:
+    """The endless data set of prompts: the indices of rows, which the rollouts render."""
     import datasets
 
-    from countdown_rl.training.rollouts import example
-
-    def examples() -> Iterator[dict[str, Any]]:
-        for index in order():
-            yield example(rows, index, tokenizer)
-
-    return datasets.IterableDataset.from_generator(examples)
+    return datasets.IterableDataset.from_generator(lambda: ({"prompt": index} for index in order()))
 
 
 def _facts(trainer: "Trainer", prepared: PreparedTraining, loaded: load.Loaded, journal: Journal) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.models import chat_template, load, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import journal, memory, rewards, rollouts, shared_prompts, trackers, trl_config, tuning
+from countdown_rl.training import journal, memory, rewards, shared_prompts, trackers, trl_config, tuning, vllm
 from countdown_rl.training.checkpoints import Checkpoints
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
@@ -105,7 +105,6 @@ def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None]
     light = reference.without_weights(ref)
     check_model(light, options, sharded=run.sharded)
     trackers.check_trackers(options.report_to)
-    rollouts.check_engine(options, light)
     inputs = {"model": ref.as_input(), "data": data_input}
     store = tuning.checkpoints(run, options, inputs)
     resume = None if run.restart else store.to_resume()
@@ -123,7 +122,7 @@ def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None]
     loaded = load.Loaded(
         skeleton, tokenizer, light, load.trained_precision(light, options.precision), device, "skeleton"
     )
-    engine, planned = plan(run, options, loaded, list(weights.values()), longest)
+    engine, planned = plan(run, options, loaded, list(weights.values()), longest, adapted)
     return PreparedTraining(
         run=run,
         options=options,
@@ -145,7 +144,7 @@ def prepare(run: TrainRun, options: TrainOptions, on_note: Callable[[str], None]
 
 
 def plan(
-    run: TrainRun, options: TrainOptions, loaded: load.Loaded, weights: Sequence[float], longest: int
+    run: TrainRun, options: TrainOptions, loaded: load.Loaded, weights: Sequence[float], longest: int, adapted: Any
 ) -> tuple[str, memory.Memory]:
     """The engine of *run*, and its memory.
 
@@ -153,6 +152,7 @@ def plan(
         loaded: a skeleton.
         weights: of the rewards.
         longest: tokens of the longest prompt.
+        adapted: the skeleton with the adapter that is trained.
     """
     grpo_config = cache(partial(trl_config.grpo_config, options, loaded, weights, run.checkpoints))
     completions = options.prompts * options.num_generations * options.steps_per_generation
@@ -168,7 +168,7 @@ def plan(
         sequences=completions // run.processes,
         reference=bool(options.beta),
     )
-    return rollouts.plan(options, loaded, grpo_config, planned, processes=run.processes)
+    return vllm.plan(options, loaded, adapted, grpo_config, planned)
 
 
 def check_model(ref: reference.ModelRef, options: TrainOptions, *, sharded: bool) -> None:

@@ -11,21 +11,23 @@ import importlib
 import inspect
 import math
 import sys
+import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.core.options import MAX_FLOAT
-from countdown_rl.inference.generate import to_completion
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.task import Grade, Row
 from countdown_rl.training.log import group_columns
 
 if TYPE_CHECKING:
-    from countdown_rl.inference.stop import Stop
+    from countdown_rl.training.rollouts import Round
 
 Reward = Callable[[Grade, Row, int], float]
 
@@ -123,33 +125,73 @@ def _imported(name: str) -> Callable[..., Any]:
 def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
     """Call each reward once, on a completion of each of *rows*."""
     text = "</think>\n<answer>1</answer>"
-    completions = [GradedCompletion(row, text, row.grade(text), 8, False) for row in rows]
+    samples = [Sample.of(row, Completion(text, 8, True)) for row in rows]
     columns = {
         "prompts": [row.messages()[-1]["content"] for row in rows],
-        "completions": [text] * len(rows),
         "completion_ids": [[0] * 8] * len(rows),
         "trainer_state": SimpleNamespace(global_step=0),
         "log_metric": lambda name, value: None,
         "log_extra": lambda column, values: None,
     }
     for name in names:
-        _values(name, reward(name), completions, columns)
+        _values(name, reward(name), samples, columns)
+
+
+def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
+    """The rewards *names* as TRL calls them, with the column ``round`` of a ``rollout_func``.
+
+    They add their values to that. The first one also logs the grades, of which TRL takes the mean over all processes.
+    """
+
+    def function(name: str) -> Callable[..., list[float | None]]:
+        value = reward(name)
+
+        def values(round: list["Round"], log_metric: Any, **columns: Any) -> list[float | None]:
+            begin, graded = time.perf_counter(), round[0].graded
+            samples = [each.sample for each in graded]
+            if name == names[0]:
+                _log(samples, log_metric)
+            # TRL's own texts of the completions have no special tokens, and a tag may be one.
+            columns |= {"prompts": [each.example.prompt for each in graded], "log_metric": log_metric}
+            rewards = _values(name, value, samples, columns)
+            for completion, number in zip(graded, rewards, strict=True):
+                completion.rewards[name] = number
+            round[0].reward += time.perf_counter() - begin
+            return rewards
+
+        values.__name__ = name
+        return values
+
+    return list(map(function, names))
+
+
+def _log(samples: Iterable[Sample], log_metric: Callable[[str, float], None]) -> None:
+    for sample in samples:
+        for column in ("correct", *group_columns(sample.row)):
+            log_metric(column, float(sample.grade.correct))
+        log_metric("format", float(sample.grade.format))
+        log_metric("truncated", float(sample.truncated))
 
 
 def _values(
-    name: str, function: Callable[..., Any], completions: Sequence["GradedCompletion"], columns: Mapping[str, Any]
+    name: str, function: Callable[..., Any], samples: Sequence[Sample], columns: Mapping[str, Any]
 ) -> list[float | None]:
-    """The rewards *name* of *completions*; *columns* are TRL's own arguments."""
-    keys = dict.fromkeys(key for each in completions for key in each.row)
-    batch = _takes_batches(function, {*keys, *columns})
+    """The rewards *name* of *samples*; *columns* are TRL's own arguments."""
+    fields = dict.fromkeys(key for sample in samples for key in sample.row)
+    columns = {
+        **{key: [sample.row.get(key) for sample in samples] for key in fields},
+        **columns,
+        "completions": [sample.completion for sample in samples],
+    }
+    batch = _takes_batches(function, columns)
     try:
         if batch:
-            values = function(**{key: [each.row.get(key) for each in completions] for key in keys}, **columns)
+            values = function(**columns)
         else:
-            values = [function(each.grade, each.row, each.tokens) for each in completions]
+            values = [function(sample.grade, sample.row, sample.tokens) for sample in samples]
     except (Exception, SystemExit) as error:
         raise UsageError(f"The reward {name} failed: {type(error).__name__}: {first_line(error)}") from error
-    if not isinstance(values, Sequence) or len(values) != len(completions):
+    if not isinstance(values, Sequence) or len(values) != len(samples):
         raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
     for value in values:
         if not (value is None and batch) and not (isinstance(value, Real) and math.isfinite(value)):
@@ -167,62 +209,3 @@ def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> boo
         return True
     unknown = (each for each in parameters if each.default is each.empty and each.name not in columns)
     return [each.kind for each in unknown] == [inspect.Parameter.VAR_KEYWORD]
-
-
-class GradedCompletion(NamedTuple):
-    """A completion of *row* with its grade; ``tokens`` is its length, and it is truncated if it has no end."""
-
-    row: Row
-    text: str
-    grade: Grade
-    tokens: int
-    truncated: bool
-
-
-class Grading:
-    """Reward functions for TRL that share one grade per completion.
-
-    Args:
-        rows: the training data; the ``row`` column of the trainer's data set holds indices into it.
-        stop: the end of a completion.
-        on_graded: called once per round, with the step it is for and every completion of this process, those of
-            one prompt side by side.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[Row],
-        stop: "Stop",
-        on_graded: Callable[[int, Sequence[GradedCompletion]], None],
-    ) -> None:
-        self._rows, self._stop, self._on_graded = rows, stop, on_graded
-        self._batch: Any = None
-        self._completions: list[GradedCompletion] = []
-
-    def function(self, name: str) -> Callable[..., list[float | None]]:
-        """The reward *name* as TRL calls it: with the token ids of the completions and the ``row`` column."""
-        value = reward(name)
-
-        def rewards(
-            completion_ids: list[list[int]], row: list[int], log_metric: Any, trainer_state: Any, **columns: Any
-        ) -> list[float | None]:
-            if self._batch is not completion_ids:  # the first reward function that sees this batch
-                self._batch = completion_ids
-                batch = zip(completion_ids, row, columns["prompts"], strict=True)
-                self._completions = [self._graded(ids, self._rows[index], prompt) for ids, index, prompt in batch]
-                for each in self._completions:  # TRL takes the mean over all of them, in every process
-                    for column in ("correct", *group_columns(each.row)):
-                        log_metric(column, float(each.grade.correct))
-                    log_metric("format", float(each.grade.format))
-                self._on_graded(trainer_state.global_step + 1, self._completions)
-            # TRL's own texts of the completions have no special tokens, and a tag may be one.
-            columns["completions"] = [each.text for each in self._completions]
-            columns |= {"completion_ids": completion_ids, "log_metric": log_metric, "trainer_state": trainer_state}
-            return _values(name, value, self._completions, columns)
-
-        rewards.__name__ = name
-        return rewards
-
-    def _graded(self, ids: list[int], row: Row, prompt: str) -> GradedCompletion:
-        completion = to_completion(self._stop, ids).after(row, prompt)
-        return GradedCompletion(row, completion.text, row.grade(completion.text), len(ids), not completion.ended)

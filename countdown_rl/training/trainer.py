@@ -23,21 +23,17 @@ The loss of a micro-batch and its gradient are TRL's. The differences, beside th
 * the seconds of generation, rewards and loss are logged.
 """
 
-import os
-import time
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.training import advantages
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.rollouts import Example, Rollouts
+from countdown_rl.training.rollouts import Rollouts, Round
 from countdown_rl.training.shared_prompts import SharedPrompts
 from countdown_rl.training.trl_internals import Batch, RoundTrainer
 
@@ -59,98 +55,35 @@ _COMPLETION = (
 )
 
 
-class TimedReward:
-    """The reward *function*, which keeps its last values and counts its seconds."""
-
-    def __init__(self, function: Callable[..., list[float | None]]) -> None:
-        self.function, self.__name__ = function, function.__name__
-        self.values: list[float | None] = []
-        self.seconds = 0.0
-
-    def __call__(self, **columns: Any) -> list[float | None]:
-        begin = time.perf_counter()
-        self.values = self.function(**columns)
-        self.seconds += time.perf_counter() - begin
-        return self.values
-
-
 class Trainer(RoundTrainer):
-    """``GRPOTrainer`` for a data set of ``prompt`` (text with its special tokens) and ``row`` (an index)."""
+    """``GRPOTrainer`` for the data set of :class:`countdown_rl.training.rollouts.Rollouts`."""
 
-    def __init__(
-        self,
-        options: TrainOptions,
-        rollouts: Rollouts,
-        *,
-        reward_funcs: Sequence[Callable[..., list[float | None]]],
-        **kwargs: Any,
-    ) -> None:
-        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns that rollout_func may change
+    def __init__(self, options: TrainOptions, rollouts: Rollouts, **kwargs: Any) -> None:
         self.options, self.rollouts = options, rollouts
-        self.rewards = [TimedReward(function) for function in reward_funcs]
-        super().__init__(reward_funcs=self.rewards, rollout_func=rollouts, **kwargs)
+        super().__init__(rollout_func=rollouts, **kwargs)
         self.mask_truncated_completions = False  # TRL recognises only ends of one token; micro_batches masks instead
         self.shared = SharedPrompts(self.model) if options.share_prompts else None
         self.eos_token_ids = sorted(rollouts.stop.ids)
-        self.loss_seconds = 0.0
-        #: Figures of the next row of the log.
-        self.figures: dict[str, float] = {}
         self.ends_line = torch.empty(0, dtype=torch.bool)
         if options.discount < 1:
             count = ModelShape.of(self.model.config).vocab_size
             ends = ["\n" in rollouts.stop.tokenizer.decode([index]) for index in range(count)]
             self.ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
 
-    def complete_greedily(self, prompts: list[str]) -> list[list[int]]:
-        """The most likely completion (token ids) of each prompt; in several processes each decodes a share of them."""
-        share = -(-len(prompts) // self.accelerator.num_processes)
-        begin = share * self.accelerator.process_index
-        own = self.rollouts.tokenize([prompts[index % len(prompts)] for index in range(begin, begin + share)])
-        size = self.args.per_device_train_batch_size * self.args.steps_per_generation
-        parts = [
-            self.rollouts.complete(own[start : start + size], self, greedy=True)[0] for start in range(0, share, size)
+    def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
+        gather, options, device = self.accelerator.gather, self.options, self.accelerator.device
+        rewards = [
+            [torch.nan if (value := graded.rewards[name]) is None else value for name in self.reward_func_names]
+            for graded in sampled.graded
         ]
-        return gather_object([ids for part in parts for ids in part])[: len(prompts)]
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        begin, before = time.perf_counter(), self._seconds()
-        loss = super().training_step(*args, **kwargs)
-        self.loss_seconds += time.perf_counter() - begin - (sum(self._seconds()) - sum(before))
-        return loss
-
-    def _seconds(self) -> tuple[float, float]:
-        """The seconds of generation and of rewards so far."""
-        return self.rollouts.seconds, sum(reward.seconds for reward in self.rewards)
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if "grad_norm" in logs:  # a step, not the summary at the end
-            generation, reward = self._seconds()
-            seconds = {"generation": generation, "reward": reward, "loss": self.loss_seconds}
-            logs = logs | self.figures | {f"seconds_{part}": value for part, value in seconds.items()}
-            self.loss_seconds, self.rollouts.seconds = 0.0, 0.0
-            self.figures.clear()
-            for function in self.rewards:
-                function.seconds = 0.0
-        super().log(logs, *args, **kwargs)
-
-    def examples(self, batch: list[Example]) -> list[Example]:
-        return self.rollouts.examples(batch, self)
-
-    def micro_batches(self, batch: Batch) -> list[Batch]:
-        gather, options = self.accelerator.gather, self.options
-        values = torch.tensor(
-            [[torch.nan if value is None else value for value in reward.values] for reward in self.rewards],
-            device=self.accelerator.device,
-        )
-        totals = advantages.total(gather(values.T.contiguous()), self.reward_weights)  # (B of all processes,)
+        totals = advantages.total(gather(torch.tensor(rewards, device=device)), self.reward_weights)  # (B of all,)
         if totals.isnan().all():
             raise UsageError(
                 "No reward function returned a number for any completion of a step; return one where it applies, or "
                 "add another --reward."
             )
         equal = advantages.equal(totals, self.num_generations)
-        self.figures["equal_groups"] = equal.float().mean().item()
-        self.figures["truncated"] = 1.0 - gather(self.rollouts.ended.float()).mean().item()
+        self.log_metric("equal_groups", equal.float().mean().item())
         factors = torch.ones_like(totals)
         if options.baseline == "leave-one-out":
             factors = advantages.leave_one_out(totals, self.num_generations)
@@ -161,7 +94,8 @@ class Trainer(RoundTrainer):
         )
         mask = batch["completion_mask"]
         if self.args.mask_truncated_completions:
-            mask = mask * self.rollouts.ended[:, None]
+            ended = torch.tensor([not graded.sample.truncated for graded in sampled.graded], device=device)
+            mask = mask * ended[:, None]
             batch |= {"completion_mask": mask, "num_items_in_batch": gather(mask.sum()).sum()}
         if options.discount < 1:
             batch["advantages"] = advantages.discounted(

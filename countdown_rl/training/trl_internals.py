@@ -31,6 +31,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from countdown_rl.inference.vllm import lora_options, output_to_stderr
 from countdown_rl.models import lora
+from countdown_rl.training.rollouts import Round
 
 PRIVATE = (
     "trl.GRPOTrainer._prepare_inputs",
@@ -50,28 +51,32 @@ class RoundTrainer(GRPOTrainer):
     """``GRPOTrainer`` with a method that cuts each round of completions into micro-batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns that rollout_func may change
         super().__init__(*args, **kwargs)
         self.waiting: list[Batch] = []
         self.corrects_in_loss = False
         self.scored: Batch | None = None
 
-    def examples(self, batch: list[Any]) -> list[Any]:
-        """Return the examples of a round for which the data set gave *batch*."""
+    def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
+        """Return *batch*, the round *sampled* as tensors, as ``steps_per_generation`` micro-batches in order of use."""
         raise NotImplementedError
 
-    def micro_batches(self, batch: Batch) -> list[Batch]:
-        """Return *batch*, a round with TRL's advantages, as ``steps_per_generation`` micro-batches in order of use."""
-        raise NotImplementedError
+    def log_metric(self, name: str, value: float) -> None:
+        """Log the mean of *value* over the rounds of a step."""
+        self._metrics["train"][name].append(value)
 
-    def _prepare_inputs(self, generation_batch: Any) -> Batch:
+    def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> Batch:
         if not self.waiting:
-            batch = self._generate_and_score_completions(self.examples(generation_batch))
+            batch = self._generate_and_score_completions(generation_batch)
+            sampled: Round = generation_batch[0]["round"]  # TRL adds the columns of `rollout_func`
             if "importance_sampling_ratio" in batch:
                 self._metrics["train"][_MEAN_RATIO].pop()  # taken after the cap
                 difference, mask = self._difference(batch, batch["old_per_token_logps"])
                 by_token = batch["importance_sampling_ratio"].shape[1] > 1
                 self._log_ratio(difference.exp()[mask] if by_token else difference.sum(1).exp())
-            self.waiting = self.micro_batches(batch) * self.num_iterations
+            for name, value in sampled.figures().items():
+                self.log_metric(name, value)
+            self.waiting = self.micro_batches(batch, sampled) * self.num_iterations
         return self.waiting.pop(0)
 
     def _difference(self, batch: Batch, logps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +86,7 @@ class RoundTrainer(GRPOTrainer):
 
     def _log_ratio(self, ratio: torch.Tensor) -> None:
         """Log the mean of *ratio*, before its cap, which would hide a mean above it."""
-        self._metrics["train"][_MEAN_RATIO].append(self.accelerator.gather(ratio.mean()).nanmean().item())
+        self.log_metric(_MEAN_RATIO, self.accelerator.gather(ratio.mean()).nanmean().item())
 
     def use_engine(self, engine: VLLMGeneration) -> None:
         """Correct the loss for the difference between the policy and *engine*, which completes the prompts."""

@@ -338,7 +338,7 @@ def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(pl
     assert len(rounds) == 4
     assert max(draws) > 2
     for groups, count in zip(rounds, draws, strict=True):
-        assert all(len(verdicts) == 2 for verdicts in groups) or count >= 2 + dynamic_sampling.MAX_DRAWS - 1
+        assert all(len(verdicts) == 2 for verdicts in groups) or count >= 2 + dynamic_sampling.MAX_ATTEMPTS - 1
     with pytest.raises(Killed):
         run(place, tmp_path / "b", options, on_step=killing(5))
     resumed = run(place, tmp_path / "b", options)
@@ -350,7 +350,7 @@ def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(pl
 def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path, monkeypatch):
     monkeypatch.setattr(CountdownRow, "grade", hopeless_grade)
     result = run(place, tmp_path, replace(SMALL, dynamic_sampling=True, max_steps=1))
-    assert [row.draws for row in result.rows] == [2 * dynamic_sampling.MAX_DRAWS]
+    assert [row.draws for row in result.rows] == [2 * dynamic_sampling.MAX_ATTEMPTS]
 
 
 def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
@@ -456,14 +456,14 @@ def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_pa
 
 def greedy_shares(monkeypatch, shares):
     """Let the evaluations of a run find *shares* of the puzzles solved, by step."""
-    from countdown_rl.training import trainer
+    from countdown_rl.training import rollouts
 
-    def complete_greedily(self, prompts):
+    def complete_greedily(self, prompts, trainer):
         assert len(prompts) == 5
-        solved = round(shares[self.state.global_step] * 5)
-        return [[70, 70] if index < solved else [70] for index in range(5)]  # two letters are right, one is wrong
+        solved = round(shares[trainer.state.global_step] * 5)
+        return ["ab" if index < solved else "a" for index in range(5)]  # two letters are right, one is wrong
 
-    monkeypatch.setattr(trainer.Trainer, "complete_greedily", complete_greedily)
+    monkeypatch.setattr(rollouts.Rollouts, "complete_greedily", complete_greedily)
 
 
 def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place, tmp_path, monkeypatch):
@@ -498,24 +498,23 @@ def test_the_start_is_kept_where_no_evaluation_is_better_even_in_a_resumed_run(p
 
 
 def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monkeypatch):
-    from countdown_rl.training import rollouts, trainer
+    from countdown_rl.training import rollouts
 
     completions = []
-    complete = trainer.Trainer.complete_greedily
+    complete = rollouts.Rollouts.complete_greedily
 
-    def recorded(self, prompts):
-        completions.append(complete(self, prompts))
+    def recorded(self, prompts, trainer):
+        completions.append(complete(self, prompts, trainer))
         return completions[-1]
 
-    monkeypatch.setattr(trainer.Trainer, "complete_greedily", recorded)
-    options = replace(SMALL, eval_every=1, eval_size=6, max_steps=1)
+    monkeypatch.setattr(rollouts.Rollouts, "complete_greedily", recorded)
+    options = replace(SMALL, eval_every=1, eval_size=6, max_steps=1, learning_rate=0.0)
     run(place, tmp_path / "decoder", options)
     monkeypatch.setattr(rollouts, "supports", lambda model: False)
-    run(place, tmp_path / "generate", replace(options, learning_rate=0.0))
-    run(place, tmp_path / "again", replace(options, learning_rate=0.0, seed=1))
+    run(place, tmp_path / "generate", options)
+    run(place, tmp_path / "again", replace(options, seed=1))
     decoded, generated, again = completions
-    assert [len(ids) for ids in decoded] == [len(ids) for ids in generated]
-    assert again == generated
+    assert decoded == generated == again
 
 
 def test_evaluation_needs_a_validation_split(place, tmp_path):

@@ -15,7 +15,7 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.models import load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import memory, prepare, rollouts, trackers
+from countdown_rl.training import memory, prepare, trackers, vllm
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from tests.support import standins
@@ -53,7 +53,7 @@ def check(monkeypatch, capsys, tmp_path):
     ("option", "value", "extra"), [("--rollouts", "vllm-server", "vllm"), ("--report-to", "wandb", "wandb")]
 )
 def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monkeypatch, option, value, extra):
-    for module in (rollouts, trackers):
+    for module in (vllm, trackers):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     status, out, err = check("--model", llama, "--data", rows, option, value)
     assert (status, out) == (1, "")

@@ -8,8 +8,11 @@ import pytest
 
 from countdown_rl.cli import main
 from countdown_rl.core.errors import UsageError
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import rewards
+from countdown_rl.training.rollouts import Example, Graded, Round
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
 GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
@@ -177,24 +180,26 @@ def test_keywords_are_those_of_a_batch_only_beside_columns(name):
 
 
 def test_a_reward_written_for_trl_runs_unchanged():
-    class Stop:
-        def __call__(self, ids):
-            return bool(ids)
-
-        def decode(self, ids):
-            return "</think><answer>65</answer>" if ids else ""
-
-    name = f"{__name__}:written_for_trl"
+    name, logged = f"{__name__}:written_for_trl", []
     rewards.check_rewards([name], ROWS)
-    seen = []
-    function = rewards.Grading(ROWS, Stop(), lambda step, completions: seen.extend(completions)).function(name)
-    arguments = {"completions": ["</think><answer>65</answer>", ""], "prompts": ["", ""], "log_extra": None}
-    values = function(
-        completion_ids=[[1], []], row=[0, 1], log_metric=lambda *_: None, trainer_state=SimpleNamespace(global_step=3),
-        **arguments,
-    )  # fmt: skip
-    assert values == [1.0, None]
-    assert [completion.truncated for completion in seen] == [False, True]
+    graded = [
+        Graded(Example(row, "", []), [1], None, Sample.of(row, Completion(text, 1, True)))
+        for row, text in zip(ROWS, ("</think><answer>65</answer>", ""), strict=True)
+    ]
+    sampled = Round(graded, 0.0, 0.0)
+    correct, own = rewards.functions(["correct", name])
+    columns = {
+        "completions": ["TRL's own", ""],
+        "prompts": [0, 1],
+        "completion_ids": [[1], [1]],
+        "log_extra": None,
+        "round": [sampled] * 2,
+        "trainer_state": SimpleNamespace(global_step=3),
+    }
+    columns["log_metric"] = lambda name, value: logged.append(name)
+    assert (correct(**columns), own(**columns)) == ([0.0, 0.0], [1.0, None])
+    assert [each.rewards for each in graded] == [{"correct": 0.0, name: 1.0}, {"correct": 0.0, name: None}]
+    assert logged == ["correct", "correct_numbers_4", "format", "truncated"] * 2
 
 
 def test_every_reward_is_called_once_before_training():

@@ -20,8 +20,9 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.models import load, lora, nf4, reference
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import config, log, prepare, rollouts, trl_internals
+from countdown_rl.training import config, log, prepare, trl_internals
 from countdown_rl.training import grpo as train
+from countdown_rl.training import vllm as engines
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.trainer import Trainer
 from tests.support import four_bit, tiny_llama
@@ -116,7 +117,7 @@ def vllm(monkeypatch):
     monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
     monkeypatch.setattr(vllm_generation, "LLM", Engine, raising=False)
     monkeypatch.setattr(vllm_generation, "SamplingParams", dict, raising=False)
-    monkeypatch.setattr(rollouts, "find_spec", lambda name: name)
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
     for name in ("vllm", "vllm.lora", "vllm.lora.request"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["vllm.lora.request"].LoRARequest = LoRARequest
@@ -362,8 +363,8 @@ def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, v
 )
 def test_what_an_engine_gets(changes, width, by_adapter):
     options, ref = replace(SMALL, **changes), SimpleNamespace(base=None)
-    assert rollouts.sends_adapter(options, ref, width, sleeps=False) == by_adapter
-    assert not rollouts.sends_adapter(options, ref, width, sleeps=True)
+    assert engines.sends_adapter(options, ref, width, sleeps=False) == by_adapter
+    assert not engines.sends_adapter(options, ref, width, sleeps=True)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +380,7 @@ def test_what_an_engine_gets(changes, width, by_adapter):
 )
 def test_what_an_engine_gets_of_an_adapter_that_is_trained_further(place, tmp_path, changes, by_adapter):
     ref = reference.resolve(str(tiny_llama.adapter(tmp_path / "adapter", place / "model", **changes)))
-    assert rollouts.sends_adapter(SMALL, ref, 2, sleeps=False) == by_adapter
+    assert engines.sends_adapter(SMALL, ref, 2, sleeps=False) == by_adapter
 
 
 def with_dora(loaded):
@@ -390,17 +391,25 @@ def with_dora(loaded):
 
 def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
     loaded = load.load_model(reference.resolve(str(place / "model")), precision="nf4")
-    rollouts.check_engine(SMALL, loaded.ref)
-    assert rollouts.resolve("vllm", SMALL, loaded.model) == "vllm"
+    auto, plain, adapted = replace(SMALL, rollouts="auto"), torch.nn.Identity(), with_dora(loaded).model
+    memory = cards.plan("qwen3-0.6b", SMALL, cards.Card(1, GIB), device="cpu").memory
+
+    memory = cards.plan("qwen3-0.6b", SMALL, cards.Card(1, GIB), device="cpu").memory
+
+    def plan(options, model):
+        return engines.plan(options, loaded, model, None, memory)
+
+    assert plan(SMALL, plain)[0] == "vllm"
+    assert plan(auto, plain)[0] == "transformers"  # there is no GPU
     with pytest.raises(UsageError, match="variants"):
-        rollouts.resolve("vllm", SMALL, with_dora(loaded).model)
-    assert rollouts.resolve("vllm", replace(SMALL, rollouts="auto"), with_dora(loaded).model) == "transformers"
-    monkeypatch.setattr(rollouts, "find_spec", lambda name: None)
+        plan(SMALL, adapted)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install"):
-        rollouts.check_engine(SMALL, loaded.ref)
-    monkeypatch.setattr(rollouts.load, "stored_format", lambda ref: "gguf")
+        plan(SMALL, plain)
+    monkeypatch.setattr(engines.load, "stored_format", lambda ref: "gguf")
     with pytest.raises(UsageError, match="unquantized"):
-        rollouts.check_engine(SMALL, loaded.ref)
+        plan(SMALL, plain)
+    assert plan(auto, adapted)[0] == "transformers"
 
 
 GIB = 2**30
@@ -412,60 +421,19 @@ def planned(name, options, memory, **where):
 
 
 NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True, max_prompt_length=100, max_completion_length=1000)
-WHOLE = replace(NF4, tune="all", precision="bf16", learning_rate=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "card", "engine", "training"),
-    [
-        # By hand, GiB. Weights in bf16: 5.75 of 3B, 14.96 of 8B. The cache of 128 completions of 1,100 tokens: 4.8 of
-        # 3B, 17.2 of 8B; logits 0.2; vLLM itself 1.5. Training 3B in NF4: weights 1.9, adapter and its states 0.45,
-        # activations 0.6, logits 0.25; all weights: 18 bytes each.
-        ("qwen2.5-3b", NF4, 24, 12.3, 3.2),
-        ("qwen2.5-3b", WHOLE, 80, 12.3, 54.0),
-        ("llama-3.1-8b", NF4, 80, 33.9, 7.5),
-    ],
-)
-def test_an_engine_gets_what_it_needs_of_what_training_leaves(name, options, card, engine, training):
-    chosen, found = planned(name, options, card)
-    (estimate,) = found.estimates
-    assert chosen == "vllm"
-    assert estimate.engine / GIB == pytest.approx(engine, rel=0.1)
-    assert (estimate.peak - estimate.engine) / GIB == pytest.approx(training, rel=0.1)
-    assert estimate.generation == 0
-    assert found.fits
-
-
-def test_auto_is_an_engine_where_its_weights_and_a_group_fit():
-    assert planned("qwen2.5-3b", WHOLE, 72)[0] == "vllm"
-    assert planned("qwen2.5-3b", WHOLE, 64)[0] == "transformers"
-    assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"
+def test_auto_is_an_engine_where_its_weights_fit_its_share_of_the_memory():
+    chosen, memory = planned("llama-3.1-8b", NF4, 80)
+    (estimate,) = memory.estimates
+    assert (chosen, estimate.engine, estimate.generation, memory.fits) == ("vllm", int(0.3 * 80 * GIB), 0, True)
+    assert planned("llama-3.1-8b", NF4, 24)[0] == "transformers"  # 15 GiB of weights in bf16
+    share = {"trl": ("vllm_gpu_memory_utilization=0.7",)}
+    assert planned("qwen2.5-3b", NF4, 24)[0] == planned("qwen2.5-3b", replace(NF4, **share), 24)[0] == "vllm"
+    assert planned("llama-3.1-8b", replace(NF4, **share, rollouts="vllm"), 24)[1].fits is False
     assert planned("qwen2.5-3b", NF4, 24, device="cpu")[0] == "transformers"
-    server = replace(NF4, rollouts="vllm-server")
-    chosen, found = planned("llama-3.1-8b", server, 24)
-    assert (chosen, found.estimates[0].engine, found.estimates[0].generation) == ("vllm-server", 0, 0)
-
-
-def test_an_engine_gets_no_room_for_weights_that_only_transformers_would_gather():
-    card = cards.Card(8, 80 * GIB)
-    alone, shared = (cards.plan("qwen2.5-3b", WHOLE, card, zero=zero).memory.estimates[0] for zero in (0, 3))
-    assert shared.weights < alone.weights
-    assert shared.engine == alone.engine
-
-
-def test_with_the_plug_in_an_engine_has_4_bit_weights(monkeypatch):
-    monkeypatch.setattr(cards, "INSTALLED", ("vllm", "vllm_bnb_plugin"))
-    chosen, found = planned("llama-3.1-8b", NF4, 24)
-    # GiB: weights 5.3, vLLM 1.5, the cache of a group 1.1, and what training leaves.
-    assert chosen == "vllm"
-    assert 7.9 < found.estimates[0].engine / GIB < 24 - 1 - 7.5
-    assert found.fits
-
-
-def test_a_share_that_is_given_is_taken_and_checked():
-    options = replace(WHOLE, trl=("vllm_gpu_memory_utilization=0.3",))
-    chosen, found = planned("qwen2.5-3b", options, 80)
-    assert (chosen, found.estimates[0].engine, found.fits) == ("vllm", int(0.3 * 80 * GIB), False)
+    chosen, memory = planned("llama-3.1-8b", replace(NF4, rollouts="vllm-server"), 24)
+    assert (chosen, memory.estimates[0].engine, memory.estimates[0].generation) == ("vllm-server", 0, 0)
 
 
 def test_a_failing_engine_names_the_option_of_its_memory(place, tmp_path, vllm, monkeypatch):
@@ -485,7 +453,7 @@ def test_auto_goes_on_with_transformers_where_vllm_does_not_start(place, tmp_pat
         raise ValueError("GPTNeoXForCausalLM does not support LoRA yet.")
 
     monkeypatch.setattr(vllm_generation, "LLM", fail)
-    monkeypatch.setattr(rollouts, "plan", lambda options, loaded, make_config, planned, **_: ("vllm", planned))
+    monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]))
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     run, warnings = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths), []
     train.train(prepare.prepare(run, replace(SMALL, rollouts="auto")), on_warning=warnings.append)
@@ -506,7 +474,7 @@ def test_memory_that_is_exhausted_is_the_engine_s_where_there_is_one(
 
     if not starts:
         monkeypatch.setattr(vllm_generation, "LLM", fail)
-    monkeypatch.setattr(rollouts, "plan", lambda options, loaded, make_config, planned, **_: ("vllm", planned))
+    monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]))
     monkeypatch.setattr(Trainer, "compute_loss", exhausted)
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)

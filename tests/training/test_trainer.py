@@ -5,6 +5,7 @@ import shlex
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import peft
@@ -16,9 +17,10 @@ from trl import GRPOTrainer
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import load, reference
+from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import advantages, trl_config
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.rollouts import Rollouts
+from countdown_rl.training.rollouts import Graded, Rollouts, Round
 from countdown_rl.training.trainer import MEANS, Trainer
 from tests.support import tiny_llama
 
@@ -78,24 +80,33 @@ def loaded(tmp_path_factory):
     return load.load_model(reference.resolve(str(path)), precision="fp32")
 
 
+def correct(**_):
+    return REWARDS
+
+
+def sampled(rewards=REWARDS):
+    """The round whose tensors :func:`round_of` returns."""
+    samples = [SimpleNamespace(truncated=not ended) for ended in ENDED.tolist()]
+    pairs = zip(samples, rewards, strict=True)
+    return Round([Graded(None, [], None, sample, {"correct": reward}) for sample, reward in pairs], 0.0, 0.0)
+
+
 def made(loaded, directory, changes, cls=Trainer):
     """A trainer of a random adapter: ours, or TRL's own."""
     options = TrainOptions(**SMALL | changes)
     config = trl_config.grpo_config(options, loaded, [1.0], directory)
     arguments = {
         "model": copy.deepcopy(loaded.model),
-        "reward_funcs": [lambda **_: REWARDS],
+        "reward_funcs": [correct],
         "args": config,
-        "train_dataset": datasets.Dataset.from_list([{"prompt": "a", "row": 0}]),
+        "train_dataset": datasets.Dataset.from_list([{"prompt": 0}]),
         "processing_class": loaded.tokenizer,
         "peft_config": peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False),
     }
     torch.manual_seed(0)
     if cls is Trainer:
         stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
-        trainer = Trainer(options, Rollouts(stop), **arguments)
-        trainer.rollouts.ended = ENDED
-        trainer.rewards[0]()
+        trainer = Trainer(options, Rollouts([], stop), **arguments)
     else:
         trainer = cls(**arguments)
     trainer.current_gradient_accumulation_steps = 2
@@ -168,7 +179,7 @@ def test_the_gradient_of_a_round_is_that_of_trl(loaded, tmp_path, name, mask_tru
     options = trainer.options
     batch = round_of(trainer, options)
     whole = by_definition(batch, trainer, options)
-    parts = trainer.micro_batches(dict(batch))
+    parts = trainer.micro_batches(dict(batch), sampled())
     halves = [rows(whole, slice(0, 4)), rows(whole, slice(4, 8))]
     if options.discount < 1 and any("top_entropy_quantile" in item for item in options.trl):
         # What differs: TRL's quantile is over a random half of the rows, ours over the rows and tokens that are left.
@@ -184,7 +195,7 @@ def test_the_gradient_of_a_round_is_that_of_trl(loaded, tmp_path, name, mask_tru
 
 
 def kept(trainer, batch):
-    parts = [part for part in trainer.micro_batches(batch) if len(part["advantages"])]
+    parts = [part for part in trainer.micro_batches(batch, sampled()) if len(part["advantages"])]
     return sum(len(part["advantages"]) for part in parts), max(part["completion_mask"].shape[1] for part in parts)
 
 
@@ -196,7 +207,7 @@ def test_rows_without_a_gradient_and_columns_after_the_last_are_left_out(loaded,
     # Only the row that is solved and those beside it have an advantage, in the line that all have.
     batch = round_of(trainer, trainer.options)
     assert kept(trainer, batch) == ((8, 9) if loss == "bnpo" else (4, 5) if loss == "dapo" else (4, 9))
-    shares = [part["share"] for part in trainer.micro_batches(batch)]
+    shares = [part["share"] for part in trainer.micro_batches(batch, sampled())]
     assert shares == ([1.0, 0.0] if loss in MEANS else [1.0, 1.0])
 
 
@@ -224,9 +235,8 @@ def test_no_row_is_left_out_where_each_has_a_gradient(loaded, tmp_path, changes)
 
 def test_a_step_without_any_reward_is_an_error(loaded, tmp_path):
     trainer = made(loaded, tmp_path, {})
-    trainer.rewards[0].values = [None] * 8
     with pytest.raises(UsageError, match="No reward function returned a number"):
-        trainer.micro_batches(round_of(trainer, trainer.options))
+        trainer.micro_batches(round_of(trainer, trainer.options), sampled([None] * 8))
 
 
 def test_a_micro_batch_without_rows_gives_every_trained_parameter_a_gradient_of_zero(loaded, tmp_path):
@@ -244,11 +254,14 @@ def test_rollouts_of_generate_end_at_the_answer(loaded, tmp_path):
     trainer = made(loaded, tmp_path, {"max_completion_length": 40, "trl": ("top_k=50",)})  # not by the decoder
     stop = Third(loaded.tokenizer, loaded.model, "</answer>")
     stop.may_end[:] = True
-    rollouts = Rollouts(stop)
-    drawn = rollouts(["Numbers: 3 7", "50"], trainer)
-    assert [len(ids) for ids in drawn["completion_ids"]] == [3, 3]
-    assert drawn["logprobs"] is None
-    assert rollouts.ended.tolist() == [True, True]
+    rows = [parse_row({"nums": nums, "target": 46}) for nums in ([3, 7], [3, 7, 50])]
+    columns = Rollouts(rows, stop)([1, 0], trainer)
+    assert [len(ids) for ids in columns["completion_ids"]] == [3, 3]
+    assert columns["logprobs"] is None
+    assert [(graded.sample.row, graded.sample.truncated) for graded in columns["round"].graded] == [
+        (rows[1], False),
+        (rows[0], False),
+    ]
     assert trainer.model.training
 
 

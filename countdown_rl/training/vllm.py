@@ -1,0 +1,145 @@
+"""Rollouts by vLLM: the choice of the engine, and its start with what it needs of the policy."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from countdown_rl.core import packages, processes
+from countdown_rl.core.errors import CountdownError, ModelError, UsageError, first_line
+from countdown_rl.inference.vllm import LORA_RANKS
+from countdown_rl.models import load, lora, model_files, reference
+from countdown_rl.training import memory
+from countdown_rl.training.config import TrainOptions
+
+#: Fields of ``GRPOConfig`` that TRL's engine has under the same name, after ``vllm_`` and as they are.
+_ENGINE = (
+    *("tensor_parallel_size", "enable_sleep_mode", "model_impl", "group_port", "gpu_memory_utilization"),
+    *("server_base_url", "server_host", "server_port", "server_timeout"),
+)
+_SAMPLING = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_completion_length")
+
+
+def plan(
+    options: TrainOptions,
+    loaded: load.Loaded,
+    adapted: Any,
+    make_config: Callable[[], Any],
+    planned: memory.Memory,
+) -> tuple[str, memory.Memory]:
+    """The engine of a run, and *planned* with its memory in place of generation's.
+
+    "auto" is vLLM on a CUDA GPU where it is installed and supports the weights, which fit its share of the memory.
+
+    Args:
+        loaded: a skeleton, and *adapted* the same with the adapter that is trained.
+        make_config: returns the ``GRPOConfig``.
+    """
+    auto, gpu = options.rollouts == "auto", loaded.device == "cuda"
+    fault = _fault(options, loaded.ref, adapted)
+    if options.rollouts == "transformers" or (auto and (fault or not gpu)):
+        return "transformers", planned
+    if fault:
+        raise fault
+    *others, estimate = planned.estimates
+    share = 0.0
+    if gpu and options.rollouts != "vllm-server":
+        share = make_config().vllm_gpu_memory_utilization * (planned.available or 0)
+    with_engine = replace(planned, estimates=[*others, replace(estimate, generation=0, engine=int(share))])
+    weights = loaded.model.num_parameters() * memory.forward_width(loaded.precision, loaded.device, loaded.model)
+    if auto and not (with_engine.fits and weights < share):
+        return "transformers", planned
+    return "vllm" if auto else options.rollouts, with_engine
+
+
+def _fault(options: TrainOptions, ref: reference.ModelRef, adapted: Any) -> CountdownError | None:
+    """Why vLLM cannot complete the prompts of a run; None if it can."""
+    if load.stored_format(ref.base or ref) != "plain":
+        return UsageError(f"--rollouts {options.rollouts} needs unquantized safetensors, and {ref.source} has none.")
+    if find_spec("vllm") is None:
+        return ModelError(f"--rollouts {options.rollouts} needs vLLM: {packages.pip_install('vllm')}.")
+    if any(map(lora.is_special, adapted.modules())):
+        return UsageError(
+            f"--rollouts {options.rollouts} supports LoRA without variants and biases; use --rollouts transformers."
+        )
+    return None
+
+
+def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:
+    """Return True if vLLM computes with its own base and the adapter of a run, which alone is sent for each round.
+
+    Its LoRA has 16 bits and one rank and scale. In fp32 a merged adapter loses nothing, sleep mode discards the base,
+    and a server reads no file of this machine.
+
+    Args:
+        ref: the model or adapter that is trained.
+        width: bytes of a number in the engine.
+        sleeps: it is in sleep mode during the loss, by ``--trl``.
+    """
+    if options.tune != "lora" or options.rollouts == "vllm-server" or sleeps or width != 2:
+        return False
+    rank, uniform = options.lora_r, True
+    if ref.base is not None:
+        settings = model_files.adapter_config(reference.local_path(ref))
+        rank, uniform = settings.get("r", 8), lora.is_uniform(settings)
+    return uniform and rank <= LORA_RANKS[-1]
+
+
+def use_engine(
+    trainer: Any, rollouts: str, loaded: load.Loaded, length: int, on_warning: Callable[[str], None]
+) -> None:
+    """Let vLLM complete the prompts of *trainer*, of *length* tokens with their completions.
+
+    Where it does not start, and nobody asked for it, transformers does: not every architecture has LoRA in vLLM.
+    """
+    from countdown_rl.training.trl_internals import PolicyEngine
+
+    config, options, stop = trainer.args, trainer.options, trainer.rollouts.stop
+    path = reference.local_path(loaded.ref.base or loaded.ref)  # the unquantized weights that the engine starts from
+    model_files.check_files(path)
+    dtype = load.compute_dtype(loaded.precision, torch.device(loaded.device), loaded.model)
+    by_adapter = sends_adapter(options, loaded.ref, dtype.itemsize, sleeps=config.vllm_enable_sleep_mode)
+    if not by_adapter and dtype.itemsize == 2 and options.tune == "lora":
+        on_warning(
+            f"--rollouts {rollouts} gets this adapter merged into bf16 weights, which rounds small changes away."
+        )
+    # The policy's own 4-bit weights, which only an adapter leaves as they are. Experimental: never run on a GPU.
+    nf4 = loaded.precision == "nf4" and loaded.device.startswith("cuda") and find_spec("vllm_bnb_plugin") is not None
+    in_4_bits = by_adapter and nf4 and options.rollouts == "vllm"
+    stops = {"stop": [stop.text], "include_stop_str_in_output": True, "stop_token_ids": sorted(stop.ids)}
+    rows = config.per_device_train_batch_size * config.steps_per_generation
+    try:
+        engine = PolicyEngine(
+            str(path),
+            dtype,
+            by_adapter=by_adapter,
+            same_base=loaded.storage == "plain" or in_4_bits,
+            in_4_bits=in_4_bits,
+            model=trainer.model,
+            accelerator=trainer.accelerator,
+            processing_class=trainer.processing_class,
+            mode="server" if rollouts == "vllm-server" else "colocate",
+            max_model_length=length,
+            max_num_seqs=rows * config.vllm_tensor_parallel_size,
+            trust_remote_code=config.trust_remote_code,
+            generation_kwargs=stops | (config.generation_kwargs or {}),
+            **{name: getattr(config, f"vllm_{name}") for name in _ENGINE},
+            **{name: getattr(config, name) for name in _SAMPLING},
+        )
+    except (ValueError, RuntimeError, KeyError) as error:  # the last where a model cannot be sent over LoRA's layers
+        cause = (
+            f"vLLM does not start: {first_line(error).rstrip('.')}; for another share of the GPU than "
+            f"{config.vllm_gpu_memory_utilization:g} give --trl vllm_gpu_memory_utilization"
+        )
+        if options.rollouts != "auto":
+            raise ModelError(f"{cause}, or leave vLLM out by --rollouts transformers.") from error
+        on_warning(f"{cause}; transformers now completes the prompts, which takes longer.")
+        return
+    trainer.use_engine(engine)
+    if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():
+        on_warning(
+            "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
+            "sampling correction; start it with --logprobs-mode processed_logprobs."
+        )
