@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -18,6 +18,8 @@ RECIPES = {
     "llama-3.1-8b-gsm8k": "llama-3.1-8b",
     "qwen2.5-3b-areal": "qwen2.5-3b",
 }
+#: Tokens of the longest prompt.
+PROMPT = 256
 #: Optional packages that a plan finds.
 INSTALLED = ("vllm",)
 
@@ -75,22 +77,34 @@ class Plan(NamedTuple):
 
 
 def plan(shape_name: str, options: Any, card: Card, *, device: str = "cuda", zero: int = 0) -> Plan:
-    """The plan of ``train --check`` with prompts as long as *options* allow, where vLLM is installed."""
+    """The plan of ``train --check`` where vLLM is installed."""
     from countdown_rl.models import load
-    from countdown_rl.training import memory, prepare, tuning, vllm
+    from countdown_rl.training import memory, trl_config, vllm, weights
 
     model = _skeleton(shape_name)
     ref: Any = mock.Mock(base=None, trained_precision=None)
     loaded = load.Loaded(model, None, ref, options.precision, device, "skeleton")
-    paths = dict.fromkeys(("data", "out", "checkpoints"), Path())
-    run = prepare.TrainRun(model=shape_name, sharded=False, zero=zero, processes=card.count, **paths)
     with (
         mock.patch.object(load, "device_name", return_value=device),
         mock.patch.object(load, "stored_format", return_value="plain"),
-        mock.patch.object(tuning, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
+        mock.patch.object(weights, "computes_in_bf16", return_value=False),  # TRL refuses it where there is no GPU
         mock.patch.object(memory, "_device_memory", return_value=int(card.memory)),
         mock.patch.object(memory, "forward_width", lambda precision, *_: 4 if precision == "fp32" else 2),
         mock.patch.object(vllm, "find_spec", lambda name: name if name in INSTALLED else None),
     ):
-        weights = [1.0] * len(options.reward)
-        return Plan(*prepare.plan(run, options, loaded, weights, options.max_prompt_length, model), model)
+        adapted = weights.adapted(ref, model, options)
+        planned = memory.plan(
+            model,
+            adapted,
+            options,
+            options.precision,
+            shards=card.count if zero else 1,
+            zero=zero,
+            length=PROMPT + options.max_completion_length,
+            scored=options.max_completion_length,
+            sequences=options.step_size * options.steps_per_generation // card.count,
+            reference=bool(options.beta),
+        )
+        rewards = [1.0] * len(options.reward)
+        config = partial(trl_config.grpo_config, options, loaded, rewards, Path())
+        return Plan(*vllm.plan(options, loaded, adapted, config, planned), model)

@@ -238,9 +238,9 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
     """Peak memory against ``train --check``, and tokens a second, of a few steps on random weights."""
     import torch
 
-    from countdown_rl.training import grpo as train
-    from countdown_rl.training import prepare
     from countdown_rl.training.config import TrainOptions
+    from countdown_rl.training.grpo import GrpoRun
+    from countdown_rl.training.run import RunArguments
 
     model, data = make_checkpoint(settings, name), make_data(settings, 300, 10)
     options = TrainOptions(
@@ -256,9 +256,9 @@ def memory(settings: Settings, name: str, precision: str, rollouts: Any = "trans
         save_steps=0,
     )
     place = settings.place
-    run = prepare.TrainRun(model=str(model), data=data, out=place / "adapter", checkpoints=place / "kept")
-    prepared = prepare.prepare(run, options)
-    rows = train.train(prepared).rows
+    run = RunArguments(model=str(model), data=data, out=place / "adapter", checkpoints=place / "kept")
+    prepared = GrpoRun.prepare(run, options)
+    rows = prepared.train().rows
     last = rows[-1]
     tokens = last.mean_length * options.prompts * options.num_generations
     result: dict[str, Any] = {
@@ -319,10 +319,11 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from countdown_rl.inference.stop import Stop
     from countdown_rl.models import load, lora, reference
     from countdown_rl.tasks import jsonl
-    from countdown_rl.training import grpo as train
-    from countdown_rl.training import prepare, rollouts, trl_config
+    from countdown_rl.training import rollouts, trl_config
     from countdown_rl.training.config import TrainOptions
     from countdown_rl.training.curriculum import in_turn
+    from countdown_rl.training.grpo import GrpoRun
+    from countdown_rl.training.run import RunArguments
 
     base, data = make_checkpoint(settings, "qwen2-small"), make_data(settings, 300, 10)
     options = TrainOptions(
@@ -363,7 +364,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
     original, rollouts.Rollouts.complete = rollouts.Rollouts.complete, completions
     try:
         paths = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
-        train.train(prepare.prepare(prepare.TrainRun(model=str(adapter), data=data, **paths), options))
+        GrpoRun.prepare(RunArguments(model=str(adapter), data=data, **paths), options).train()
         loaded = load.load_model(reference.resolve(str(adapter)), precision="nf4", trainable=True)
         rows = jsonl.read_rows(data / "train.jsonl")
         order = in_turn(len(rows), options.seed)
@@ -380,7 +381,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
                 max_completion_length=options.max_completion_length,
                 max_grad_norm=1e6,
                 learning_rate=0.0,
-                epsilon_high=options.epsilon_high,
+                epsilon_high=options.loss.epsilon_high,
                 gradient_checkpointing=False,
                 bf16=trl_config.grpo_config(options, loaded, [1.0], settings.place).bf16,
                 use_cpu=loaded.device == "cpu",

@@ -26,10 +26,11 @@ from countdown_rl.inference.generate import STOP
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template, load, reference
 from countdown_rl.tasks import jsonl
-from countdown_rl.training import grpo as train
-from countdown_rl.training import prepare, rewards
+from countdown_rl.training import rewards
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import in_turn
+from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.run import Reporter, RunArguments
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.yaml"
 LISTS = ("reward", "trl", "report_to")
@@ -161,7 +162,7 @@ def plain(options, ref, rows, course):
                 lr_scheduler_type=options.lr_scheduler_type,
                 scale_rewards=options.scale_rewards,
                 loss_type=options.loss_type,
-                epsilon_high=options.epsilon_high,
+                epsilon_high=options.loss.epsilon_high,
                 gradient_checkpointing=False,
                 bf16=False,
                 use_cpu=loaded.device == "cpu",
@@ -219,14 +220,14 @@ def ours(options, model, data, course):
 
         course.clock.go()
         try:
-            run = prepare.TrainRun(
+            run = RunArguments(
                 model=model,
                 data=data,
                 out=place / "adapter",
                 checkpoints=place / "checkpoints",
                 log=place / "log.csv",
             )
-            train.train(prepare.prepare(run, options), on_step=on_step)
+            GrpoRun.prepare(run, options, Reporter(step=on_step)).train()
         except Enough:
             return
         finally:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from countdown_rl.core.artifacts import Manifest
     from countdown_rl.evaluation.results import Result as Evaluation
     from countdown_rl.tasks.task import Row
-    from countdown_rl.training.tuning import Result
+    from countdown_rl.training.run import Result
 
 Stage = TypeVar("Stage", bound=Callable[..., Any])
 Source = str | Path
@@ -63,26 +63,24 @@ def train(
             batch as TRL calls it. It has to be at the top level of a module or script.
         on_step: called with the row of the log of each step.
         on_note, on_warning: called with remarks and warnings.
-        options: fields of :class:`countdown_rl.training.config.TrainOptions`, and of ``RunOptions`` and ``revision``,
-            ``base_model`` and ``trust_remote_code``.
+        options: fields of :class:`countdown_rl.training.config.TrainOptions` and
+            :class:`countdown_rl.training.run.RunArguments`.
 
     Raises:
         UsageError: the options contradict each other.
         InputError, ModelError, ArtifactError: an input is missing or wrong, or *out* cannot be written.
     """
-    from countdown_rl.training import grpo as training
-    from countdown_rl.training import prepare, tuning
     from countdown_rl.training.config import TrainOptions
+    from countdown_rl.training.grpo import GrpoRun
+    from countdown_rl.training.run import Reporter, RunArguments
 
-    given, run = _split(prepare.TrainRun, options)
+    given, run = _split(RunArguments, options)
     if rewards is not None:
         given["reward"] = tuple(f"{_name(reward)}={weight!r}" for reward, weight in rewards.items())
     place = Path(f"{out}-run")
-    run = _run(model, out, place) | {"data": _file(data, place / "rows.jsonl")} | run
-    prepared = prepare.prepare(prepare.TrainRun(**run), TrainOptions(**given), on_note)
-    if finished := tuning.finished(prepared, overwrite=False):
-        return tuning.Result(Path(out), [], finished.facts, {}, None)
-    return training.train(prepared, on_step=on_step, on_note=on_note, on_warning=on_warning)
+    arguments = RunArguments(**_run(model, out, place) | {"data": _file(data, place / "rows.jsonl")} | run)
+    reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
+    return GrpoRun.execute(arguments, TrainOptions(**given), reporter)
 
 
 @_stage
@@ -102,23 +100,19 @@ def sft(
         demonstrations: a file, or records: TRL's ``prompt`` and ``completion`` or ``messages``, or the fields of a
             puzzle and ``completion``.
         data: a data directory, whose test puzzles are left out, and whose validation puzzles are evaluated.
-        options: fields of :class:`countdown_rl.training.sft_config.SftOptions`; otherwise as in :func:`train`.
+        options: fields of :class:`countdown_rl.training.config.SftOptions`; otherwise as in :func:`train`.
 
     Raises: as :func:`train`.
     """
-    from countdown_rl.training import prepare_sft as prepare
-    from countdown_rl.training import sft as training
-    from countdown_rl.training import tuning
-    from countdown_rl.training.sft_config import SftOptions
+    from countdown_rl.training.config import SftOptions
+    from countdown_rl.training.run import Reporter, RunArguments
+    from countdown_rl.training.sft import SftRun
 
-    given, run = _split(prepare.SftRun, options)
+    given, run = _split(RunArguments, options)
     place = Path(f"{out}-run")
     files = [_file(demonstrations, place / "demonstrations.jsonl")]
     run = _run(model, out, place) | {"files": files, "data": Path(data) if data else None} | run
-    prepared = prepare.prepare(prepare.SftRun(**run), SftOptions(**given))
-    if finished := tuning.finished(prepared, overwrite=False):
-        return tuning.Result(Path(out), [], finished.facts, {}, None)
-    return training.train(prepared, on_step=on_step, on_note=on_note)
+    return SftRun.execute(RunArguments(**run), SftOptions(**given), Reporter(step=on_step, note=on_note))
 
 
 @_stage

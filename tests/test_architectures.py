@@ -18,12 +18,11 @@ from countdown_rl.models.reference import resolve
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
-from countdown_rl.training import demonstrations, prepare, rewards
-from countdown_rl.training import grpo as train
-from countdown_rl.training import prepare_sft as sft_prepare
-from countdown_rl.training import sft as sft_train
-from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.sft_config import SftOptions
+from countdown_rl.training import demonstrations, rewards
+from countdown_rl.training.config import SftOptions, TrainOptions
+from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.run import Result, RunArguments
+from countdown_rl.training.sft import SftRun
 from tests.support import architectures
 
 ROWS = [{"nums": [n + 2, 3, 5], "target": n + 10, "style": "model_opens"} for n in range(4)]
@@ -46,14 +45,14 @@ def model(request, tmp_path, monkeypatch) -> str:
     return "base"
 
 
-def fine_tuned(model: str, tune: str) -> sft_train.tuning.Result:
+def fine_tuned(model: str, tune: str) -> Result:
     jsonl.write_rows(Path("demos.jsonl"), [row | {"completion": ANSWER.format(row["nums"][0])} for row in ROWS])
     options = SftOptions(
         tune=tune, max_steps=2, batch_size=4, micro_batch=2, learning_rate=1e-2, warmup_steps=0, precision="fp32",
         threads=1, lora_r=4,
     )  # fmt: skip
-    run = sft_prepare.SftRun(model=model, files=[Path("demos.jsonl")], out=Path("tuned"), checkpoints=Path("work"))
-    return sft_train.train(sft_prepare.prepare(run, options))
+    run = RunArguments(model=model, files=[Path("demos.jsonl")], out=Path("tuned"), checkpoints=Path("work"))
+    return SftRun.prepare(run, options).train()
 
 
 def loss_by_hand(model: str) -> float:
@@ -124,8 +123,8 @@ def test_an_architecture_is_trained_by_grpo(model, monkeypatch):
         max_steps=2, prompts=1, num_generations=4, micro_batch=4, max_completion_length=6, learning_rate=1e-2,
         lora_r=4, threads=1, precision="fp32",
     )  # fmt: skip
-    run = prepare.TrainRun(model=model, data=Path("data"), out=Path("adapter"), checkpoints=Path("work"))
-    result = train.train(prepare.prepare(run, options))
+    run = RunArguments(model=model, data=Path("data"), out=Path("adapter"), checkpoints=Path("work"))
+    result = GrpoRun.prepare(run, options).train()
     assert len(result.rows) == 2
     assert all(row.grad_norm > 0 for row in result.rows)
 

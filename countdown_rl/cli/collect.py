@@ -7,7 +7,7 @@ import typer
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out
-from countdown_rl.training.sft_config import CollectOptions
+from countdown_rl.training.config import CollectOptions
 
 
 def collect(

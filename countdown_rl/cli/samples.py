@@ -62,12 +62,12 @@ def samples(
 
 def _read(result: Path) -> list[dict[str, Any]]:
     from countdown_rl.evaluation import results
-    from countdown_rl.training import journal
+    from countdown_rl.training import log
 
-    file = result / journal.SAMPLES if result.is_dir() else result
+    file = result / log.SAMPLES if result.is_dir() else result
     # An evaluation has samples too, and is checked as a whole.
     if file.is_file() and not (file.parent / results.DETAILS).exists():
-        return journal.read_samples(file)
+        return log.read_samples(file)
     return [sample.to_json() for sample in results.read(result).samples]
 
 

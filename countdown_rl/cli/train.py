@@ -4,15 +4,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from countdown_rl.cli import console, parameters
-from countdown_rl.core import artifacts, processes
+from countdown_rl.cli import console, parameters, runs
+from countdown_rl.core import processes
 from countdown_rl.core.formatting import interval
 from countdown_rl.core.options import option
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.log import StepRow
 
 if TYPE_CHECKING:
-    from countdown_rl.training.prepare import PreparedTraining
+    from countdown_rl.training.run import RunArguments
 
 
 def train(
@@ -29,12 +28,12 @@ def train(
     overwrite: parameters.Overwrite = False,
     as_json: parameters.AsJson = False,
     options: TrainOptions,
-    processing: parameters.RunOptions,
+    processing: runs.RunOptions,
     probe: Annotated[
         int | None,
         option(
-            "Only sample N groups (64 or more) before training, and tell whether GRPO can learn from them.",
-            parameters.RUN,
+            "Dry run: sample N groups (64 or more) and report how many have mixed rewards.",
+            runs.RUN,
             metavar="N",
             min=1,
         ),
@@ -55,77 +54,36 @@ def train(
         countdown-rl train --model Qwen/Qwen3-8B --processes 8 --launch zero2
     """
     directory = Path(f"{out}-run") if out else Path("artifacts/train")
-    out = out or Path("artifacts", options.kind)
     if not processes.launched():
         options.micro_batches(processing.processes)
     processing.start_processes(alone=probe is not None)
-    parameters.warn_of_unused_gpu()
-    from countdown_rl.models import lora
-    from countdown_rl.training import grpo as training
-    from countdown_rl.training import prepare, tuning
-    from countdown_rl.training.checkpoints import Checkpoints
+    from countdown_rl.training.grpo import GrpoRun
 
-    run = prepare.TrainRun(
+    arguments = processing.arguments(
+        directory / "log.csv",
         model=model,
         data=data,
-        out=out,
+        out=out or Path("artifacts", options.kind),
         revision=revision,
         base_model=base_model,
         trust_remote_code=trust_remote_code,
-        **processing.settings(directory / "log.csv"),
     )
-    if processing.check:
-        _show_check(prepare.prepare(run, options, console.note), as_json=as_json)
+    if probe is not None and not processing.check:
+        _show_probe(arguments, options, probe, as_json=as_json)
         return
-    if probe is not None:
-        _show_probe(prepare.prepare(run, options, console.note), probe, as_json=as_json)
-        return
-    written = [out, run.checkpoints, run.log] if processes.is_main() else []
-    with artifacts.locked(*written), console.progress("step") as update:
-        update(0, options.max_steps)
-
-        def on_step(row: StepRow) -> None:
-            detail = f"reward {row.reward:.3f}, solved {row.correct:.0%}, {row.mean_length:.0f} tokens"
-            update(row.step, options.max_steps, detail)
-            parameters.note_validation(row)
-
-        try:
-            prepared = prepare.prepare(run, options, console.note)
-            if finished := tuning.finished(prepared, overwrite=overwrite):
-                parameters.show_finished(run, finished.facts, as_json=as_json)
-                return
-            result = training.train(prepared, on_step=on_step, on_note=console.note, on_warning=console.warn)
-        except (KeyboardInterrupt, processes.Terminated):
-            console.note(Checkpoints(run.checkpoints, {}).how_to_continue())
-            raise
-    facts = result.facts
-    console.note(
-        f"Wrote {out}: mean reward {facts['reward_first']:.3f} at first and {facts['reward_last_tenth']:.3f} "
-        f"in the last tenth of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
-    )
-    parameters.note_kept_step(facts)
-    if options.tune == "lora":
-        console.note(f"To load it with PEFT: {lora.loading_code(out, prepared.ref.base or prepared.ref)}")
-    about = {"out": str(out), "log": str(run.log), "resumed": result.resumed, "warnings": result.warnings}
-    console.result(about | {"memory": result.memory} | facts, as_json=as_json)
+    runs.perform(GrpoRun, arguments, options, check=processing.check, overwrite=overwrite, as_json=as_json)
 
 
-def _show_check(prepared: "PreparedTraining", *, as_json: bool) -> None:
-    console.note(
-        f"{prepared.ref.portable_source}: {prepared.architecture}, {prepared.memory.trainable:,} of "
-        f"{prepared.parameters:,} parameters trained; {len(prepared.rows):,} rows, prompts of up to "
-        f"{prepared.longest_prompt} tokens."
-    )
-    fewer = "--micro-batch, --prompts or --max-completion-length"
-    parameters.show_check(prepared.as_dict(), prepared.memory, prepared.run.checkpoints, fewer, as_json=as_json)
-
-
-def _show_probe(prepared: "PreparedTraining", count: int, *, as_json: bool) -> None:
+def _show_probe(arguments: "RunArguments", options: TrainOptions, count: int, *, as_json: bool) -> None:
     """Sample groups from the start, and print what they are like."""
+    from countdown_rl.training.grpo import GrpoRun
     from countdown_rl.training.probe import probe
+    from countdown_rl.training.run import Reporter
 
+    parameters.warn_of_unused_gpu()
     with console.progress("completions") as update:
-        result = probe(prepared, count, update)
+        reporter = Reporter(progress=update, note=console.note, warning=console.warn)
+        result = probe(GrpoRun.prepare(arguments, options, reporter), count)
     heads = ("mixed", "95% interval", "groups", "solved", "format", "truncated")
     table = console.table("", *heads, title=f"verdict: {result.total.verdict}")
     for name, shares in {"all": result.total, **result.kinds}.items():

@@ -1,52 +1,128 @@
-"""Trainer callback: seeds each step, logs rows, warnings and samples, and saves checkpoints."""
+"""Trainer callbacks: seed each step, log rows and samples, evaluate validation puzzles, and save checkpoints."""
 
+import math
 import time
+from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from accelerate.utils import gather_object
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
+from transformers import TrainerCallback
 
-from countdown_rl.core import processes
+from countdown_rl.core import artifacts, processes
+from countdown_rl.core.errors import CountdownError
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.tasks.task import Task
-from countdown_rl.training import diagnostics
-from countdown_rl.training.checkpoints import Checkpoints
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.models import chat_template
+from countdown_rl.models.load import Loaded
+from countdown_rl.tasks.registry import task_of
+from countdown_rl.training import diagnostics, weights
 from countdown_rl.training.curriculum import Curriculum, kind
-from countdown_rl.training.journal import Journal
-from countdown_rl.training.log import GROUP, StepRow, rounded
-from countdown_rl.training.validation import Saver, check_finite, step_seed
+from countdown_rl.training.log import GROUP, SftRow, StepRow, rounded
 
-#: Completions saved at a time.
-SAMPLES = 4
+if TYPE_CHECKING:
+    from countdown_rl.training.run import Run
+
+#: Steps between saved completions, and completions saved at a time.
+SAMPLE_EVERY, SAMPLES = 10, 4
 #: Characters of the end of a completion without an answer that a warning shows.
 _TAIL = 60
 
 
-class StepRecorder(Saver):
-    """Keeps *journal* and *store* while the trainer runs.
+class CheckpointCallback(TrainerCallback):
+    """Seeds each step, logs its row, and saves checkpoints of *run*: every ``save_steps``, and at a signal.
 
-    Args:
-        on_step: called with each new row, in the first process.
-        on_warning: called with each new warning, in the first process.
+    Attributes:
+        validation: evaluates the validation puzzles, where the run has any.
     """
 
-    def __init__(
-        self,
-        options: TrainOptions,
-        journal: Journal,
-        store: Checkpoints,
-        curriculum: Curriculum | None,
-        task: Task,
-        *,
-        on_step: Callable[[StepRow], None],
-        on_warning: Callable[[str], None],
-    ) -> None:
-        super().__init__(options, journal, store, options.round_steps)
-        self._curriculum, self._task = curriculum, task
-        self._on_step, self._on_warning = on_step, on_warning
+    def __init__(self, run: "Run") -> None:
+        self.run, self.options, self.journal = run, run.options, run.journal
+        self.validation: Validation | None = None
+        # A run can be resumed only after whole rounds of completions.
+        self._every = -(-self.options.save_steps // self.options.round_steps) * self.options.round_steps
+        self._eval_correct: float | None = None
+        self._start = time.perf_counter()
+
+    @abstractmethod
+    def row(self, step: int, logs: dict[str, Any], seconds: float, eval_correct: float | None) -> StepRow | SftRow:
+        """The row of *step* with the figures *logs* of the trainer."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.validation and self.options.keep == "best" and state.global_step == 0:
+            self.journal.start = self.validation(0)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._start = time.perf_counter()
+        torch.manual_seed(step_seed(self.options.seed, state.global_step, args.process_index))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        step, last = state.global_step, self.journal.max_steps
+        if step < last and step % self.options.round_steps == 0:
+            (stop,) = broadcast_object_list([processes.received_signal() is not None])  # that of rank 0
+            control.should_save = stop or bool(self._every and step % self._every == 0)
+            control.should_training_stop |= stop
+        if self.validation and (step % self.options.eval_every == 0 or step == last):
+            self._eval_correct = self.validation(step)
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+        if "grad_norm" not in logs:  # the summary at the end of training
+            return
+        for name in ("loss", "grad_norm", "reward"):
+            if not math.isfinite(logs.get(name, 0.0)):
+                raise CountdownError(
+                    f"step {state.global_step}: {name} is {logs[name]}; training stopped, and its last checkpoint is "
+                    "kept; begin again with --restart and a lower --learning-rate."
+                )
+        row = self.row(state.global_step, logs, time.perf_counter() - self._start, self._eval_correct)
+        self._eval_correct = None
+        self.journal.add_row(row)
+        if processes.is_main():
+            self.run.reporter.step(row)
+            self.run.reporter.progress(row.step, self.journal.max_steps, row.summary)
+            if row.eval_correct is not None:
+                self.run.reporter.note(f"Step {row.step}: {row.eval_correct:.1%} of the validation puzzles solved.")
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        PartialState().wait_for_everyone()  # each process writes a part of the checkpoint
+        if args.should_save:
+            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            self.journal.save(checkpoint)
+            best = self.journal.best() if self.options.keep == "best" else None
+            self.run.checkpoints.complete(checkpoint, best[0] if best else None)
+
+
+class SftCallback(CheckpointCallback):
+    """The callback of ``sft``."""
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__(run)
+        self._tokens = self.journal.rows[-1].tokens if self.journal.rows else 0.0  # TRL counts those of this process
+
+    def row(self, step: int, logs: dict[str, Any], seconds: float, eval_correct: float | None) -> SftRow:
+        return SftRow(
+            step=step,
+            loss=rounded(logs["loss"]),
+            token_accuracy=rounded(logs["mean_token_accuracy"]),
+            tokens=self._tokens + logs["num_tokens"],
+            grad_norm=rounded(logs["grad_norm"]),
+            learning_rate=rounded(logs["learning_rate"]),
+            seconds=rounded(seconds),
+            eval_correct=eval_correct,
+        )
+
+
+class GrpoCallback(CheckpointCallback):
+    """The callback of ``train``, which also warns, saves samples and observes outcomes for *curriculum*."""
+
+    def __init__(self, run: "Run", curriculum: Curriculum | None) -> None:
+        super().__init__(run)
+        self._curriculum, self._task = curriculum, task_of(run.rows[0])
         self._generation_logs: dict[str, Any] = {}
         self._reasons: deque[Counter[str]] = deque(maxlen=diagnostics.WINDOW)
         self._examples: dict[str, str] = {}
@@ -57,7 +133,7 @@ class StepRecorder(Saver):
         super().on_step_begin(args, state, control)
         # vLLM's runner on a GPU seeds each completion from NumPy; processes that share an engine need equal seeds.
         engine = args.process_index // args.vllm_tensor_parallel_size
-        np.random.seed(step_seed(self._options.seed, state.global_step, engine) % 2**32)
+        np.random.seed(step_seed(self.options.seed, state.global_step, engine) % 2**32)
 
     def on_graded(self, step: int, completions: Sequence[Sample]) -> None:
         """Take in a round of completions, generated for *step* and the steps that share them."""
@@ -67,55 +143,91 @@ class StepRecorder(Saver):
         self._examples |= {
             reason: each.grade.answer or each.completion[-_TAIL:] for reason, each in zip(reasons, wrong, strict=True)
         }
-        options = self._options
-        if processes.is_main() and _contains_multiple(step, options.sample_every, options.round_steps):
+        # One of the steps 1, 1 + SAMPLE_EVERY, ... lies within the round.
+        due = (step - 1) // SAMPLE_EVERY != (step - 1 - self.options.round_steps) // SAMPLE_EVERY
+        if processes.is_main() and due:
             stride = max(1, len(completions) // SAMPLES)
-            self._journal.add_samples([_sample(step, each) for each in completions[::stride][:SAMPLES]])
+            self.journal.add_samples([_sample(step, each) for each in completions[::stride][:SAMPLES]])
         if self._curriculum:
             outcomes = gather_object([(kind(each.row), bool(each.grade.correct)) for each in completions])
-            self._curriculum.observe(outcomes, options.num_generations)
+            self._curriculum.observe(outcomes, self.options.num_generations)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
-        if "grad_norm" not in logs:  # the summary at the end of training
-            return
+        super().on_log(args, state, control, logs)
+        if "grad_norm" in logs:
+            reasons = sum(self._reasons, Counter())
+            warnings = diagnostics.warnings(self.journal.rows, self._task, reasons, self._examples)
+            new = {name: text for name, text in warnings.items() if name not in self.journal.warnings}
+            self.journal.warnings |= new
+            for text in new.values() if processes.is_main() else ():
+                self.run.reporter.warning(text)
+
+    def row(self, step: int, logs: dict[str, Any], seconds: float, eval_correct: float | None) -> StepRow:
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._generation_logs = logs
-        check_finite(state.global_step, logs, "loss", "grad_norm", "reward")
-        own = {"eval_correct": self.figures.pop("eval_correct", None), "seconds_generation": 0.0, "seconds_reward": 0.0}
-        row = _row(state.global_step, self._generation_logs | own | logs, time.perf_counter() - self._begin)
-        self._journal.add_row(row)
-        warnings = diagnostics.warnings(self._journal.rows, self._task, sum(self._reasons, Counter()), self._examples)
-        new = {name: text for name, text in warnings.items() if name not in self._journal.warnings}
-        self._journal.warnings |= new
-        if processes.is_main():
-            self._on_step(row)
-            for text in new.values():
-                self._on_warning(text)
+        logs = self._generation_logs | {"seconds_generation": 0.0, "seconds_reward": 0.0} | logs
+        generation, reward = logs["seconds_generation"], logs["seconds_reward"]
+        return StepRow(
+            step=step,
+            reward=rounded(logs["reward"]),
+            correct=rounded(logs["correct"]),
+            format=rounded(logs["format"]),
+            mean_length=rounded(logs["completions/mean_length"]),
+            truncated=rounded(logs["truncated"]),
+            frac_reward_zero_std=rounded(logs["equal_groups"]),
+            entropy=rounded(logs["entropy"]) if "entropy" in logs else None,
+            kl=rounded(logs["kl"]) if "kl" in logs else None,
+            grad_norm=rounded(logs["grad_norm"]),
+            learning_rate=rounded(logs["learning_rate"]),
+            seconds=rounded(seconds),
+            seconds_generation=rounded(generation),
+            seconds_reward=rounded(reward),
+            seconds_loss=rounded(logs["step_time"] - generation - reward),
+            seconds_rest=rounded(max(0.0, seconds - logs["step_time"])),
+            eval_correct=eval_correct,
+            importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
+            draws=logs.get("draws"),
+            groups={name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)},
+        )
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._curriculum:
-            self._journal.evidence = self._curriculum.evidence
+            self.journal.evidence = self._curriculum.evidence
         super().on_save(args, state, control)
 
 
-def _row(step: int, logs: dict[str, Any], seconds: float) -> StepRow:
-    parts = {name: logs[name] for name in ("seconds_generation", "seconds_reward")}
-    parts["seconds_loss"] = logs["step_time"] - sum(parts.values())
-    names = ("reward", "correct", "format", "truncated", "grad_norm", "learning_rate")
-    return StepRow(
-        step=step,
-        mean_length=rounded(logs["completions/mean_length"]),
-        frac_reward_zero_std=rounded(logs["equal_groups"]),
-        entropy=rounded(logs["entropy"]) if "entropy" in logs else None,
-        kl=rounded(logs["kl"]) if "kl" in logs else None,
-        seconds=rounded(seconds),
-        seconds_rest=rounded(max(0.0, seconds - sum(parts.values()))),
-        eval_correct=logs["eval_correct"],
-        draws=logs.get("draws"),
-        importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
-        groups={name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)},
-        **{name: rounded(value) for name, value in ({name: logs[name] for name in names} | parts).items()},
-    )
+class Validation:
+    """Greedy completions of the validation puzzles of *run*; with ``keep`` best the best weights are saved.
+
+    The weights of the start are kept if none are better.
+    """
+
+    def __init__(self, run: "Run", trainer: Any, loaded: Loaded) -> None:
+        self.run, self.trainer, self.loaded = run, trainer, loaded
+        self._prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
+
+    def __call__(self, step: int) -> float:
+        """The share solved by the weights after *step*."""
+        run, rows = self.run, self.run.validation
+        texts = run.complete_greedily(self.trainer, self.loaded, self._prompts)
+        completions = list(map(chat_template.completion, rows, self._prompts, texts))
+        grades = [row.grade(completion) for row, completion in zip(rows, completions, strict=True)]
+        correct = rounded(sum(grade.correct for grade in grades) / len(grades))
+        if step == run.journal.max_steps and not correct and processes.is_main():
+            form = sum(grade.format for grade in grades) / len(grades)
+            run.reporter.warning(
+                f"none of the {len(grades):,} validation puzzles is solved, and {form:.0%} of the completions keep the "
+                f"format; for {rows[0].headline} the model writes: {' '.join(completions[0].split())[:300]}"
+            )
+        best = run.journal.best()  # the row of this step follows
+        if run.options.keep == "best" and (best is None or correct > best[1]):
+            state = weights.gathered(self.trainer)
+            if processes.is_main():
+                directory = run.checkpoints.best(step)
+                directory.mkdir(parents=True, exist_ok=True)
+                weights.save(self.trainer, self.loaded.ref, run.options, directory, state)
+                artifacts.fsync(directory)
+        return correct
 
 
 def _sample(step: int, completion: Sample) -> dict[str, Any]:
@@ -129,6 +241,6 @@ def _sample(step: int, completion: Sample) -> dict[str, Any]:
     )
 
 
-def _contains_multiple(step: int, every: int, span: int) -> bool:
-    """Return True if one of the steps 1, 1 + *every*, ... lies within the *span* steps up to *step*."""
-    return every > 0 and (step - 1) // every != (step - 1 - span) // every
+def step_seed(seed: int, step: int, process: int) -> int:
+    """The seed of one step in one process: independent of how the steps before it were run."""
+    return int(np.random.SeedSequence((seed, step, process)).generate_state(1, np.uint64)[0] >> 1)

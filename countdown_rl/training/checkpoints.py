@@ -22,8 +22,7 @@ class Checkpoints:
     """The checkpoints under *directory* of the run with *identity*, see :func:`artifacts.identity`."""
 
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
-        self.directory = directory
-        self.identity = identity
+        self.directory, self.identity = directory, identity
 
     def check_paths(self, out: Path, kind: str, log: Path | None) -> None:
         """Check that a run can keep its checkpoints here, and write an artifact of *kind* at *out* and the CSV *log*.
@@ -56,10 +55,10 @@ class Checkpoints:
         Raises:
             ArtifactError: it is of another run.
         """
-        newest, kept = self.newest(), self._kept()
-        if newest is None or kept == self.identity:
+        newest, unfinished = self.newest(), self._unfinished()
+        if newest is None or unfinished == self.identity:
             return newest
-        differences = artifacts.describe_differences(kept, self.identity) if kept else ""
+        differences = artifacts.describe_differences(unfinished, self.identity) if unfinished else ""
         raise ArtifactError(
             f"{self.directory} holds an unfinished run that is not this one ({differences or 'it cannot be read'}); "
             "use its options to continue it, or give --restart to begin again."
@@ -71,7 +70,7 @@ class Checkpoints:
             return f"The same command continues after step {step_of(newest)}; add --restart to begin again."
         return "There is no checkpoint of this run yet; the same command starts it again."
 
-    def _kept(self) -> Any:
+    def _unfinished(self) -> Any:
         """The identity of the run in the directory."""
         try:
             return json.loads((self.directory / RUN).read_bytes())["run"]
@@ -83,7 +82,7 @@ class Checkpoints:
         complete = (path for path in self._directories("checkpoint") if (path / MARK).is_file())
         return max(complete, key=step_of, default=None)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Clear the directory and write this run's identity into it."""
         self.clear()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -93,11 +92,11 @@ class Checkpoints:
         """The directory of the weights after *step*, the best so far."""
         return self.directory / f"best-{step}"
 
-    def keep(self, checkpoint: Path, best: int | None = None) -> None:
+    def complete(self, checkpoint: Path, best: int | None = None) -> None:
         """Mark *checkpoint* as complete once its bytes are on disk, then remove all others.
 
         Args:
-            best: the step with the best evaluation, whose weights are kept as well.
+            best: the step with the best evaluation, whose weights stay as well.
         """
         artifacts.fsync(checkpoint)
         (checkpoint / MARK).touch()
@@ -110,7 +109,7 @@ class Checkpoints:
 
     def clear_own(self) -> None:
         """Remove what is left of this run, not of others."""
-        if self._kept() == self.identity:
+        if self._unfinished() == self.identity:
             self.clear()
 
     def clear(self) -> None:

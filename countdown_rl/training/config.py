@@ -1,64 +1,133 @@
-"""Options of ``train``, and those of them that do not go together."""
+"""Options of ``train``, ``sft`` and ``collect``, and the table of losses."""
 
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.formatting import flag
-from countdown_rl.core.options import Precision, option
-from countdown_rl.training.sft_config import BATCH, MODEL, OPTIMISER, RUN, Schedule, TuningOptions
+from countdown_rl.core.options import Options, Precision, option
 
-LOSS, COMPLETIONS = "Loss", "Completions"
+DEMONSTRATIONS, BATCH, LOSS, COMPLETIONS = "Demonstrations", "Batch", "Loss", "Completions"
+OPTIMISER, MODEL, RUN = "Optimiser", "Weights and precision", "Run"
 
-#: For each field its values, or a test of them; ``trl.KEY`` is the value of ``--trl KEY``.
-Condition = Mapping[str, tuple[Any, ...] | Callable[[Any], bool]]
-
-
-def _below_1(value: float) -> bool:
-    return value < 1
+#: Largest ``micro_batch`` that is chosen where the option is 0.
+MAX_MICRO_BATCH = 16
 
 
-#: Options that leave out unlikely tokens. The ratio of the policy to vLLM is then, at each token, the probability of
-#: those that are kept, and over a whole completion the product of all these (huggingface/trl issue 6789).
-_CUTS: Condition = {"top_p": _below_1, "trl.top_k": lambda _: True, "trl.min_p": lambda _: True}
+@dataclass(frozen=True)
+class Loss:
+    """How a loss of TRL's GRPO combines tokens, and what it allows.
 
-#: Options that do not go together, and why.
-CONFLICTS: tuple[tuple[Condition, str], ...] = (
-    ({"tune": ("all",), "precision": ("nf4",)}, "weights in 4 bits cannot be trained; add --precision auto"),
-    (
-        {"dynamic_sampling": (True,), "curriculum": (True,)},
-        "the curriculum counts the groups that are all right or all wrong; leave one out",
-    ),
-    ({"keep": ("best",), "eval_every": (0,)}, "the best weights are found by evaluations; add --eval-every"),
-    (
-        {"discount": _below_1, "scale_rewards": ("group", "batch")},
-        "advantages per line are not divided by a deviation; give --scale-rewards none",
-    ),
-    (
-        {"discount": _below_1, "trl.multi_objective_aggregation": ("normalize_then_sum",)},
-        "advantages per line are of the sum of the rewards; leave one out",
-    ),
-    (
-        {"baseline": ("leave-one-out",), "trl.multi_objective_aggregation": ("normalize_then_sum",)},
-        "the baseline is of the sum of the rewards; leave one out",
-    ),
-    (
-        {"loss_type": ("cispo",), "epsilon_high": _below_1},
-        "CISPO clips the ratios themselves, which begin at 1; give --epsilon-high 5, as ScaleRL",
-    ),
-    (
-        {"trl.importance_sampling_level": ("sequence",), "loss_type": ("vespo",)},
-        "VESPO has weights per completion of its own; leave the level out",
-    ),
-    *(
-        (
-            {name: test, "trl.vllm_importance_sampling_mode": ("sequence_mask", "sequence_truncate")},
-            "without unlikely tokens the ratio of a whole completion is near 0; leave the mode out",
-        )
-        for name, test in _CUTS.items()
-    ),
-)
+    Attributes:
+        sum_over: "step": a sum over the tokens of a step, divided by their number; "rows": a mean over the rows of a
+            micro-batch; "": a mean over the tokens of a micro-batch, so that it depends on how a step is cut.
+        by_token: a token adds to the gradient whatever the other tokens of its row are.
+        epsilon_high: the upper clipping, where ``--trl epsilon_high`` does not give it.
+        by_sequence: ``--trl importance_sampling_level=sequence`` is possible.
+    """
+
+    sum_over: Literal["step", "rows", ""]
+    by_token: bool = False
+    epsilon_high: float = 0.28
+    by_sequence: bool = True
+
+
+LOSSES = {
+    "dapo": Loss("step", by_token=True),
+    "grpo": Loss("rows"),
+    "dr_grpo": Loss("rows"),
+    "bnpo": Loss(""),
+    "cispo": Loss("step", by_token=True, epsilon_high=5.0),  # of the ratios themselves; that of ScaleRL
+    "sapo": Loss("rows"),
+    "vespo": Loss("step", by_sequence=False),  # it has weights per completion of its own
+    "luspo": Loss("rows"),
+}
+if TYPE_CHECKING:
+    LossType = str
+else:
+    LossType = Literal[*LOSSES]
+
+Schedule = Annotated[
+    Literal["constant", "linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"],
+    option("Learning rate schedule.", OPTIMISER),
+]
+
+
+@dataclass(frozen=True)
+class TuningOptions(Options):
+    """Options of every training of a LoRA adapter or of all weights.
+
+    Names shared with PEFT's ``LoraConfig`` and TRL's configurations have their meaning.
+    """
+
+    micro_batch: Annotated[
+        int,
+        option("Examples per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0),
+    ] = 0
+    lr_scheduler_type: Schedule = "cosine"
+
+    tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
+    lora_r: Annotated[int, option("LoRA rank.", MODEL, min=1, max=4096)] = 16
+    lora_alpha: Annotated[int, option("LoRA scale: alpha / r.", MODEL, min=1)] = 32
+    lora_dropout: Annotated[float, option("LoRA dropout.", MODEL, min=0, max=1)] = 0.0
+    precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "auto"
+    gradient_checkpointing: Annotated[bool, option("Recompute activations: less memory, about 20% slower.", MODEL)] = (
+        False
+    )
+
+    seed: Annotated[int, option("Random seed.", RUN, min=0)] = 42
+    threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
+    save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
+    eval_every: Annotated[
+        int, option("Steps between greedy evaluations on the validation split of --data; 0: none.", RUN, min=0)
+    ] = 0
+    eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
+    keep: Annotated[
+        Literal["last", "best"], option("Weights to write: of the last step, or of the best evaluation.", RUN)
+    ] = "last"
+    report_to: Annotated[
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
+        option("Tracker, offline, beside the log; repeatable.", RUN),
+    ] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of the artifact that is written."""
+        return "adapter" if self.tune == "lora" else "model"
+
+    @property
+    def round_steps(self) -> int:
+        """Optimiser steps after which a run can be resumed."""
+        return 1
+
+    @property
+    @abstractmethod
+    def step_size(self) -> int:
+        """Examples of an optimiser step."""
+
+    def micro_batches(self, processes: int) -> int:
+        """Return the micro-batches of a step in each of so many processes."""
+        if self.step_size % (self.micro_batch * processes):
+            raise UsageError(
+                f"{processes} processes cannot share the {self.step_size} examples of a step evenly in batches of "
+                f"--micro-batch {self.micro_batch}; lower that, or give a step more examples."
+            )
+        return self.step_size // (self.micro_batch * processes)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.micro_batch:
+            fitting = max(size for size in range(1, MAX_MICRO_BATCH + 1) if self.step_size % size == 0)
+            object.__setattr__(self, "micro_batch", fitting)
+        if self.step_size % self.micro_batch:
+            raise UsageError(
+                f"--micro-batch {self.micro_batch} does not divide the {self.step_size} examples of a step."
+            )
+        if self.tune == "all" and self.precision == "nf4":
+            raise UsageError("--tune all with --precision nf4: 4-bit weights cannot be trained; add --precision auto.")
+        if self.keep == "best" and not self.eval_every:
+            raise UsageError("--keep best needs evaluations; add --eval-every.")
 
 
 @dataclass(frozen=True)
@@ -76,12 +145,12 @@ class TrainOptions(TuningOptions):
         int, option("Steps per round of completions, each on its own part.", BATCH, min=1)
     ] = 1
     num_iterations: Annotated[int, option("GRPO iterations per batch (mu).", BATCH, min=1)] = 1
-    curriculum: Annotated[bool, option("Sample more of the kinds of puzzles solved sometimes.", BATCH)] = False
+    curriculum: Annotated[bool, option("Oversample puzzle kinds with intermediate success rates.", BATCH)] = False
     share_prompts: Annotated[
         bool, option("Compute the prompt of a group once in the loss: faster where completions are short.", BATCH)
     ] = False
     dynamic_sampling: Annotated[
-        bool, option("Draw groups again that are all right or all wrong, as in DAPO.", BATCH)
+        bool, option("Resample groups whose completions are all correct or all wrong (DAPO).", BATCH)
     ] = False
 
     reward: Annotated[
@@ -93,10 +162,7 @@ class TrainOptions(TuningOptions):
             metavar="NAME=WEIGHT",
         ),
     ] = ("correct=1", "format=0.1")
-    loss_type: Annotated[
-        Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"],
-        option("Loss, by the names of TRL.", LOSS),
-    ] = "dapo"
+    loss_type: Annotated[LossType, option("Loss, by the names of TRL.", LOSS)] = "dapo"
     baseline: Annotated[
         Literal["group", "leave-one-out"],
         option("Subtract the mean reward of the group, or of its other completions (RLOO).", LOSS),
@@ -106,7 +172,6 @@ class TrainOptions(TuningOptions):
         option("Divide advantages by the standard deviation of rewards in the group or batch.", LOSS),
     ] = "group"
     beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
-    epsilon_high: Annotated[float, option("Upper clipping: 1 + epsilon.", LOSS, min=0)] = 0.28
     discount: Annotated[
         float,
         option("Factor of the reward for each later line; 1: one advantage per completion.", LOSS, min=0.5, max=1),
@@ -127,46 +192,37 @@ class TrainOptions(TuningOptions):
         option("Engine; vllm: in the training processes; vllm-server: at --trl vllm_server_base_url=URL.", COMPLETIONS),
     ] = "auto"
     temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=2)] = 1.0
-    top_p: Annotated[float, option("Nucleus sampling.", COMPLETIONS, min=0.01, max=1)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
-    max_prompt_length: Annotated[
-        int, option("Maximum tokens of a prompt; longer ones are an error.", COMPLETIONS, min=1)
-    ] = 512
 
     learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0, max=1)] = 2e-4
     lr_scheduler_type: Schedule = "constant"
 
     precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "nf4"
 
-    sample_every: Annotated[int, option("Steps between saved completions; 0: none.", RUN, min=0)] = 10
-
     @property
     def round_steps(self) -> int:
-        """Optimiser steps that use one round of completions. Only after a whole round can a run be resumed."""
         return self.steps_per_generation * self.num_iterations
-
-    def _values(self) -> dict[str, Any]:
-        """The values of all options, and those of ``--trl KEY=VALUE`` as text under ``trl.KEY``."""
-        return vars(self) | {f"trl.{key}": text for key, _, text in (item.partition("=") for item in self.trl)}
-
-    def _meets(self, condition: Condition) -> bool:
-        """Return True if the options have the values of *condition*."""
-        values = self._values()
-        return all(
-            name in values and (test(values[name]) if callable(test) else values[name] in test)
-            for name, test in condition.items()
-        )
 
     @property
     def step_size(self) -> int:
         return self.prompts * self.num_generations
 
+    @property
+    def loss(self) -> Loss:
+        """The entry of the loss in the table of losses."""
+        return LOSSES[self.loss_type]
+
+    @property
+    def trl_fields(self) -> dict[str, str]:
+        """The values of ``--trl KEY=VALUE``, as text."""
+        return dict(item.split("=", 1) for item in self.trl)
+
     def micro_batches(self, processes: int) -> int:
-        whole = "--discount" if self.discount < 1 else "--dynamic-sampling" if self.dynamic_sampling else ""
-        if whole and self.prompts * self.steps_per_generation % processes:
+        grouped = "--discount" if self.discount < 1 else "--dynamic-sampling" if self.dynamic_sampling else ""
+        if grouped and self.prompts * self.steps_per_generation % processes:
             raise UsageError(
-                f"{whole} compares the completions of a puzzle in one process, and {processes} processes cannot share "
-                f"{self.prompts} puzzles evenly; change --prompts."
+                f"{grouped} compares the completions of a puzzle in one process, and {processes} processes cannot "
+                f"share {self.prompts} puzzles evenly; change --prompts."
             )
         return super().micro_batches(processes)
 
@@ -176,14 +232,112 @@ class TrainOptions(TuningOptions):
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():
                 raise UsageError(f"--trl {item} is not of the form key=value.")
-        for condition, reason in CONFLICTS:
-            if self._meets(condition):
-                combination = " with ".join(_worded(name, self._values()[name]) for name in condition)
-                raise UsageError(f"{combination}: {reason}.")
+        for conflict in self._conflicts():
+            raise UsageError(conflict)
+
+    def _conflicts(self) -> Iterator[str]:
+        """Sentences about options that do not go together."""
+        fields = self.trl_fields
+        if self.dynamic_sampling and self.curriculum:
+            yield (
+                "--dynamic-sampling with --curriculum: the curriculum counts the groups that are all correct or all "
+                "wrong; leave one out."
+            )
+        if self.discount < 1 and self.scale_rewards != "none":
+            yield (
+                f"--discount {self.discount} with --scale-rewards {self.scale_rewards}: advantages per line are not "
+                "divided by a deviation; give --scale-rewards none."
+            )
+        summed = "--discount" if self.discount < 1 else "--baseline" if self.baseline != "group" else ""
+        if summed and fields.get("multi_objective_aggregation") == "normalize_then_sum":
+            yield (
+                f"{summed} with --trl multi_objective_aggregation=normalize_then_sum: its advantages are those of the "
+                "sum of the rewards; leave one out."
+            )
+        if fields.get("importance_sampling_level") == "sequence" and not self.loss.by_sequence:
+            yield (
+                f"--loss-type {self.loss_type} with --trl importance_sampling_level=sequence: this loss has weights "
+                "per completion of its own; leave the level out."
+            )
+        # The ratio of the policy to vLLM is then, at each token, the probability of the tokens that are sampled from,
+        # and over a whole completion the product of all these (huggingface/trl issue 6789).
+        restriction = next((f"{key}={fields[key]}" for key in ("top_p", "top_k", "min_p") if key in fields), None)
+        mode = fields.get("vllm_importance_sampling_mode", "")
+        if restriction and mode.startswith("sequence_"):
+            yield (
+                f"--trl {restriction} with --trl vllm_importance_sampling_mode={mode}: without unlikely tokens the "
+                "ratio of a whole completion is near 0; leave the mode out."
+            )
 
 
-def _worded(name: str, value: Any) -> str:
-    """The flag *name* with its value."""
-    if name.startswith("trl."):
-        return f"--trl {name.removeprefix('trl.')}={value}"
-    return flag(name) if value is True else f"{flag(name)} {value}"
+@dataclass(frozen=True)
+class SftOptions(TuningOptions):
+    """Supervised fine-tuning of a LoRA adapter or of all weights."""
+
+    from_hub: Annotated[
+        tuple[str, ...],
+        option(
+            "Hub data set, without its test and validation splits; repeatable.",
+            DEMONSTRATIONS,
+            metavar="NAME[:CONFIG][@REVISION]",
+        ),
+    ] = ()
+    demonstrator: Annotated[
+        str | None,
+        option("Baseline whose answers to the training puzzles of --data are demonstrations.", DEMONSTRATIONS),
+    ] = None
+    keep_wrong: Annotated[bool, option("Also train on answers that are wrong by the grader.", DEMONSTRATIONS)] = False
+    max_length: Annotated[
+        int, option("Maximum tokens of prompt and completion; longer ones are an error.", DEMONSTRATIONS, min=8)
+    ] = 1_024
+    packing: Annotated[bool, option("Pack several demonstrations into sequences of --max-length.", DEMONSTRATIONS)] = (
+        False
+    )
+
+    num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
+    max_steps: Annotated[int, option("Optimiser steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
+    batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
+    learning_rate: Annotated[
+        float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
+    ] = None
+    warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
+    weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
+    max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
+    max_completion_length: Annotated[int, option("Maximum tokens of a completion in an evaluation.", RUN, min=1)] = 256
+
+    @property
+    def step_size(self) -> int:
+        return self.batch_size
+
+    def rate(self, parameters: int) -> float:
+        """Return the peak learning rate for a model of so many *parameters*, where none is given.
+
+        LoRA: that of QLoRA (Dettmers et al. 2023, arXiv:2305.14314, table 9), 2e-4 up to 13 billion parameters and
+        1e-4 above. All weights: a tenth of it ("LoRA Without Regret", Thinking Machines Lab 2025), which is also TRL's
+        default of 2e-5; 1e-4 for models below half a billion, which learn at higher rates (SmolLM2-135M: up to 1e-3).
+        """
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if self.tune == "lora":
+            return 2e-4 if parameters <= 13e9 else 1e-4
+        return 2e-5 if parameters > 5e8 else 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.max_steps and not self.num_train_epochs:
+            raise UsageError("--num-train-epochs 0 trains nothing; give more, or --max-steps.")
+
+
+@dataclass(frozen=True)
+class CollectOptions(Options):
+    """Selection among the completions of evaluations."""
+
+    per_puzzle: Annotated[int, option("Most completions, or pairs, of a puzzle; 0: all.", min=0)] = 0
+    shortest: Annotated[bool, option("Take the shortest of a puzzle first.", name="--shortest")] = False
+    max_tokens: Annotated[int, option("Leave out completions of more tokens; 0: none.", min=0)] = 0
+    pairs: Annotated[
+        bool, option("Write preference pairs for TRL: a right and a wrong completion each.", name="--pairs")
+    ] = False
+    model: Annotated[
+        str | None, option("Model whose chat template --pairs are for.", show_default="the evaluated one")
+    ] = None

@@ -22,7 +22,7 @@ from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.response_format import STYLES
 from countdown_rl.tasks.task import Row, check_text
-from countdown_rl.training.sft_config import SftOptions
+from countdown_rl.training.config import SftOptions
 
 #: Characters shown of a completion that is wrong.
 EXAMPLE = 200

@@ -169,7 +169,7 @@ def _ratio(last: Sequence[StepRow]) -> str:
     if len(known) < START or LEAST_RATIO <= (ratio := _mean(known)) <= MOST_RATIO:
         return ""
     cause = (
-        "it leaves out tokens that the policy takes, or has other weights; raise --top-p and leave --trl top_k and "
+        "it leaves out tokens that the policy takes, or has other weights; leave --trl top_p, top_k and "
         "min_p out, or give --rollouts transformers."
         if ratio < LEAST_RATIO
         else "it reports other probabilities than it draws with, or has other weights; start a server with "
@@ -187,7 +187,7 @@ def _entropy(last: Sequence[StepRow]) -> str:
         return ""
     return (
         f"entropy has fallen to {_mean(known):.4f} nats per token: all completions of a prompt are nearly equal and "
-        "give no advantage; try a lower --learning-rate, a higher --epsilon-high or --temperature, or --beta 0.01."
+        "give no advantage; try a lower --learning-rate, a higher --temperature or --trl epsilon_high, or --beta 0.01."
     )
 
 

@@ -1,115 +1,185 @@
-"""Training stage: GRPO on a LoRA adapter or on all weights, from artifacts to an ``adapter`` or ``model`` artifact.
+"""GRPO on a LoRA adapter or on all weights: what ``train`` adds to a run."""
 
-A run that was killed resumes from its last checkpoint.
-"""
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import islice
+from typing import Any
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from countdown_rl.core import processes
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.inference.generate import STOP
 from countdown_rl.models import load
-from countdown_rl.tasks.registry import task_of
-from countdown_rl.training import rewards, trl_config, tuning
+from countdown_rl.models.reference import ModelRef
+from countdown_rl.models.shape import ModelShape
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.task import Row
+from countdown_rl.training import rewards, shared_prompts, trl_config, vllm, weights
 from countdown_rl.training.checkpoints import step_of
+from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.curriculum import Curriculum, in_turn
-from countdown_rl.training.journal import Journal
 from countdown_rl.training.log import StepRow
-from countdown_rl.training.prepare import PreparedTraining
-
-if TYPE_CHECKING:
-    from countdown_rl.training.trainer import Trainer
+from countdown_rl.training.memory import Memory
+from countdown_rl.training.run import Run
 
 
-def train(
-    prepared: PreparedTraining,
-    *,
-    on_step: Callable[[StepRow], None] = lambda _: None,
-    on_note: Callable[[str], None] = lambda _: None,
-    on_warning: Callable[[str], None] = lambda _: None,
-) -> tuning.Result:
-    """Train with GRPO; write an ``adapter`` artifact, or a ``model`` artifact of all weights.
+class GrpoRun(Run):
+    """A run of ``train``.
 
-    Args:
-        prepared: from :func:`countdown_rl.training.prepare.prepare`.
-        on_step: called after every optimiser step.
-        on_note: called with remarks.
-        on_warning: called once with each warning about the course of training.
-
-    A signal other than Ctrl-C finishes the round and saves a checkpoint of it before it raises ``Terminated``.
+    Attributes:
+        reward_weights: by the names of the rewards.
+        rollouts: the engine, "transformers", "vllm" or "vllm-server".
     """
-    import torch
 
-    journal = Journal(prepared.run.log if processes.is_main() else None, prepared.options.max_steps)
-    prepared.check_memory()
-    loaded = tuning.begin(prepared, journal, on_note)
-    trainer = _trainer(prepared, loaded, journal, on_step=on_step, on_warning=on_warning)
-    longest = "--max-completion-length"
-    if prepared.rollouts == "vllm" and trainer.use_vllm:  # else it did not start
-        longest += " or --trl vllm_gpu_memory_utilization"
-    tuning.run(trainer, prepared, journal, longest=longest)
+    command = "train"
+    row_type = StepRow
+    length_option = "--max-completion-length"
+    less_memory = "--micro-batch, --prompts or --max-completion-length"
 
-    facts = _facts(trainer, prepared, loaded, journal)
-    memory = None
-    if loaded.device.startswith("cuda"):
-        memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": prepared.memory.estimates[-1].peak}
-        peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
-        on_note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
-    result = tuning.finish(trainer, loaded, prepared, journal, facts, prompt=prepared.rows[0].messages())
-    return replace(result, memory=memory)
+    options: TrainOptions
+    reward_weights: dict[str, float]
+    rollouts: str
+    _is_file: bool
 
+    def read(self) -> dict[str, Any]:
+        data = self.arguments.data
+        if data is None:
+            raise UsageError("there is nothing to train on; give --data.")
+        self.reward_weights = rewards.parse(self.options.reward)
+        one_file = self._is_file = data.is_file()
+        inputs = {"data": artifacts.file_input(data) if one_file else artifacts.read(data, "data").as_input()}
+        rows = jsonl.read_rows(data if one_file else data / "train.jsonl", self.reporter.note)
+        self.rows = [row for row in rows if not one_file or row.get("split") not in ("valid", "test")]
+        if held_out := len(rows) - len(self.rows):
+            self.reporter.note(f"{data}: left out {held_out:,} rows of a test or validation split.")
+        if not self.rows:
+            raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
+        rewards.check_rewards(self.reward_weights, self.rows[:2])
+        return inputs
 
-def _trainer(
-    prepared: PreparedTraining,
-    loaded: load.Loaded,
-    journal: Journal,
-    *,
-    on_step: Callable[[StepRow], None],
-    on_warning: Callable[[str], None],
-) -> "Trainer":
-    from countdown_rl.inference.stop import Stop
-    from countdown_rl.training import vllm
-    from countdown_rl.training.callbacks import StepRecorder
-    from countdown_rl.training.dynamic_sampling import DynamicRollouts
-    from countdown_rl.training.rollouts import Rollouts
-    from countdown_rl.training.trainer import Trainer
-    from countdown_rl.training.validation import Validation
+    def check_model(self, ref: ModelRef) -> None:
+        super().check_model(ref)
+        if self.options.tune == "all" and self.options.beta and load.stored_format(ref) == "gguf":
+            raise UsageError(
+                f"--beta with --tune all needs the initial model a second time, and TRL does not read GGUF files such "
+                f"as {ref.source}; leave --beta out, or give the model as safetensors."
+            )
 
-    options, rows = prepared.options, prepared.rows
-    first_round = step_of(prepared.resume) // options.round_steps if prepared.resume else 0
-    round_size = options.steps_per_generation * options.prompts
-    curriculum = None
-    if options.curriculum:
-        curriculum = Curriculum(rows, size=round_size, seed=options.seed, evidence=journal.evidence)
-        order = partial(curriculum.indices, first_round)
-    else:
-        order = partial(in_turn, len(rows), options.seed, first_round * round_size)
-    recorder = StepRecorder(
-        options, journal, prepared.store, curriculum, task_of(rows[0]), on_step=on_step, on_warning=on_warning
-    )
-    stop = Stop(loaded.tokenizer, loaded.model, STOP)
-    weights = prepared.weights
-    kind = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
-    sampler = kind(rows, stop, recorder.on_graded)
-    trainer = tuning.make_trainer(
-        partial(Trainer, options, sampler),
-        loaded,
-        options,
-        reward_funcs=rewards.functions(list(weights)),
-        args=trl_config.grpo_config(options, loaded, list(weights.values()), prepared.store.directory),
-        train_dataset=_prompts(order),
-        callbacks=[recorder],
-    )
-    if prepared.rollouts != "transformers":
-        length = prepared.longest_prompt + options.max_completion_length
-        vllm.use_engine(trainer, prepared.rollouts, loaded, length, on_warning)
-    if prepared.validation:
-        complete = partial(sampler.complete_greedily, trainer=trainer)
-        figures = recorder.figures
-        trainer.add_callback(Validation(prepared, trainer, loaded, journal, complete=complete, figures=figures))
-    return trainer
+    def encode(self, loaded: load.Loaded, adapted: Any) -> dict[str, Any]:
+        options = self.options
+        if options.share_prompts:
+            shared_prompts.check(loaded.model)
+        self.longest = self.longest_prompt([*self._used(), *self.validation], loaded, adapted)
+        return {
+            "length": self.longest + options.max_completion_length,
+            "scored": options.max_completion_length,
+            "sequences": self._completions,
+            "reference": bool(options.beta),
+        }
+
+    def _used(self) -> Sequence[Row]:
+        """The rows that will be sampled, or all where that is not known."""
+        options, rows = self.options, self.rows
+        if options.curriculum or options.dynamic_sampling:
+            return rows
+        rounds = -(-options.max_steps // options.round_steps)
+        count = rounds * options.steps_per_generation * options.prompts
+        used = set(islice(in_turn(len(rows), options.seed), min(count, len(rows))))
+        return [rows[index] for index in sorted(used)]
+
+    @property
+    def _completions(self) -> int:
+        """Completions that a process samples at a time."""
+        options = self.options
+        round_size = options.prompts * options.num_generations * options.steps_per_generation
+        return round_size // self.arguments.processes
+
+    def plan_memory(self, loaded: load.Loaded, adapted: Any, sizes: dict[str, Any]) -> Memory:
+        options, reward_weights = self.options, list(self.reward_weights.values())
+        config = cache(partial(trl_config.grpo_config, options, loaded, reward_weights, self.arguments.checkpoints))
+        if options.trl:
+            config()  # checks its fields; without, importing TRL can wait
+        planned = super().plan_memory(loaded, adapted, sizes)
+        self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)
+        return planned
+
+    def description(self) -> dict[str, Any]:
+        return {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
+
+    @property
+    def contents(self) -> str:
+        return f"{len(self.rows):,} rows, prompts of up to {self.longest} tokens"
+
+    def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
+        from countdown_rl.inference.stop import Stop
+        from countdown_rl.training.callbacks import GrpoCallback
+        from countdown_rl.training.dynamic_sampling import DynamicRollouts
+        from countdown_rl.training.rollouts import Rollouts
+        from countdown_rl.training.trainer import Trainer
+
+        self._check_sampling(loaded)
+        options, rows = self.options, self.rows
+        first_round = step_of(self.resume) // options.round_steps if self.resume else 0
+        round_size = options.steps_per_generation * options.prompts
+        curriculum = None
+        if options.curriculum:
+            curriculum = Curriculum(rows, size=round_size, seed=options.seed, evidence=self.journal.evidence)
+            order = partial(curriculum.indices, first_round)
+        else:
+            order = partial(in_turn, len(rows), options.seed, first_round * round_size)
+        callback = GrpoCallback(self, curriculum)
+        stop = Stop(loaded.tokenizer, loaded.model, STOP)
+        sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
+        reward_weights = list(self.reward_weights.values())
+        trainer = weights.make_trainer(
+            partial(Trainer, options, sampling(rows, stop, callback.on_graded)),
+            loaded,
+            options,
+            reward_funcs=rewards.functions(list(self.reward_weights)),
+            args=trl_config.grpo_config(options, loaded, reward_weights, self.checkpoints.directory),
+            train_dataset=_prompts(order),
+            callbacks=[callback],
+        )
+        if self.rollouts != "transformers":
+            length = self.longest + options.max_completion_length
+            vllm.use_engine(trainer, self.rollouts, loaded, length, self.reporter.warning)
+        if self.rollouts == "vllm" and trainer.use_vllm:  # else it did not start
+            self.length_option += " or --trl vllm_gpu_memory_utilization"
+        return trainer, callback
+
+    def _check_sampling(self, loaded: load.Loaded) -> None:
+        """Check that the completions of a step can be sampled at all: one token of each, with its logits."""
+        shape, available = ModelShape.of(loaded.model.config), self.memory.available
+        token = 4 * shape.vocab_size + 4 * shape.num_layers * shape.num_kv_heads * shape.head_dim  # a cache in bf16
+        needed = self._completions * token
+        if self.rollouts == "transformers" and available is not None and needed > available:
+            raise UsageError(
+                f"{self._completions:,} completions at a time take over {needed / 1e9:,.0f} GB and this machine has "
+                f"{available / 1e9:,.0f} GB; lower --num-generations, --prompts or --steps-per-generation."
+            )
+
+    def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
+        completions: list[str] = trainer.rollouts.complete_greedily(prompts, trainer)
+        return completions
+
+    def facts(self, last: StepRow) -> dict[str, Any]:
+        row, logged = self.rows[0], self.journal.rows
+        return {
+            "task": row.task,
+            **({"layout": row.layout} if self._is_file else {}),  # else the data records it
+            "reward_first": logged[0].reward,
+            "reward_last_tenth": last.reward,
+            "correct_last_tenth": last.correct,
+            "reward_best": max(each.reward for each in logged),
+        }
+
+    def summary(self, facts: Mapping[str, Any]) -> str:
+        return (
+            f"mean reward {facts['reward_first']:.3f} at first and {facts['reward_last_tenth']:.3f} in the last tenth "
+            f"of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
+        )
+
+    def example(self) -> Sequence[Mapping[str, str]]:
+        return self.rows[0].messages()
 
 
 def _prompts(order: Callable[[], Iterator[int]]) -> Any:
@@ -117,16 +187,3 @@ def _prompts(order: Callable[[], Iterator[int]]) -> Any:
     import datasets
 
     return datasets.IterableDataset.from_generator(lambda: ({"prompt": index} for index in order()))
-
-
-def _facts(trainer: "Trainer", prepared: PreparedTraining, loaded: load.Loaded, journal: Journal) -> dict[str, Any]:
-    facts, last = tuning.facts(trainer, loaded, prepared.options, journal)
-    return facts | {
-        "command": "countdown-rl train",
-        "task": prepared.rows[0].task,
-        **({"layout": prepared.rows[0].layout} if prepared.run.data.is_file() else {}),  # else the data records it
-        "reward_first": journal.rows[0].reward,
-        "reward_last_tenth": last.reward,
-        "correct_last_tenth": last.correct,
-        "reward_best": max(row.reward for row in journal.rows),
-    }

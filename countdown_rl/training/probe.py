@@ -1,6 +1,6 @@
-"""Probe of a start: groups of completions as a run would sample them, and whether GRPO has anything to learn from."""
+"""Dry run of GRPO: sample groups of completions as a run would, and report how many have mixed rewards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,17 +11,14 @@ from countdown_rl.models import chat_template
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
-from countdown_rl.training import tuning
+from countdown_rl.training import trl_config, weights
 from countdown_rl.training.curriculum import in_turn
-from countdown_rl.training.prepare import PreparedTraining
+from countdown_rl.training.grpo import GrpoRun
 
 #: Shares of mixed groups up to which GRPO had no signal, and from which it learned. On Countdown with 3 and 4 numbers
 #: (github.com/lozlrc/countdown-grpo, groups of 8) Qwen2.5-1.5B had 2% and 0% and stayed at 2% solved for 300 steps;
 #: Qwen2.5-3B had 28% and 3%, 15% together, and went from 2% to 16%.
 NO_SIGNAL, READY = 0.02, 0.15
-
-#: Graded completions, group by group.
-Groups = Sequence[Sequence[Sample]]
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,8 @@ class Shares:
     """Shares of a number of groups and of their completions.
 
     Attributes:
-        mixed: groups with right and wrong completions; *interval* is its 95% interval.
-        solved: completions that are right; *format* those in the format, *truncated* those that did not end.
+        mixed: groups with correct and wrong completions; *interval* is its 95% interval.
+        solved: completions that are correct; *format* those in the format, *truncated* those that did not end.
     """
 
     groups: int
@@ -41,7 +38,7 @@ class Shares:
     truncated: float
 
     @classmethod
-    def of(cls, groups: Groups) -> "Shares":
+    def of(cls, groups: Sequence[Sequence[Sample]]) -> "Shares":
         """The shares of *groups* of equal size."""
         completions = [each for group in groups for each in group]
         mixed = sum(len({each.grade.correct for each in group}) > 1 for group in groups)
@@ -65,40 +62,43 @@ class Probe:
     advice: str
 
 
-def probe(prepared: PreparedTraining, count: int, on_batch: Callable[[int, int], None]) -> Probe:
-    """Sample *count* groups of the first puzzles of a run with its temperature, top-p, group size and length.
-
-    Args:
-        on_batch: called with the numbers of finished and of all completions.
-    """
-    options = prepared.options
-    size, length = options.num_generations, options.max_completion_length
-    loaded = tuning.load_model(prepared.ref, options)
-    decoding = generate.Decoding(length, options.temperature, options.top_p, seed=options.seed)
-    generator = generate.Generator(loaded, decoding)
-    rows = [prepared.rows[index] for index in islice(in_turn(len(prepared.rows), options.seed), count)]
+def probe(run: GrpoRun, count: int) -> Probe:
+    """Sample *count* groups of the first puzzles of *run* with its sampling settings, group size and length."""
+    options, size = run.options, run.options.num_generations
+    loaded = weights.load_model(run.ref, options)
+    config = trl_config.grpo_config(options, loaded, [*run.reward_weights.values()], run.checkpoints.directory)
+    generator = generate.Generator(
+        loaded,
+        generate.Decoding(
+            options.max_completion_length,
+            temperature=options.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k or 0,
+            min_p=config.min_p or 0.0,
+            seed=options.seed,
+        ),
+    )
+    rows = [run.rows[index] for index in islice(in_turn(len(run.rows), options.seed), count)]
     prompts = chat_template.encode(loaded.tokenizer, (row.messages() for row in rows))
     samples: dict[int, Sample] = {}  # sample i is of row i // size
     lengths = [len(prompts[index // size]) for index in range(count * size)]
-    for number, batch in enumerate(generate.batches(lengths, lambda prompt: generator.max_rows(prompt, length))):
+    for number, batch in enumerate(
+        generate.batches(lengths, lambda prompt: generator.max_rows(prompt, options.max_completion_length))
+    ):
         completions = engines.complete(generator, [prompts[index // size] for index in batch], number)
         for index, completion in zip(batch, completions, strict=True):
             row = rows[index // size]
             completion = completion.after(row, loaded.tokenizer.decode(prompts[index // size]))
             samples[index] = Sample.of(row, completion)
-        on_batch(len(samples), len(lengths))
+        run.reporter.progress(len(samples), len(lengths), "")
     groups = [[samples[index] for index in range(start, start + size)] for start in range(0, len(lengths), size)]
     task = task_of(rows[0])
-    kinds: dict[str, dict[str, list[list[Sample]]]] = {}
+    kinds: dict[str, list[list[Sample]]] = {}
     for row, group in zip(rows, groups, strict=True):
         for name, value in row.groups.items():
             if task.group(name).main:
-                kinds.setdefault(name, {}).setdefault(value, []).append(group)
-    by_kind = {
-        task.group(name).name(value): Shares.of(values[value])
-        for name, values in kinds.items()
-        for value in sorted(values, key=lambda value: (len(value), value))  # 10 after 9
-    }
+                kinds.setdefault(task.group(name).name(value), []).append(group)
+    by_kind = {name: Shares.of(kinds[name]) for name in sorted(kinds, key=lambda name: (len(name), name))}
     total = Shares.of(groups)
     return Probe(total, by_kind, _advice(total, by_kind, task))
 

@@ -15,8 +15,8 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.layouts import held_out
+from countdown_rl.training.config import CollectOptions
 from countdown_rl.training.demonstrations import start_of_text
-from countdown_rl.training.sft_config import CollectOptions
 
 #: ``datasets`` and ``trl`` take the file of this name in a directory as its split "train", and no other.
 FILE = "train.jsonl"

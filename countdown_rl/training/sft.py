@@ -1,137 +1,214 @@
-"""Supervised fine-tuning by TRL's ``SFTTrainer``, from demonstrations to an ``adapter`` or ``model`` artifact.
+"""Supervised fine-tuning by TRL's ``SFTTrainer``: what ``sft`` adds to a run.
 
 The loss and its gradient are TRL's: the mean negative log-likelihood of the completions' tokens. Unlike TRL, trained
-weights are held in fp32. A run that was killed resumes from its last checkpoint.
+weights are held in fp32.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from math import ceil
 from typing import Any
 
-from countdown_rl.core import processes
+from countdown_rl.core.errors import UsageError, first_line
 from countdown_rl.inference.generate import Decoding, Generator, batches
-from countdown_rl.models.load import Loaded
-from countdown_rl.training import trackers, tuning
-from countdown_rl.training.journal import Journal
+from countdown_rl.models import load, shape
+from countdown_rl.training import demonstrations, trl_config, weights
+from countdown_rl.training.config import SftOptions
+from countdown_rl.training.demonstrations import Demonstrations
 from countdown_rl.training.log import SftRow
-from countdown_rl.training.prepare_sft import PreparedSft
+from countdown_rl.training.run import Run
 
 
-def train(
-    prepared: PreparedSft,
-    *,
-    on_step: Callable[[SftRow], None] = lambda _: None,
-    on_note: Callable[[str], None] = lambda _: None,
-    on_warning: Callable[[str], None] = lambda _: None,
-) -> tuning.Result:
-    """Fine-tune; write an ``adapter`` artifact, or a ``model`` artifact of all weights.
+class SftRun(Run):
+    """A run of ``sft``.
 
-    Args:
-        prepared: from :func:`countdown_rl.training.prepare_sft.prepare`.
-        on_step: called after every optimiser step.
-        on_note: called with remarks.
-        on_warning: called if no validation puzzle is solved at the end.
+    Attributes:
+        examples: token ids and labels, see :func:`demonstrations.tokenize`; packed where that was asked for.
     """
-    journal = Journal(prepared.run.log if processes.is_main() else None, prepared.max_steps, SftRow)
-    loaded = tuning.begin(prepared, journal, on_note)
-    trainer = _trainer(prepared, loaded, journal, on_step, on_warning)
-    on_note(f"Training on {len(prepared.examples):,} examples, {prepared.max_steps:,} steps.")
-    tuning.run(trainer, prepared, journal, longest="--max-length")
-    facts = _facts(prepared, trainer, loaded, journal)
-    known = prepared.demonstrations.kept
-    prompts = (each.prompt for each in known if each.row is not None and not isinstance(each.prompt, str))
-    return tuning.finish(trainer, loaded, prepared, journal, facts, prompt=next(prompts, None))
 
+    command = "sft"
+    row_type = SftRow
+    length_option = "--max-length"
+    less_memory = "--micro-batch or --max-length"
 
-def _trainer(
-    prepared: PreparedSft,
-    loaded: Loaded,
-    journal: Journal,
-    on_step: Callable[[SftRow], None],
-    on_warning: Callable[[str], None] = lambda _: None,
-) -> Any:
-    from trl import SFTTrainer
+    options: SftOptions
+    demonstrations: Demonstrations
+    examples: Any
 
-    from countdown_rl.training.validation import SftRecorder, Validation
-
-    options, store = prepared.options, prepared.store
-    recorder = SftRecorder(options, journal, store, on_step=on_step)
-    trainer = tuning.make_trainer(
-        SFTTrainer,
-        loaded,
-        options,
-        args=sft_config(prepared, loaded),
-        train_dataset=prepared.examples,
-        callbacks=[recorder],
-    )
-    if prepared.validation:
-        complete = partial(_complete, trainer, loaded, options.max_completion_length)
-        trainer.add_callback(
-            Validation(
-                prepared, trainer, loaded, journal, complete=complete, figures=recorder.figures, on_warning=on_warning
-            )
+    def read(self) -> dict[str, Any]:
+        arguments, note = self.arguments, self.reporter.note
+        if self.options.eval_every and arguments.sharded:
+            raise UsageError("--eval-every needs all weights in each process; use --launch ddp or zero2.")
+        known, inputs = demonstrations.read(
+            self.options,
+            arguments.files,
+            arguments.data,
+            lambda count: self.reporter.progress(count, count, "demonstrations read"),
         )
-    return trainer
+        self.demonstrations = known
+        for text in known.notes:
+            note(f"Of the demonstrations: {text}.")
+        return inputs
+
+    def encode(self, loaded: load.Loaded, adapted: Any) -> dict[str, Any]:
+        options, known = self.options, self.demonstrations
+        if options.packing:
+            check_packing(loaded.model.config, trust_remote_code=self.arguments.trust_remote_code)
+        self.examples = dataset(demonstrations.tokenize(known, loaded.tokenizer, options.max_length), options)
+        shape.check_tokens(adapted, self.examples["input_ids"], self.arguments.model)
+        self.longest_prompt(self.validation, loaded, adapted)
+        self.longest = max(map(len, self.examples["input_ids"]))
+        context = shape.ModelShape.of(loaded.model.config).context_length
+        if context and self.longest > context:
+            raise UsageError(
+                f"the model reads {context} tokens, and a demonstration has {self.longest}; lower --max-length."
+            )
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
+        self.reporter.note(
+            f"{known.read:,} demonstrations, {known.graded:,} of them graded; "
+            f"{f'left out: {left_out}' if left_out else 'none left out'}. {self.max_steps:,} steps at a peak rate of "
+            f"{self.learning_rate:g}."
+        )
+        if known.wrong:
+            self.reporter.note(f"Wrong: {known.why_wrong()}.")
+        return {"length": self.longest, "scored": self.longest}
+
+    @property
+    def max_steps(self) -> int:
+        steps_per_epoch = ceil(len(self.examples) / self.options.batch_size)
+        return self.options.max_steps or ceil(self.options.num_train_epochs * steps_per_epoch)
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak learning rate."""
+        return self.options.rate(self.parameters)
+
+    def description(self) -> dict[str, Any]:
+        return {
+            "demonstrations": self.demonstrations.facts(),
+            "learning_rate": self.learning_rate,
+            "max_steps": self.max_steps,
+            "longest": self.longest,
+        }
+
+    @property
+    def contents(self) -> str:
+        return f"{len(self.examples):,} examples of up to {self.longest} tokens"
+
+    def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
+        from trl import SFTTrainer
+
+        from countdown_rl.training.callbacks import SftCallback
+
+        callback = SftCallback(self)
+        config = trl_config.sft_config(
+            self.options,
+            loaded,
+            self.checkpoints.directory,
+            max_steps=self.max_steps,
+            learning_rate=self.learning_rate,
+        )
+        trainer = weights.make_trainer(
+            SFTTrainer, loaded, self.options, args=config, train_dataset=self.examples, callbacks=[callback]
+        )
+        return trainer, callback
+
+    def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
+        from accelerate.utils import gather_object
+
+        policy, limit = trainer.accelerator.unwrap_model(trainer.model), self.options.max_completion_length
+        policy.eval()
+        generator = Generator(replace(loaded, model=policy), Decoding(limit))
+        ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        own = range(trainer.accelerator.process_index, len(ids), trainer.accelerator.num_processes)
+        texts: dict[int, str] = {}
+        lengths = [len(ids[index]) for index in own]
+        for batch in batches(lengths, lambda length: generator.max_rows(length, limit)):
+            indices = [own[position] for position in batch]
+            completions = generator.complete([ids[index] for index in indices])
+            texts |= {index: each.text for index, each in zip(indices, completions, strict=True)}
+        policy.train()
+        merged = {index: text for part in gather_object([texts]) for index, text in part.items()}
+        return [merged[index] for index in range(len(prompts))]
+
+    def facts(self, last: SftRow) -> dict[str, Any]:
+        row, logged = self.demonstrations.row(), self.journal.rows
+        return {
+            **({"task": row.task, "layout": row.layout} if row else {}),
+            "demonstrations": self.demonstrations.facts(),
+            "learning_rate": self.learning_rate,
+            "tokens": int(logged[-1].tokens),
+            "loss_first": logged[0].loss,
+            "loss_last_tenth": last.loss,
+            "token_accuracy_last_tenth": last.token_accuracy,
+        }
+
+    def summary(self, facts: Mapping[str, Any]) -> str:
+        return (
+            f"loss {facts['loss_first']:.3f} nats per token at first and {facts['loss_last_tenth']:.3f} in the last "
+            f"tenth of the run, where {facts['token_accuracy_last_tenth']:.1%} of the tokens were the likeliest."
+        )
+
+    def example(self) -> Sequence[Mapping[str, str]] | None:
+        known = self.demonstrations.kept
+        return next((each.prompt for each in known if each.row is not None and not isinstance(each.prompt, str)), None)
 
 
-def sft_config(prepared: PreparedSft, loaded: Loaded) -> Any:
-    """The ``SFTConfig`` of a run."""
-    from trl import SFTConfig
+def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:
+    """The data set of *examples*, packed where *options* say so."""
+    import datasets
+    from trl import pack_dataset
 
-    options = prepared.options
-    names = ("gradient_checkpointing", "lr_scheduler_type", "max_grad_norm", "seed", "warmup_steps", "weight_decay")
-    return SFTConfig(
-        **{name: getattr(options, name) for name in names},
-        output_dir=str(prepared.store.directory),
-        max_steps=prepared.max_steps,
-        learning_rate=prepared.learning_rate,
-        per_device_train_batch_size=options.micro_batch,
-        gradient_accumulation_steps=options.micro_batches(prepared.run.processes),
-        max_length=None,  # longer demonstrations are an error already
-        padding_free=options.packing,
-        bf16=tuning.computes_in_bf16(loaded),
-        use_cpu=loaded.device == "cpu",
-        ddp_find_unused_parameters=False,
-        save_strategy="no",  # the callback decides
-        logging_steps=1,
-        logging_nan_inf_filter=False,  # training stops there
-        report_to=list(options.report_to) or "none",
-        project=trackers.PROJECT,
-        disable_tqdm=True,
-    )
+    rows = datasets.Dataset.from_list(examples)
+    return pack_dataset(rows.shuffle(seed=options.seed), options.max_length) if options.packing else rows
 
 
-def _complete(trainer: Any, loaded: Loaded, max_new_tokens: int, prompts: list[str]) -> list[str]:
-    """The most likely completion of each prompt; in several processes each completes a share of them."""
-    from accelerate.utils import gather_object
+def check_packing(config: Any, *, trust_remote_code: bool = False) -> None:
+    """Check that packed samples do not see each other in a model of *config*: two layers with random weights decide.
 
-    policy = trainer.accelerator.unwrap_model(trainer.model)
-    policy.eval()
-    generator = Generator(replace(loaded, model=policy), Decoding(max_new_tokens))
-    ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    own = range(trainer.accelerator.process_index, len(ids), trainer.accelerator.num_processes)
-    texts: dict[int, str] = {}
-    lengths = [len(ids[index]) for index in own]
-    for batch in batches(lengths, lambda length: generator.max_rows(length, max_new_tokens)):
-        indices = [own[position] for position in batch]
-        completions = generator.complete([ids[index] for index in indices])
-        texts |= {index: each.text for index, each in zip(indices, completions, strict=True)}
-    policy.train()
-    merged = {index: text for part in gather_object([texts]) for index, text in part.items()}
-    return [merged[index] for index in range(len(prompts))]
+    Raises:
+        UsageError: they do, or the architecture cannot read packed samples on this machine.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    samples = list(range(1, 13)), list(range(20, 30))
+    rows = [{"input_ids": ids, "labels": ids} for ids in samples]
+    device = load.device_name("auto")
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(
+                _shallow(config), dtype=torch.float32, trust_remote_code=trust_remote_code
+            )
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=parameter.shape[-1] ** -0.5)
+            model.to(device).eval()
+            alone = [model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0] for ids in samples]
+            batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(rows)
+            del batch["labels"]
+            inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
+            packed = model(**inputs, use_cache=False).logits[0]
+    except Exception as error:  # each architecture has its own
+        raise UsageError(f"{config.model_type} cannot be trained with --packing: {first_line(error)}") from error
+    expected = torch.cat(alone)
+    if not (packed - expected).abs().max() < 1e-2 * expected.std():
+        raise UsageError(
+            f"packed samples would see each other in {config.model_type}: its logits differ from those of each sample "
+            "alone; leave --packing out."
+        )
 
 
-def _facts(prepared: PreparedSft, trainer: Any, loaded: Loaded, journal: Journal) -> dict[str, Any]:
-    facts, last = tuning.facts(trainer, loaded, prepared.options, journal)
-    row = prepared.demonstrations.row()
-    return facts | {
-        "command": "countdown-rl sft",
-        **({"task": row.task, "layout": row.layout} if row else {}),
-        "demonstrations": prepared.demonstrations.facts(),
-        "learning_rate": prepared.learning_rate,
-        "tokens": int(journal.rows[-1].tokens),
-        "loss_first": journal.rows[0].loss,
-        "loss_last_tenth": last.loss,
-        "token_accuracy_last_tenth": last.token_accuracy,
-    }
+def _shallow(config: Any) -> Any:
+    """*config* with two layers and 64 tokens."""
+    shallow = copy.deepcopy(config)
+    text = shallow.get_text_config()
+    layers, depth = text.num_hidden_layers, min(2, text.num_hidden_layers)
+    for name, value in vars(text).items():
+        if isinstance(value, list) and len(value) == layers:  # one value a layer
+            setattr(text, name, value[:depth])
+    text.num_hidden_layers, text.vocab_size, text.pad_token_id = depth, 64, 0
+    return shallow

@@ -1,7 +1,7 @@
 """TRL's GRPO trainer, made faster on small machines.
 
 The loss of a micro-batch and its gradient are TRL's. The differences, beside those of
-:func:`countdown_rl.training.tuning.make_trainer`:
+:func:`countdown_rl.training.weights.make_trainer`:
 
 * completions are those of :mod:`countdown_rl.training.rollouts`;
 * without a discount, groups with equal rewards have an advantage of exactly zero, where TRL leaves the rounding of
@@ -32,16 +32,16 @@ from torch import Tensor
 from countdown_rl.core.errors import UsageError
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.training import advantages
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.config import LOSSES, TrainOptions
 from countdown_rl.training.rollouts import Rollouts, Round
 from countdown_rl.training.shared_prompts import SharedPrompts
 from countdown_rl.training.trl_internals import Batch, RoundTrainer
 
 #: Losses that sum over the tokens of a step and divide by their number, and those of them that are by token alone.
-SUMS = ("dapo", "cispo", "vespo")
-BY_TOKEN = ("dapo", "cispo")
+SUMS = tuple(name for name, loss in LOSSES.items() if loss.sum_over == "step")
+BY_TOKEN = tuple(name for name, loss in LOSSES.items() if loss.by_token)
 #: Losses that average over the rows of a micro-batch: scaled for the rows left out.
-MEANS = ("grpo", "dr_grpo", "sapo", "luspo")
+MEANS = tuple(name for name, loss in LOSSES.items() if loss.sum_over == "rows")
 
 _PROMPT = ("prompt_ids", "prompt_mask")
 _COMPLETION = (

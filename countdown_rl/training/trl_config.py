@@ -1,4 +1,4 @@
-"""TRL's ``GRPOConfig``: the fields that follow from the options of ``train``, and those of ``--trl key=value``."""
+"""TRL's configurations: the fields that follow from the options, and those of ``--trl key=value``."""
 
 import argparse
 import dataclasses
@@ -10,8 +10,8 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import MAX_FLOAT
 from countdown_rl.models.load import Loaded
-from countdown_rl.training import trackers, tuning
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training import trackers, weights
+from countdown_rl.training.config import SftOptions, TrainOptions, TuningOptions
 
 #: Fields that are fixed, follow from options of another name, or have no effect here: the model is loaded and the
 #: prompt rendered before TRL sees them, --eval-every evaluates without TRL's own loop, and only `publish` uploads.
@@ -26,33 +26,68 @@ _FIXED = {
 }
 _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval", "push_to_", "save_", "trackio_")
 
-#: Truncated importance sampling by token. The ratio of a whole completion is far from 1 if it is long, and near 0 if it
-#: is drawn without unlikely tokens. The cap is that of Yao et al. 2025, "Your Efficient RL Framework Secretly Brings
-#: You Off-Policy RL Training".
-_BY_TOKEN = {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 2.0}
 
-
-def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float], directory: Path) -> Any:
+def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[float], directory: Path) -> Any:
     """The ``GRPOConfig`` of a run with checkpoints in *directory*.
 
     Args:
-        weights: of the reward functions, in their order.
+        reward_weights: of the reward functions, in their order.
     """
-    from trl import GRPOConfig
-
-    accumulation = options.micro_batches(processes.world_size())
-    known = {field.name for field in dataclasses.fields(GRPOConfig)}
-    fields = {name: value for name, value in dataclasses.asdict(options).items() if name in known} | {
-        "output_dir": str(directory),
-        "per_device_train_batch_size": options.micro_batch,
-        "gradient_accumulation_steps": accumulation,
-        "steps_per_generation": accumulation * options.steps_per_generation,
-        "reward_weights": list(weights),
-        "bf16": tuning.computes_in_bf16(loaded),
-        "use_cpu": loaded.device == "cpu",
-        "ddp_find_unused_parameters": False,  # every part of the adapter is used
+    shared = _shared(options, loaded, directory)
+    fields = shared | {
+        "max_steps": options.max_steps,
+        "learning_rate": options.learning_rate,
+        "num_generations": options.num_generations,
+        "steps_per_generation": shared["gradient_accumulation_steps"] * options.steps_per_generation,
+        "num_iterations": options.num_iterations,
+        "reward_weights": list(reward_weights),
+        "loss_type": options.loss_type,
+        "scale_rewards": options.scale_rewards,
+        "beta": options.beta,
+        "temperature": options.temperature,
+        "max_completion_length": options.max_completion_length,
         "shuffle_dataset": False,  # the data set has its own order, so that a resumed run can start in its middle
         "ignore_data_skip": True,
+    }
+    # Truncated importance sampling by token. The ratio of a whole completion is far from 1 if it is long, and near 0
+    # if it is sampled without unlikely tokens. The cap is that of Yao et al. 2025, "Your Efficient RL Framework
+    # Secretly Brings You Off-Policy RL Training".
+    defaults = {
+        "epsilon_high": options.loss.epsilon_high,
+        "vllm_importance_sampling_mode": "token_truncate",
+        "vllm_importance_sampling_clip_max": 2.0,
+    }
+    return build(fields, options.trl, defaults)
+
+
+def sft_config(options: SftOptions, loaded: Loaded, directory: Path, *, max_steps: int, learning_rate: float) -> Any:
+    """The ``SFTConfig`` of a run with checkpoints in *directory*."""
+    from trl import SFTConfig
+
+    return SFTConfig(
+        **_shared(options, loaded, directory),
+        max_steps=max_steps,
+        learning_rate=learning_rate,
+        warmup_steps=options.warmup_steps,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        max_length=None,  # longer demonstrations are an error already
+        padding_free=options.packing,
+    )
+
+
+def _shared(options: TuningOptions, loaded: Loaded, directory: Path) -> dict[str, Any]:
+    """Fields that both configurations have."""
+    return {
+        "output_dir": str(directory),
+        "per_device_train_batch_size": options.micro_batch,
+        "gradient_accumulation_steps": options.micro_batches(processes.world_size()),
+        "gradient_checkpointing": options.gradient_checkpointing,
+        "lr_scheduler_type": options.lr_scheduler_type,
+        "seed": options.seed,
+        "bf16": weights.computes_in_bf16(loaded),
+        "use_cpu": loaded.device == "cpu",
+        "ddp_find_unused_parameters": False,  # every part of the adapter is used
         "save_strategy": "no",  # the callback decides
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # training stops there
@@ -60,7 +95,6 @@ def grpo_config(options: TrainOptions, loaded: Loaded, weights: Sequence[float],
         "project": trackers.PROJECT,
         "disable_tqdm": True,
     }
-    return build(fields, options.trl, _BY_TOKEN)
 
 
 def build(fields: Mapping[str, Any], trl: Sequence[str], defaults: Mapping[str, Any] = {}) -> Any:

@@ -4,7 +4,7 @@
 #   [MODEL=...] [FROM=rows.jsonl] [LICENSE_FILE=LICENSE] llama-3.1-8b-countdown.sh OUT [--check] [--quick]
 #
 # The settings of a widely copied notebook, with these faults corrected:
-#   - Its limit of 64 prompt tokens truncated the puzzle: here a prompt over --max-prompt-length is an error.
+#   - Its limit of 64 prompt tokens truncated the puzzle: here a prompt that does not fit the context is an error.
 #   - Its format reward required a <think> that the prompt already contained, so it was always 0: here `format`
 #     continues where the prompt ends.
 #   - Its prompt allowed the answer "impossible", which was never rewarded: here it is correct for puzzles proved to
@@ -24,7 +24,7 @@ train=(
   # Batches of 8, the library's default, times an accumulation of 16: 128 completions a step.
   --prompts 32 --num-generations 4 --micro-batch 8 --max-steps 1406 # one pass over 45,000 puzzles
   --learning-rate 1e-5 --lr-scheduler-type cosine --beta 0.001 --seed 42
-  --max-prompt-length 256 --max-completion-length 128
+  --max-completion-length 128
   --reward format=1 --reward correct=1
 )
 eval=(--max-new-tokens 128)

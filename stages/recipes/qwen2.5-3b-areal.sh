@@ -24,8 +24,8 @@ train=(
   --processes "${PROCESSES:-8}" --precision bf16 --lora-r 64 --lora-alpha 64 --gradient-checkpointing
   --prompts 256 --num-generations 8 --micro-batch 8 --max-steps 930 # 1.2 passes over 198,000 puzzles
   --learning-rate 5e-5 --trl adam_beta2=0.95 --trl weight_decay=0.017
-  --epsilon-high 0.2 --beta 0 --scale-rewards group --temperature 1
-  --max-prompt-length 256 --max-completion-length 4096
+  --trl epsilon_high=0.2 --beta 0 --scale-rewards group --temperature 1
+  --max-completion-length 4096
   --reward correct=0.9 --reward well-formed=0.1
 )
 eval=(--max-new-tokens 4096)

@@ -8,8 +8,7 @@ from countdown_rl.cli.main import app
 from countdown_rl.core.errors import UsageError
 from countdown_rl.inference import engines
 from countdown_rl.models import load
-from countdown_rl.training import prepare as train
-from countdown_rl.training import prepare_sft as sft
+from countdown_rl.training.run import Run
 
 
 @pytest.mark.parametrize(
@@ -28,8 +27,7 @@ def test_another_out_has_a_log_and_checkpoints_of_its_own(tmp_path, monkeypatch,
         raise UsageError("stopped here")
 
     monkeypatch.chdir(tmp_path)
-    for module in (sft, train):
-        monkeypatch.setattr(module, "prepare", stop)
+    monkeypatch.setattr(Run, "prepare", stop)
     with pytest.raises(UsageError, match="stopped here"):
         app([*words, "--check"], standalone_mode=False)
 
@@ -42,8 +40,8 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"id": "1", "nums": [1, 2], "target": 3}\n')
     monkeypatch.setattr(load, "unused_gpu", lambda: "there is a GPU.")
-    for module, name in ((sft, "prepare"), (train, "prepare"), (engines, "resolve")):
-        monkeypatch.setattr(module, name, stop)
+    for place, name in ((Run, "prepare"), (engines, "resolve")):
+        monkeypatch.setattr(place, name, stop)
     words = ["--model", "countdown-tiny", "--data", "rows.jsonl"] if command == "eval" else []
     with pytest.raises(UsageError, match="stopped here"):
         app([command, *words], standalone_mode=False)

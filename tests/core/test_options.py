@@ -12,8 +12,7 @@ from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.release.config import PublishOptions
-from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.sft_config import SftOptions
+from countdown_rl.training.config import SftOptions, TrainOptions
 
 STAGES = [
     *(DataOptions, TrainOptions, EvalOptions, MergeOptions, QuantizeOptions, PublishOptions),
@@ -64,7 +63,7 @@ def test_every_field_declares_its_option_and_a_valid_default(options):
     [
         {"learning_rate": float("nan")},
         {"max_steps": 0},
-        {"top_p": 1.5},
+        {"temperature": 2.5},
         {"report_to": ("mlflow",)},
         {"loss_type": "ppo"},
     ],

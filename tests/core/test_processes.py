@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from countdown_rl.cli import main
-from countdown_rl.cli.parameters import RunOptions
+from countdown_rl.cli.runs import RunOptions
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import CountdownError, UsageError
 from countdown_rl.models.checkpoint import Checkpoint

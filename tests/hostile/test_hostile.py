@@ -170,6 +170,6 @@ def test_transformers_loads_only_through_the_function_that_checks():
         *["countdown_rl/models/lora.py: .from_pretrained("] * 4,  # text for the user; a configuration of PEFT
         "countdown_rl/models/model_files.py: .from_pretrained(",
         "countdown_rl/models/shape.py: .from_config(",
-        "countdown_rl/training/prepare_sft.py: .from_config(",  # with random weights
+        "countdown_rl/training/sft.py: .from_config(",  # with random weights
     ]
     assert "use_safetensors=True" in (ROOT / "countdown_rl/models/load.py").read_text()

@@ -14,7 +14,7 @@ from countdown_rl.models import load, nf4, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
 from countdown_rl.models.reference import resolve
 from countdown_rl.models.shape import ModelShape, check_context, read_config, skeleton
-from countdown_rl.training import tuning
+from countdown_rl.training import weights
 from tests.support import architectures, four_bit, tiny_llama
 
 
@@ -318,7 +318,7 @@ def test_a_processor_without_bf16_products_computes_in_fp32(base, monkeypatch):
     for precision in ("auto", "nf4"):
         loaded = load_model(resolve(str(base)), precision=precision, device="cpu")
         assert loaded.model.dtype == torch.float32
-        assert not tuning.computes_in_bf16(loaded)
+        assert not weights.computes_in_bf16(loaded)
         assert type(generate._decoder(loaded.model)).__name__ == "Decoder"
 
 

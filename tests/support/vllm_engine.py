@@ -13,10 +13,10 @@ import torch
 from accelerate import Accelerator
 
 from countdown_rl.models import load, reference
-from countdown_rl.training import grpo as training
-from countdown_rl.training import prepare, trl_internals
+from countdown_rl.training import trl_internals
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.tuning import Result
+from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.run import Result, RunArguments
 
 MARKS = [pytest.mark.slow, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,6 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, A
         "prompts": 2,
         "num_generations": 4,
         "micro_batch": 4,
-        "max_prompt_length": 1000,
         "max_completion_length": 8,
         "learning_rate": 1e-2,
         "precision": "fp32",
@@ -52,14 +51,14 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, A
             super().__init__(*args, **settings)
             engines.append(self)
 
-    run = prepare.TrainRun(model=model, data=place / "data", out=out / "adapter", checkpoints=out / "checkpoints")
+    run = RunArguments(model=model, data=place / "data", out=out / "adapter", checkpoints=out / "checkpoints")
     # A later engine uses the process group of the first, and a later run has no launcher.
     with (
         patch.object(Accelerator, "end_training"),
         patch.dict(os.environ),
         patch.object(trl_internals, "PolicyEngine", Kept),
     ):
-        result = training.train(prepare.prepare(run, TrainOptions(**settings | options)))
+        result = GrpoRun.prepare(run, TrainOptions(**settings | options)).train()
     return result, engines[0]
 
 

@@ -12,13 +12,13 @@ from countdown_rl.training import checkpoints
 def kept(directory, *steps):
     """The checkpoints of a run after *steps*, as they are before the older ones are removed."""
     store = checkpoints.Checkpoints(directory, {"a": 1})
-    store.begin()
+    store.start()
     for step in steps:
         checkpoint = directory / f"checkpoint-{step}"
         checkpoint.mkdir()
         for name in ("optimizer.pt", "weights"):
             (checkpoint / name).write_text(f"{name} {step}")
-        store.keep(checkpoint)
+        store.complete(checkpoint)
         shutil.copytree(checkpoint, directory / f"copy-{step}")
     for step in steps:
         shutil.rmtree(directory / f"checkpoint-{step}", ignore_errors=True)
@@ -28,12 +28,12 @@ def kept(directory, *steps):
 
 def test_an_incomplete_checkpoint_is_not_resumed(tmp_path):
     store = checkpoints.Checkpoints(tmp_path / "c", {"a": 1})
-    store.begin()
+    store.start()
     for step in (2, 4):
         (tmp_path / "c" / f"checkpoint-{step}").mkdir()
         (tmp_path / "c" / f"checkpoint-{step}" / "weights").write_text("x")
     assert store.to_resume() is None
-    store.keep(tmp_path / "c" / "checkpoint-2")
+    store.complete(tmp_path / "c" / "checkpoint-2")
     assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
     (tmp_path / "c" / "checkpoint-4").mkdir()
     assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
@@ -45,9 +45,9 @@ def test_an_incomplete_checkpoint_is_not_resumed(tmp_path):
 def test_many_differences_are_counted(tmp_path):
     options = dict.fromkeys("abcde", 1)
     store = checkpoints.Checkpoints(tmp_path / "c", {"options": options})
-    store.begin()
+    store.start()
     (tmp_path / "c" / "checkpoint-2").mkdir()
-    store.keep(tmp_path / "c" / "checkpoint-2")
+    store.complete(tmp_path / "c" / "checkpoint-2")
     other = checkpoints.Checkpoints(tmp_path / "c", {"options": dict.fromkeys("abcde", 2)})
     with pytest.raises(ArtifactError, match="--a was 1, is 2; --b was 1, is 2; --c was 1, is 2; 2 more"):
         other.to_resume()
@@ -60,7 +60,7 @@ def test_the_newest_complete_checkpoint_is_resumed(tmp_path):
     assert store.to_resume() == tmp_path / "c" / "checkpoint-2"
 
 
-@pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.keep(store.best(4))])
+@pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.complete(store.best(4))])
 def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove):
     store = kept(tmp_path / "c", 2, 10)
     store.best(4).mkdir()

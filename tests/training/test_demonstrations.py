@@ -14,8 +14,8 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import demonstrations
+from countdown_rl.training.config import SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
-from countdown_rl.training.sft_config import SftOptions
 from tests.support import tiny_llama
 
 RIGHT = {"nums": [3, 7, 50], "target": 46, "completion": "\n</think>\n<answer>50 - 7 + 3</answer>"}

@@ -21,9 +21,19 @@ from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, 
 from countdown_rl.models import chat_template, reference
 from countdown_rl.release import charts
 from countdown_rl.tasks.countdown.task import TASK, CountdownRow
-from countdown_rl.training import callbacks, checkpoints, curriculum, dynamic_sampling, log, prepare, tuning
-from countdown_rl.training import grpo as train
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training import (
+    callbacks,
+    checkpoints,
+    curriculum,
+    dynamic_sampling,
+    log,
+    rewards,
+    trackers,
+    weights,
+)
+from countdown_rl.training.config import LOSSES, TrainOptions
+from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.run import Reporter, RunArguments
 from tests.support import constant_model, four_bit, tiny_llama
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +87,7 @@ def hopeless_grade(row, completion):
     )
 
 
-def by_letters(name, known=train.rewards.reward):
+def by_letters(name, known=rewards.reward):
     known(name)  # refuses what it does not know
     return lambda grade, row, n: sum(map(ord, grade.text)) % 7 / 7
 
@@ -87,12 +97,12 @@ def letters():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CountdownRow, "messages", letters_messages)
         patch.setattr(CountdownRow, "grade", letters_grade)
-        patch.setattr(train.rewards, "reward", by_letters)
+        patch.setattr(rewards, "reward", by_letters)
         yield
 
 
 def run(place, where, options=SMALL, **changes):
-    callbacks = {name: changes.pop(name) for name in ("on_step", "on_note", "on_warning") if name in changes}
+    heard = {name: changes.pop(f"on_{name}") for name in ("step", "note", "warning") if f"on_{name}" in changes}
     paths = {
         "model": str(place / "model"),
         "data": place / "data",
@@ -100,7 +110,7 @@ def run(place, where, options=SMALL, **changes):
         "checkpoints": where / "checkpoints",
         "log": where / "log.csv",
     } | changes
-    return train.train(prepare.prepare(prepare.TrainRun(**paths), options), **callbacks)
+    return GrpoRun.prepare(RunArguments(**paths), options, Reporter(**heard)).train()
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -168,8 +178,8 @@ def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
     with pytest.raises(Killed):
         run(place, tmp_path, on_step=killing(4))
     left = files(tmp_path / "checkpoints" / "checkpoint-3")
-    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1; --top-p was 1.0, is 0.9\).*--restart"):
-        run(place, tmp_path, replace(SMALL, seed=1, top_p=0.9))
+    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1; --temperature was 1.0, is 0.9\).*--restart"):
+        run(place, tmp_path, replace(SMALL, seed=1, temperature=0.9))
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
     with pytest.raises(ArtifactError, match=r"\(other data\)"):
@@ -225,14 +235,14 @@ def test_memory_that_is_exhausted_is_one_sentence_in_each_process(place, tmp_pat
 
 @pytest.mark.parametrize("name", ["loss", "grad_norm", "reward"])
 def test_training_stops_at_a_figure_that_is_not_finite(place, tmp_path, monkeypatch, name):
-    from countdown_rl.training.callbacks import StepRecorder
+    from countdown_rl.training.callbacks import GrpoCallback
 
-    on_log = StepRecorder.on_log
+    on_log = GrpoCallback.on_log
 
     def broken(self, args, state, control, logs, **rest):
         on_log(self, args, state, control, logs | ({name: math.nan} if state.global_step == 4 else {}), **rest)
 
-    monkeypatch.setattr(StepRecorder, "on_log", broken)
+    monkeypatch.setattr(GrpoCallback, "on_log", broken)
     with pytest.raises(CountdownError, match=f"step 4: {name} is nan"):
         run(place, tmp_path)
     assert "continues after step 3" in checkpoints.Checkpoints(tmp_path / "checkpoints", {}).how_to_continue()
@@ -278,8 +288,8 @@ def test_restart_ignores_checkpoints(place, unbroken, tmp_path):
 
 def test_logging_options_do_not_change_the_weights(place, unbroken, tmp_path):
     with pytest.raises(Killed):
-        run(place, tmp_path, replace(SMALL, sample_every=5), on_step=killing(4))
-    run(place, tmp_path, replace(SMALL, sample_every=4, save_steps=0))
+        run(place, tmp_path, on_step=killing(4))
+    run(place, tmp_path, replace(SMALL, save_steps=0))
     assert [row.reward for row in log.read(tmp_path / "log.csv")] == [row.reward for row in unbroken.rows]
     name = "adapter_model.safetensors"
     assert (tmp_path / "adapter" / name).read_bytes() == (unbroken.out / name).read_bytes()
@@ -299,7 +309,7 @@ def test_a_run_with_rounds_of_several_steps_resumes_exactly(place, tmp_path):
     "more", [{}, pytest.param({"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}, marks=pytest.mark.slow)]
 )
 def test_a_run_with_a_curriculum_resumes_exactly(place, tmp_path, more):
-    options = replace(SMALL, curriculum=True, save_steps=1, sample_every=2, **more)
+    options = replace(SMALL, curriculum=True, save_steps=1, **more)
     whole = run(place, tmp_path / "a", options)
     with pytest.raises(Killed):
         run(place, tmp_path / "b", options, on_step=killing(6))
@@ -323,15 +333,15 @@ def test_dynamic_sampling_fills_a_round_with_mixed_groups_and_resumes_exactly(pl
         return [sum(map(ord, text)) % 7 / 7 for text in completions]
 
     rounds = []
-    on_graded = callbacks.StepRecorder.on_graded
+    on_graded = callbacks.GrpoCallback.on_graded
 
     def recorded(self, step, completions):
         rounds.append([{each.grade.correct for each in completions[at : at + 4]} for at in (0, 4)])
         on_graded(self, step, completions)
 
     monkeypatch.setattr(CountdownRow, "grade", seldom)
-    monkeypatch.setattr(train.rewards, "reward", lambda name: by_prompt)
-    monkeypatch.setattr(callbacks.StepRecorder, "on_graded", recorded)
+    monkeypatch.setattr(rewards, "reward", lambda name: by_prompt)
+    monkeypatch.setattr(callbacks.GrpoCallback, "on_graded", recorded)
     options = replace(SMALL, dynamic_sampling=True, num_iterations=2, max_steps=8, save_steps=1)
     whole = run(place, tmp_path / "a", options)
     draws = [row.draws for row in whole.rows[::2]]
@@ -368,8 +378,9 @@ def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
         assert all(len(kinds) == 1 for kinds in groups)
 
 
-def test_samples_hold_completions_with_their_grades(place, tmp_path):
-    result = run(place, tmp_path, replace(SMALL, sample_every=2))
+def test_samples_hold_completions_with_their_grades(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(callbacks, "SAMPLE_EVERY", 2)
+    result = run(place, tmp_path)
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
     assert [sample["step"] for sample in samples] == [step for step in (1, 3, 5) for _ in range(callbacks.SAMPLES)]
     assert samples[0]["id"] != samples[2]["id"]  # two of each puzzle
@@ -377,8 +388,6 @@ def test_samples_hold_completions_with_their_grades(place, tmp_path):
     assert all(0 < sample["tokens"] <= 12 for sample in samples)
     assert result.rows[0].groups.keys() == {"correct_numbers_3"}
     assert result.rows[0].groups["correct_numbers_3"] == result.rows[0].correct
-    run(place, tmp_path / "none", replace(SMALL, sample_every=0))
-    assert (tmp_path / "none" / "samples.jsonl").read_bytes() == b""
 
 
 def test_warnings_are_given_once_even_in_a_resumed_run(place, tmp_path, monkeypatch):
@@ -405,7 +414,7 @@ def test_trl_fields_take_effect(place, tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_one_sentence(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning.trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(CountdownError, match=r"pip install 'wandb'"):
         run(place, tmp_path, replace(SMALL, report_to=("wandb",)))
     assert not (tmp_path / "checkpoints").exists()
@@ -420,7 +429,7 @@ def test_a_tracker_writes_beside_the_log_offline(place, unbroken, tmp_path, name
         "with t.pytest.MonkeyPatch.context() as patch:\n"
         "    patch.setattr(t.CountdownRow, 'messages', t.letters_messages)\n"
         "    patch.setattr(t.CountdownRow, 'grade', t.letters_grade)\n"
-        "    patch.setattr(t.train.rewards, 'reward', t.by_letters)\n"
+        "    patch.setattr(t.rewards, 'reward', t.by_letters)\n"
         "    t.run(Path(sys.argv[2]), Path(sys.argv[3]), replace(t.SMALL, report_to=(sys.argv[4],)))\n"
     )
     where = tmp_path / "run"
@@ -573,19 +582,19 @@ def test_weights_in_4_bits_and_adapters_are_not_trained_whole(place, unbroken, t
 def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, tmp_path, monkeypatch):
     import torch
 
-    load, facts, dtypes = tuning.load_model, train._facts, []
+    load, facts, dtypes = weights.load_model, GrpoRun._all_facts, []
 
     def load_in_4_bits(*args, **settings):
         loaded = load(*args, **settings)
         loaded.model.is_loaded_in_4bit = True  # what TRL looks at
         return loaded
 
-    def note_dtypes(trainer, *args):
+    def note_dtypes(run, trainer, loaded):
         dtypes.extend(parameter.dtype for parameter in trainer.model.parameters() if parameter.requires_grad)
-        return facts(trainer, *args)
+        return facts(run, trainer, loaded)
 
-    monkeypatch.setattr(tuning, "load_model", load_in_4_bits)
-    monkeypatch.setattr(train, "_facts", note_dtypes)
+    monkeypatch.setattr(weights, "load_model", load_in_4_bits)
+    monkeypatch.setattr(GrpoRun, "_all_facts", note_dtypes)
     whole = run(place, tmp_path / "whole")
     with pytest.raises(Killed):
         run(place, tmp_path / "killed", on_step=killing(5))
@@ -593,21 +602,21 @@ def test_trained_weights_are_fp32_over_4_bit_weights_and_after_a_resume(place, t
     assert set(dtypes) == {torch.float32}
     assert files(tmp_path / "killed" / "adapter") == files(whole.out)
     further = run(place, tmp_path / "further", replace(SMALL, learning_rate=0.0, max_steps=1), model=str(whole.out))
-    weights = "adapter_model.safetensors"
-    assert files(further.out)[weights] == files(whole.out)[weights]
+    name = "adapter_model.safetensors"
+    assert files(further.out)[name] == files(whole.out)[name]
 
 
 def test_groups_with_equal_rewards_are_left_out_whatever_rounding_leaves(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(train.rewards, "reward", lambda name: lambda grade, row, n: 1.0)
+    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, n: 1.0)
     options = replace(SMALL, num_generations=8, max_steps=1, reward=("format=0.6",))
     (row,) = run(place, tmp_path, options).rows
     assert (row.reward, row.entropy, row.grad_norm, row.frac_reward_zero_std) == (0.6, None, 0.0, 1.0)
 
 
 def test_the_measured_peak_of_a_gpu_is_told_beside_the_estimate(place, unbroken, tmp_path, monkeypatch):
-    load, notes = tuning.load_model, []
+    load, notes = weights.load_model, []
     on_gpu = lambda *args, **settings: replace(load(*args, **settings), device="cuda:0")  # noqa: E731
-    monkeypatch.setattr(tuning, "load_model", on_gpu)
+    monkeypatch.setattr(weights, "load_model", on_gpu)
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 << 30)
     options = replace(SMALL, max_steps=1, precision="fp32")
     result = run(place, tmp_path, options, on_note=notes.append)
@@ -629,9 +638,9 @@ def test_parameters_are_counted_unpacked_and_unsharded(unbroken):
     trained[0].ds_numel = trained[0].numel()
     trained[0].data = torch.empty(0)  # as ZeRO-3 leaves it
     loaded = SimpleNamespace(precision="nf4", storage="bitsandbytes-nf4")
-    run = SimpleNamespace(data=Path("data"))
-    prepared = SimpleNamespace(options=SMALL, rows=[SimpleNamespace(task="countdown")], run=run)
-    facts = train._facts(SimpleNamespace(model=model), prepared, loaded, unbroken)
+    loaded.device, journal = "cuda", SimpleNamespace(rows=unbroken.rows)
+    run = SimpleNamespace(options=SMALL, journal=journal, command="train", facts=lambda last: {})
+    facts = GrpoRun._all_facts(run, SimpleNamespace(model=model), loaded)
     adapter = trained[0].ds_numel + sum(parameter.numel() for parameter in trained[1:])
     assert (facts["trainable_parameters"], facts["total_parameters"]) == (adapter, count + adapter)
 
@@ -643,7 +652,6 @@ def test_invalid_inputs_are_refused_before_anything_is_written(place, tmp_path, 
         assert not (tmp_path / "adapter").exists()
         return str(caught.value)
 
-    assert "the prompt of row r" in refusal(InputError, replace(SMALL, max_prompt_length=8))
     assert "reads 1024 tokens" in refusal(ModelError, replace(SMALL, max_completion_length=1020))
     assert "gen-data" in refusal(ArtifactError, data=tmp_path / "nowhere")
     assert "an adapter artifact, not a data artifact" in refusal(ArtifactError, data=unbroken.out)
@@ -699,7 +707,7 @@ def test_invalid_options_are_usage_errors():
     [
         ({"tune": "all"}, "--tune all with --precision nf4.*--precision auto"),
         ({"dynamic_sampling": True, "curriculum": True}, "--dynamic-sampling with --curriculum"),
-        ({"keep": "best"}, "--keep best with --eval-every 0"),
+        ({"keep": "best"}, "--eval-every"),
         ({"discount": 0.9}, "--discount 0.9 with --scale-rewards group"),
         ({"discount": 0.9, "scale_rewards": "batch"}, "--scale-rewards none"),
         (
@@ -707,8 +715,7 @@ def test_invalid_options_are_usage_errors():
             "sum",
         ),
         ({"baseline": "leave-one-out", "trl": ("multi_objective_aggregation=normalize_then_sum",)}, "sum"),
-        ({"loss_type": "cispo"}, "--loss-type cispo with --epsilon-high 0.28"),
-        ({"top_p": 0.9, "trl": ("vllm_importance_sampling_mode=sequence_mask",)}, "--top-p 0.9 with --trl vllm_imp"),
+        ({"trl": ("top_p=0.9", "vllm_importance_sampling_mode=sequence_mask")}, "--trl top_p=0.9 with --trl vllm_imp"),
         ({"trl": ("min_p=0.1", "vllm_importance_sampling_mode=sequence_truncate")}, "--trl min_p=0.1 with --trl vllm"),
         ({"loss_type": "vespo", "trl": ("importance_sampling_level=sequence",)}, "weights per completion"),
     ],
@@ -720,11 +727,10 @@ def test_options_that_do_not_go_together_are_refused(changes, message):
 
 def test_options_that_go_together_are_not_refused():
     replace(SMALL, discount=0.9, scale_rewards="none", trl=("multi_objective_aggregation=sum_then_normalize",))
-    replace(SMALL, top_p=0.9, trl=("vllm_importance_sampling_mode=token_mask",))
+    replace(SMALL, trl=("top_p=0.9", "vllm_importance_sampling_mode=token_mask"))
     replace(SMALL, trl=("vllm_importance_sampling_mode=sequence_mask",))
-    for loss_type in ("sapo", "vespo", "luspo"):
+    for loss_type in LOSSES:
         replace(SMALL, loss_type=loss_type)
-    replace(SMALL, loss_type="cispo", epsilon_high=5.0)
 
 
 def command(place, out, *more):
@@ -792,7 +798,7 @@ def test_rewards_and_validation_see_tags_that_are_special_tokens_and_who_opens_t
     options = replace(
         SMALL, max_steps=1, temperature=0.01, reward=("correct=1", "format=1"), eval_every=1, dynamic_sampling=dynamic
     )
-    run = prepare.TrainRun(model=str(tmp_path / "model"), data=tmp_path / "data", out=tmp_path / "out",
+    run = RunArguments(model=str(tmp_path / "model"), data=tmp_path / "data", out=tmp_path / "out",
                            checkpoints=tmp_path / "run", log=tmp_path / "log.csv")  # fmt: skip
-    (row,) = train.train(prepare.prepare(run, options)).rows
+    (row,) = GrpoRun.prepare(run, options).train().rows
     assert (row.correct, row.format, row.eval_correct) == (1.0, 1.0, 1.0)

@@ -85,7 +85,7 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
         return complete(self, prompts, number)
 
     monkeypatch.setattr(generate.Generator, "complete", recorded)
-    words = ("--probe", 3, "--temperature", 0.7, "--top-p", 0.9, "--seed", 5, "--json")
+    words = ("--probe", 3, "--temperature", 0.7, "--trl", "top_p=0.9", "--seed", 5, "--json")
     told = json.loads(probe(*words))
     assert sum(sizes) == 12
     assert set(decodings) == {generate.Decoding(6, temperature=0.7, top_p=0.9, seed=5)}

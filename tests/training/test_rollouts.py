@@ -20,10 +20,11 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.models import load, lora, nf4, reference
 from countdown_rl.tasks.countdown.task import CountdownRow
-from countdown_rl.training import config, log, prepare, trl_internals
-from countdown_rl.training import grpo as train
+from countdown_rl.training import log, rewards, trl_internals
 from countdown_rl.training import vllm as engines
 from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.run import Reporter, RunArguments
 from countdown_rl.training.trainer import Trainer
 from tests.support import four_bit, tiny_llama
 
@@ -141,12 +142,12 @@ def place(tmp_path_factory):
 def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm, monkeypatch, capfd, tune, precision):
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
     numbers = itertools.count()
-    monkeypatch.setattr(train.rewards, "reward", lambda name: lambda grade, row, tokens: next(numbers) % 3)
+    monkeypatch.setattr(rewards, "reward", lambda name: lambda grade, row, tokens: next(numbers) % 3)
     options = replace(SMALL, tune=tune, precision=precision)
     out = tmp_path / "out"
     paths = {"out": out, "checkpoints": tmp_path / "checkpoints", "log": tmp_path / "log.csv"}
-    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
-    result = train.train(prepare.prepare(run, options))
+    run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
+    result = GrpoRun.prepare(run, options).train()
     engine = Engine.last
     longest = max(len(prompt["prompt_token_ids"]) for prompts in engine.prompts for prompt in prompts)
     assert engine.options["max_model_len"] == longest + options.max_completion_length
@@ -171,11 +172,9 @@ def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm
 
 def test_the_seed_decides_what_an_engine_draws(place, tmp_path, vllm):
     def numbers(out, seed):
-        options = replace(SMALL, seed=seed, max_steps=2, eval_every=0, max_prompt_length=1000)
+        options = replace(SMALL, seed=seed, max_steps=2, eval_every=0)
         paths = {"out": tmp_path / out, "checkpoints": tmp_path / "checkpoints"}
-        train.train(
-            prepare.prepare(prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths), options)
-        )
+        GrpoRun.prepare(RunArguments(model=str(place / "model"), data=place / "data", **paths), options).train()
         assert not any(params.get("seed") for params in Engine.last.params)  # else a group would be of equals
         return Engine.last.numbers
 
@@ -196,8 +195,8 @@ def test_groups_that_are_drawn_again_keep_the_probabilities_of_the_engine(place,
     monkeypatch.setattr(CountdownRow, "grade", seldom)
     options = replace(SMALL, dynamic_sampling=True, eval_every=0)
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
-    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
-    rows = train.train(prepare.prepare(run, options)).rows
+    run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
+    rows = GrpoRun.prepare(run, options).train().rows
     assert max(row.draws for row in rows) > options.prompts
     assert [row.importance_sampling_ratio for row in rows] == pytest.approx([1.0] * 3, abs=0.02)
 
@@ -205,12 +204,12 @@ def test_groups_that_are_drawn_again_keep_the_probabilities_of_the_engine(place,
 @pytest.mark.parametrize(("mode", "least"), [("", 0.6), ("token_mask", 0.6), ("sequence_truncate", 0.0)])
 def test_without_unlikely_tokens_each_token_is_weighed_by_itself(place, tmp_path, vllm, monkeypatch, mode, least):
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
-    monkeypatch.setattr(config, "CONFLICTS", ())
+    monkeypatch.setattr(TrainOptions, "_conflicts", lambda options: ())
     trl = (f"vllm_importance_sampling_mode={mode}",) if mode else ()
-    options = replace(SMALL, top_p=0.6, trl=trl, max_steps=1, eval_every=0, reward=("benchmarks.gpu:varied=1",))
+    options = replace(SMALL, trl=("top_p=0.6", *trl), max_steps=1, eval_every=0, reward=("benchmarks.gpu:varied=1",))
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
-    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
-    (row,) = train.train(prepare.prepare(run, options)).rows
+    run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
+    (row,) = GrpoRun.prepare(run, options).train().rows
     assert least < row.importance_sampling_ratio < (1 if least else 0.3)
 
 
@@ -218,10 +217,12 @@ def test_the_ratio_formed_in_the_loss_gives_the_weights_of_the_one_that_trl_scor
     place, tmp_path, vllm, monkeypatch
 ):
     def trained(out, *trl):
-        options = replace(SMALL, top_p=0.6, trl=trl, max_steps=2, eval_every=0, reward=("benchmarks.gpu:varied=1",))
+        options = replace(
+            SMALL, trl=("top_p=0.6", *trl), max_steps=2, eval_every=0, reward=("benchmarks.gpu:varied=1",)
+        )
         paths = {"out": tmp_path / out, "checkpoints": tmp_path / f"{out}-checkpoints"}
-        run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
-        train.train(prepare.prepare(run, options))
+        run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
+        GrpoRun.prepare(run, options).train()
         return load_file(tmp_path / out / "adapter_model.safetensors")
 
     def use_engine(trainer, engine):
@@ -249,8 +250,8 @@ def test_a_ratio_above_its_cap_is_logged_as_it_is_with_a_warning(place, tmp_path
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
     options = replace(SMALL, eval_every=0, reward=("benchmarks.gpu:varied=1",), **changes)
     paths, warnings = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}, []
-    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
-    rows = train.train(prepare.prepare(run, options), on_warning=warnings.append).rows
+    run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
+    rows = GrpoRun.prepare(run, options, Reporter(warning=warnings.append)).train().rows
     expected = pytest.approx(np.exp(1.5), rel=0.02)
     assert all(
         row.importance_sampling_ratio > 9 if "trl" in changes else row.importance_sampling_ratio == expected
@@ -302,8 +303,8 @@ def test_a_server_gets_the_policy_and_the_stop(place, tmp_path, vllm, monkeypatc
     options = replace(SMALL, rollouts="vllm-server", trl=trl, max_steps=2, reward=("benchmarks.gpu:varied=1",))
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
     warnings = []
-    run = prepare.TrainRun(model=Client.model, data=place / "data", **paths)
-    result = train.train(prepare.prepare(run, options), on_warning=warnings.append)
+    run = RunArguments(model=Client.model, data=place / "data", **paths)
+    result = GrpoRun.prepare(run, options, Reporter(warning=warnings.append)).train()
     assert Client.last.base_url == "http://there:1"
     assert Client.last.engine.params[0]["stop"] == ["</answer>"]
     assert [row.importance_sampling_ratio for row in result.rows] == pytest.approx([1.0] * 2, abs=0.02)
@@ -420,7 +421,7 @@ def planned(name, options, memory, **where):
     return cards.plan(name, options, cards.Card(1, memory * GIB), **where)[:2]
 
 
-NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True, max_prompt_length=100, max_completion_length=1000)
+NF4 = TrainOptions(micro_batch=2, gradient_checkpointing=True, max_completion_length=1000)
 
 
 def test_auto_is_an_engine_where_its_weights_fit_its_share_of_the_memory():
@@ -443,9 +444,9 @@ def test_a_failing_engine_names_the_option_of_its_memory(place, tmp_path, vllm, 
 
     monkeypatch.setattr(vllm_generation, "LLM", fail)
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
-    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
     with pytest.raises(ModelError, match=r"cache blocks; .* --trl vllm_gpu_memory_utilization"):
-        train.train(prepare.prepare(run, SMALL))
+        GrpoRun.prepare(run, SMALL).train()
 
 
 def test_auto_goes_on_with_transformers_where_vllm_does_not_start(place, tmp_path, vllm, monkeypatch):
@@ -455,8 +456,8 @@ def test_auto_goes_on_with_transformers_where_vllm_does_not_start(place, tmp_pat
     monkeypatch.setattr(vllm_generation, "LLM", fail)
     monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]))
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
-    run, warnings = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths), []
-    train.train(prepare.prepare(run, replace(SMALL, rollouts="auto")), on_warning=warnings.append)
+    run, warnings = RunArguments(model=str(place / "model"), data=place / "data", **paths), []
+    GrpoRun.prepare(run, replace(SMALL, rollouts="auto"), Reporter(warning=warnings.append)).train()
     assert warnings[0].startswith("vLLM does not start: GPTNeoXForCausalLM does not support LoRA yet;")
     assert all(words in warnings[0] for words in ("--trl vllm_gpu_memory_utilization", "transformers"))
     artifacts.read(tmp_path / "out", "adapter")
@@ -477,9 +478,9 @@ def test_memory_that_is_exhausted_is_the_engine_s_where_there_is_one(
     monkeypatch.setattr(engines, "plan", lambda *arguments: ("vllm", arguments[-1]))
     monkeypatch.setattr(Trainer, "compute_loss", exhausted)
     paths = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}
-    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
     with pytest.raises(ModelError, match=rf"--max-completion-length ?{advice}, or add"):
-        train.train(prepare.prepare(run, replace(SMALL, rollouts="auto")))
+        GrpoRun.prepare(run, replace(SMALL, rollouts="auto")).train()
 
 
 class Sleeper(Engine):
@@ -510,10 +511,10 @@ def test_an_engine_in_sleep_mode_gets_all_weights_when_it_wakes(place, tmp_path,
     # As on a GPU.
     monkeypatch.setattr(trl_internals.PolicyEngine, "_send_weights", vllm_generation.VLLMGeneration.sync_weights)
     paths, warnings = {"out": tmp_path / "out", "checkpoints": tmp_path / "checkpoints"}, []
-    run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+    run = RunArguments(model=str(place / "model"), data=place / "data", **paths)
     asleep = {"rollouts": "vllm", "trl": (*SMALL.trl, "vllm_enable_sleep_mode=true")}
     options = replace(SMALL, precision="bf16", reward=("benchmarks.gpu:varied=1",), **asleep)
-    result = train.train(prepare.prepare(run, options), on_warning=warnings.append)
+    result = GrpoRun.prepare(run, options, Reporter(warning=warnings.append)).train()
     engine = Engine.last
     assert engine.options["enable_sleep_mode"]
     assert (engine.awake, engine.adapters) == (set(), [])

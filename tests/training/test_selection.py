@@ -18,7 +18,7 @@ from countdown_rl.models import chat_template, ends, load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import demonstrations, selection
-from countdown_rl.training.sft_config import CollectOptions, SftOptions
+from countdown_rl.training.config import CollectOptions, SftOptions
 from tests.support import evaluations, standins, tiny_llama
 from tests.support.command import status
 

@@ -23,19 +23,19 @@ from countdown_rl.models import chat_template, ends, shape
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import resolve
 from countdown_rl.tasks import jsonl
-from countdown_rl.training import demonstrations, log, tuning
-from countdown_rl.training import prepare_sft as prepare
-from countdown_rl.training import sft as train
+from countdown_rl.training import demonstrations, log, sft, weights
+from countdown_rl.training.config import SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
-from countdown_rl.training.journal import Journal
 from countdown_rl.training.log import SftRow
-from countdown_rl.training.prepare_sft import SftRun
-from countdown_rl.training.sft_config import SftOptions
+from countdown_rl.training.run import Reporter, RunArguments
+from countdown_rl.training.sft import SftRun
 from tests.support import architectures, command, standins, tiny_llama
 
 SMALL = SftOptions(
     max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
 )
+
+SILENT = Reporter()
 
 
 def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
@@ -57,15 +57,19 @@ def place(tmp_path_factory) -> Path:
     return root
 
 
-def run(place: Path, where: Path, options: SftOptions = SMALL, on_step=lambda _: None, **changes):
-    given = {
+def prepare(place: Path, where: Path, options: SftOptions = SMALL, reporter: Reporter = SILENT, **changes):
+    arguments = {
         "model": str(place / "model"),
         "files": [place / "demos.jsonl"],
         "out": where / "out",
         "checkpoints": where / "checkpoints",
         "log": where / "log.csv",
     }
-    return train.train(prepare.prepare(SftRun(**given | changes), options), on_step=on_step)
+    return SftRun.prepare(RunArguments(**arguments | changes), options, reporter)
+
+
+def run(*arguments, **changes):
+    return prepare(*arguments, **changes).train()
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -81,7 +85,7 @@ def killing(step):
         if row.step == step:
             raise Killed
 
-    return on_step
+    return Reporter(step=on_step)
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +155,14 @@ def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, 
             os.kill(os.getpid(), signal.SIGTERM)
 
     with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
-        run(place, tmp_path, on_step=stop)
+        run(place, tmp_path, reporter=Reporter(step=stop))
     assert run(place, tmp_path).resumed in (1, 2)
     assert files(tmp_path / "out") == files(unbroken.out)
 
 
 def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
     with pytest.raises(Killed):
-        run(place, tmp_path, on_step=killing(3))
+        run(place, tmp_path, reporter=killing(3))
     with pytest.raises(ArtifactError, match=r"--seed was 42, is 1.*--restart"):
         run(place, tmp_path, replace(SMALL, seed=1))
     assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
@@ -172,15 +176,9 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     from trl import SFTConfig, SFTTrainer
 
     options = replace(SMALL, tune="all", micro_batch=4, packing=packing, max_length=400)
-    place_of = SftRun(
-        model=str(place / "model"),
-        files=[place / "demos.jsonl"],
-        out=tmp_path / "out",
-        checkpoints=tmp_path / "checkpoints",
-    )
-    prepared = prepare.prepare(place_of, options)
-    loaded = tuning.load_model(prepared.ref, options)
-    ours = train._trainer(prepared, loaded, Journal(None, 6, SftRow), lambda _: None)
+    prepared = prepare(place, tmp_path, options)
+    loaded = weights.load_model(prepared.ref, options)
+    ours, _ = prepared.make_trainer(loaded)
     tokenizer, kept = loaded.tokenizer, prepared.demonstrations.kept[:4]
     end = ends.end_of_turn(tokenizer)
     rows = [
@@ -197,7 +195,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
         trainer.compute_loss(trainer.model, batch, num_items_in_batch=count).backward()
         return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
 
-    examples = prepare.dataset(demonstrations.tokenize(Demonstrations(kept), tokenizer, 400), options)
+    examples = sft.dataset(demonstrations.tokenize(Demonstrations(kept), tokenizer, 400), options)
     expected = gradient(theirs, list(theirs.train_dataset))
     torch.testing.assert_close(gradient(ours, list(examples)), expected, rtol=1e-4, atol=1e-6)
 
@@ -212,14 +210,10 @@ def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_pa
         jsonl.write_rows(draft.path / "valid.jsonl", [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2)
         jsonl.write_rows(draft.path / "test.jsonl", sums(1, 2, 80, 99))
     texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
-    monkeypatch.setattr(train, "_complete", lambda *arguments: texts)
+    monkeypatch.setattr(SftRun, "complete_greedily", lambda *arguments: texts)
     options = replace(SMALL, max_steps=2, eval_every=1)
-    given = {"model": str(place / "model"), "files": [place / "demos.jsonl"], "data": tmp_path / "data"}
-    prepared = prepare.prepare(
-        SftRun(**given, out=tmp_path / "out", checkpoints=tmp_path / "checkpoints", log=tmp_path / "log.csv"), options
-    )
     warnings = []
-    train.train(prepared, on_warning=warnings.append)
+    run(place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=tmp_path / "data")
     assert len(warnings) == 1 - solved
     assert all("50% of the completions keep the format; for 90 7 → 97" in text for text in warnings)
     assert all("<answer>90 - 7</answer>" in text for text in warnings)
@@ -248,9 +242,9 @@ def test_under_zero3_the_first_process_alone_has_the_gathered_weights():
     plugin = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3))
     accelerator = SimpleNamespace(state=plugin, get_state_dict=lambda model: None)  # as DeepSpeed in the others
     trainer = SimpleNamespace(is_fsdp_enabled=False, accelerator=accelerator, model_wrapped=None)
-    assert tuning.gathered(trainer) is None
+    assert weights.gathered(trainer) is None
     accelerator.get_state_dict = lambda model: {"w": 1}
-    assert tuning.gathered(trainer) == {"w": 1}
+    assert weights.gathered(trainer) == {"w": 1}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -307,9 +301,8 @@ def test_embeddings_of_added_tokens_survive_further_training(place, tmp_path):
 )
 def test_an_adapter_that_could_not_be_trained_or_merged_afterwards_is_refused_by_check(place, tmp_path, config, word):
     adapter = tiny_llama.adapter(tmp_path / "adapter", place / "model", **config)
-    demos = [place / "demos.jsonl"]
     with pytest.raises(ModelError, match=word):
-        prepare.prepare(SftRun(model=str(adapter), files=demos, out=tmp_path / "o", checkpoints=tmp_path / "c"), SMALL)
+        prepare(place, tmp_path, model=str(adapter))
 
 
 @pytest.mark.parametrize("family", ["Mamba", "Mamba2", "FalconH1"])
@@ -324,10 +317,8 @@ def test_check_refuses_lora_on_layers_that_peft_does_not_adapt(place, tmp_path, 
     config = getattr(transformers, f"{family}Config")(**sizes | heads)
     getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(tmp_path / "model")
     tiny_llama.tokenizer().save_pretrained(tmp_path / "model")
-    demos = [place / "demos.jsonl"]
-    model = SftRun(model=str(tmp_path / "model"), files=demos, out=tmp_path / "o", checkpoints=tmp_path / "c")
     with pytest.raises(ModelError, match=r"out_proj|conv1d.*--tune all"):
-        prepare.prepare(model, SMALL)
+        prepare(place, tmp_path, model=str(tmp_path / "model"))
 
 
 def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
@@ -335,9 +326,8 @@ def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
     tokenizer = tiny_llama.tokenizer()
     tokenizer.add_tokens([*(f"<{index}>" for index in range(320)), "<answer>"])
     tokenizer.save_pretrained(model)
-    demos = [place / "demos.jsonl"]
     with pytest.raises(ModelError, match="320 rows"):
-        prepare.prepare(SftRun(model=str(model), files=demos, out=tmp_path / "o", checkpoints=tmp_path / "c"), SMALL)
+        prepare(place, tmp_path, model=str(model))
     with pytest.raises(ModelError, match="320 rows"):
         evaluated(model, place, tmp_path)
 
@@ -379,8 +369,8 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
 def test_packing_is_refused_where_samples_would_see_each_other(tmp_path, monkeypatch, capsys, name):
     architectures.checkpoint(tmp_path / "model", name)
     jsonl.write_rows(tmp_path / "demos.jsonl", sums(4))
-    words = ["sft", "--check", "--model", tmp_path / "model", "--from", tmp_path / "demos.jsonl", "--packing"]
-    assert command.status(monkeypatch, *words) == 2
+    words = ["sft", "--check", "--tune", "all", "--model", tmp_path / "model", "--from", tmp_path / "demos.jsonl"]
+    assert command.status(monkeypatch, *words, "--packing") == 2
     assert "--packing" in capsys.readouterr().err
 
 
@@ -388,7 +378,7 @@ def test_packing_is_refused_where_samples_would_see_each_other(tmp_path, monkeyp
 def test_packing_is_possible_where_samples_are_kept_apart(tmp_path, name):
     architectures.checkpoint(tmp_path / "model", name, **({} if name == "gpt2" else {"num_hidden_layers": 4}))
     before = torch.random.get_rng_state()
-    prepare.check_packing(shape.read_config(tmp_path / "model"))
+    sft.check_packing(shape.read_config(tmp_path / "model"))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -400,18 +390,13 @@ def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, leng
         jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1, 11, 19))
         jsonl.write_rows(draft.path / "test.jsonl", sums(2, 2, 20, 30))
     jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": "1 + 1", "completion": " 2"}])
-    given = {"model": str(tmp_path / "model"), "files": [tmp_path / "demos.jsonl"], "data": tmp_path / "data"}
-    run = SftRun(**given, out=tmp_path / "out", checkpoints=tmp_path / "work")
     with pytest.raises((InputError, ModelError), match="prompt"):
-        prepare.prepare(run, replace(SMALL, eval_every=1))
+        prepare(tmp_path, tmp_path, replace(SMALL, eval_every=1), data=tmp_path / "data")
 
 
 def test_weights_that_do_not_fit_the_configuration_are_refused_before_they_are_loaded(place, tmp_path):
     shutil.copytree(place / "model", tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 3}))
-    run = SftRun(
-        model=str(tmp_path / "model"), files=[place / "demos.jsonl"], out=tmp_path / "a", checkpoints=tmp_path / "b"
-    )
     with pytest.raises(ModelError, match="incomplete"):
-        prepare.prepare(run, SMALL)
+        prepare(place, tmp_path, model=str(tmp_path / "model"))

@@ -45,22 +45,23 @@ def recipes():
     for path in sorted((STAGES / "recipes").glob("*.sh")):
         words = shlex.split(path.read_text().partition("train=(")[2].partition("\n)")[0], comments=True)
         flags = dict(pairwise(words))
+        flags["--trl"] = tuple(value for flag, value in pairwise(words) if flag == "--trl")
         yield path.stem, {name: flags[flag] for name in LOSS if (flag := f"--{name.replace('_', '-')}") in flags}
 
 
 #: The fields that change the loss of a round, and how the recipes write them.
-LOSS = dict.fromkeys(("beta", "epsilon_high", "discount", "temperature", "top_p"), float)
+LOSS = dict.fromkeys(("beta", "discount", "temperature"), float)
 LOSS |= dict.fromkeys(("loss_type", "scale_rewards", "baseline"), str)
-LOSS |= {"num_iterations": int, "trl": lambda value: (value,)}
+LOSS |= {"num_iterations": int, "trl": tuple}
 DISCOUNTED = {"discount": 0.9, "scale_rewards": "none"}
 COMBINATIONS = {
     "pipeline": {name: value for name, value in stage().items() if name in LOSS},
     **{name: {field: LOSS[field](value) for field, value in given.items()} for name, given in recipes()},
-    "gsm8k, fast": {"num_iterations": 4, "beta": 0.02, "epsilon_high": 0.2},
+    "gsm8k, fast": {"num_iterations": 4, "beta": 0.02, "trl": ("epsilon_high=0.2",)},
     **{loss: {"loss_type": loss} for loss in ("dapo", "grpo", "dr_grpo", "bnpo", "sapo", "vespo")},
     **{f"{loss}, discount": {"loss_type": loss} | DISCOUNTED for loss in ("dapo", "grpo", "dr_grpo", "bnpo", "sapo")},
-    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
-    "cispo, discount": {"loss_type": "cispo", "epsilon_high": 5.0} | DISCOUNTED,
+    "cispo": {"loss_type": "cispo"},
+    "cispo, discount": {"loss_type": "cispo"} | DISCOUNTED,
     "vespo, discount": {"loss_type": "vespo"} | DISCOUNTED,
     "luspo": {"loss_type": "luspo", "trl": ("importance_sampling_level=sequence",)},
     "luspo, discount": {"loss_type": "luspo"} | DISCOUNTED,

@@ -1,0 +1,145 @@
+"""Weights of a run: the adapter that is trained, loading, the trainer around them, and saving."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from countdown_rl.core import processes
+from countdown_rl.core.errors import ModelError, UsageError, first_line
+from countdown_rl.models import ends, load, lora, reference, torch_internals
+from countdown_rl.models.reference import ModelRef
+from countdown_rl.training.config import TuningOptions
+
+AnyTrainer = TypeVar("AnyTrainer", bound=Any)
+
+
+def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
+    """Check that *ref* can be trained with *options*; *sharded*: each process holds a part of the weights."""
+    if options.tune == "all" and ref.base is not None:
+        raise UsageError(f"--tune all trains a whole model, and {ref.source} is an adapter; merge it first.")
+    if sharded and load.trained_precision(ref, options.precision) == "nf4":
+        raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch zero2.")
+
+
+def new_adapter(options: TuningOptions) -> Any:
+    """The configuration of a new adapter, on all linear layers."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
+    """A copy of the *skeleton* of *ref* with the adapter that a run of *options* trains.
+
+    Raises:
+        ModelError: the model cannot have that adapter, or the adapter cannot be trained.
+    """
+    from peft import get_peft_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    model = copy.deepcopy(skeleton)
+    if options.tune == "all":
+        return model
+    if ref.base is None:
+        try:
+            return get_peft_model(model, new_adapter(options), low_cpu_mem_usage=True)
+        except ValueError as error:  # of an architecture whose layers PEFT does not adapt
+            raise ModelError(f"{ref.source} takes no LoRA adapter: {first_line(error)} Give --tune all.") from error
+    adapter = lora.Adapter(reference.local_path(ref))
+    adapter.check_unchanged_base()
+    model = adapter.attach(model, trainable=True)
+    if isinstance(model.get_output_embeddings(), BaseTunerLayer):
+        raise ModelError(f"{ref.source} has LoRA on its output head, which TRL's losses cannot train; merge it first.")
+    return model
+
+
+def load_model(ref: ModelRef, options: TuningOptions, threads: int | None = None) -> load.Loaded:
+    """Load the model *ref* for training in *threads*; an adapter is trained further as it is."""
+    import torch
+
+    torch.set_num_threads(threads or options.threads or processes.cpu_threads())
+    loaded = load.load_model(
+        ref, precision=options.precision, trainable=ref.base is not None, sharded=processes.uses_fsdp()
+    )
+    if loaded.device == "cpu":
+        from countdown_rl.training import sft_internals
+
+        processes.keep_freed_memory()
+        sft_internals.score_less_at_a_time()
+    return loaded
+
+
+def computes_in_bf16(loaded: load.Loaded) -> bool:
+    """Return True if autocast computes in bf16: where the model does, on CUDA GPUs and CPUs with such products."""
+    import torch
+
+    in_bf16 = loaded.model.dtype == torch.bfloat16 and loaded.device != "mps"
+    return in_bf16 and torch_internals.has_bf16_products(loaded.device)
+
+
+def make_trainer(make: Callable[..., AnyTrainer], loaded: load.Loaded, options: Any, **settings: Any) -> AnyTrainer:
+    """The trainer of *loaded* that *make* returns, quiet and with the trained weights in fp32.
+
+    TRL casts those over 4-bit weights to bf16, in which small updates are lost.
+    """
+    import torch
+    from transformers import PrinterCallback
+
+    exact = {parameter: parameter.data for parameter in loaded.model.parameters() if parameter.requires_grad}
+    trainer = make(
+        model=loaded.model,
+        processing_class=loaded.tokenizer,
+        peft_config=new_adapter(options) if options.tune == "lora" and loaded.ref.base is None else None,
+        **settings,
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data
+    trainer.create_model_card = lambda *_, **__: None  # a checkpoint needs none
+    if not trainer.is_deepspeed_enabled:  # which keeps fp32 copies of its own
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad and parameter.dtype != torch.float32:
+                parameter.data = exact.get(parameter, parameter.data).float()
+    for adapter in getattr(trainer.model, "peft_config", {}).values():
+        adapter.base_model_name_or_path = ""  # else PEFT asks the Hub for its vocabulary at every checkpoint
+    return trainer
+
+
+def gathered(trainer: Any) -> dict[str, Any] | None:
+    """The weights by name, in the first process, where each holds a part of them, else None. Call it in all of them."""
+    zero = getattr(trainer.accelerator.state.deepspeed_plugin, "zero_stage", 0)
+    if not (trainer.is_fsdp_enabled or zero == 3):
+        return None
+    state: dict[str, Any] | None = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    return state
+
+
+def save(trainer: Any, ref: ModelRef, options: TuningOptions, directory: Path, state: dict[str, Any] | None) -> None:
+    """Write the trained weights of *ref* to *directory*: an adapter, or a checkpoint of the whole model in bf16.
+
+    Args:
+        state: the weights from :func:`gathered`, where the processes hold parts of them.
+    """
+    import torch
+
+    policy, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    if options.tune == "lora":
+        base = ref.base or ref
+        further = lora.Adapter(reference.local_path(ref)).specs if ref.base else ()
+        lora.save(policy, directory, base=base.location, revision=base.revision, weights=state, further=further)
+    else:
+        dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
+        tied = policy.all_tied_weights_keys
+        tensors = {name: value.to(dtype) for name, value in (state or policy.state_dict()).items() if name not in tied}
+        policy.save_pretrained(directory, state_dict=tensors)
+        config = copy.deepcopy(policy.config)
+        config.dtype = dtype  # not that of the weights being trained
+        config.tie_word_embeddings = bool(tied)  # its file may say so beside a head of its own
+        config.save_pretrained(directory)
+    named, size = policy.generation_config.eos_token_id, policy.config.get_text_config().vocab_size
+    ends.write(directory, ends.token_ids(tokenizer, named, size), tokenizer.pad_token_id)
