@@ -1,7 +1,4 @@
-"""Baselines: what a task has to compare a model with.
-
-Each takes the place of a model in an evaluation: same rows, same response format, same grader.
-"""
+"""Baselines, which take the place of a model in an evaluation: same rows, same response format, same grader."""
 
 import random
 from collections.abc import Sequence
@@ -13,11 +10,7 @@ from countdown_rl.tasks.task import Baseline, Row, resolve
 
 
 def find(name: str, rows: Sequence[Row]) -> Baseline | None:
-    """The baseline called *name* of the task of *rows*; None where no task has such a baseline.
-
-    Raises:
-        InputError: only another task has it.
-    """
+    """The baseline called *name* of the task of *rows*; None where no task has such a baseline."""
     if name not in registry.baseline_names():
         return None
     tasks = sorted({row.task for row in rows})

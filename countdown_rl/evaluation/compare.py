@@ -28,12 +28,9 @@ _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated"
 
 
 def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None = None) -> dict[str, Any]:
-    """Compare *evaluations*, by name, and write a ``comparison`` artifact at *out*, if that is given.
+    """Return the :func:`figures` of *evaluations*, by name, and write a ``comparison`` artifact at *out*, if given.
 
     Several under one name are runs of one setting, of which means are compared.
-
-    Returns:
-        The contents of ``comparison.json``: see :func:`figures`.
     """
     if out:
         artifacts.check_writable(out, "comparison")
@@ -60,11 +57,7 @@ def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None
 
 
 def by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """*paths* by the name of the directory, or by the whole path where two names are equal.
-
-    Raises:
-        InputError: a path is given twice.
-    """
+    """*paths*, each given once, by the name of the directory, or by the whole path where two names are equal."""
     _check_distinct([path.resolve() for path in paths])
     names = [path.name or path.resolve().name for path in paths]
     if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
@@ -73,11 +66,7 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
-    """The evaluations that *words* give by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting.
-
-    Raises:
-        InputError: a path or a name is given twice.
-    """
+    """The evaluations that *words* give by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting."""
     parts = [(word, "", "") if os.path.exists(word) else word.partition("=") for word in words]
     names = {path: name for name, path in by_name([Path(word) for word, sign, _ in parts if not sign]).items()}
     settings = [
@@ -99,10 +88,7 @@ def _check_distinct(values: Sequence[Path | str]) -> None:
 def _pooled(name: str, runs: Sequence[Result]) -> Result:
     """The *runs* of the setting *name* as one result: figures are means over runs, puzzles have the samples of all.
 
-    The interval of a mean is that of the puzzles, for these runs.
-
-    Raises:
-        InputError: they are not of the same puzzles, or not decoded alike; seeds may differ. Or two of them are one.
+    The interval of a mean is that of the puzzles, for these runs. Of their decoding only the seeds may differ.
     """
     first = runs[0]
     if len(runs) == 1:
@@ -133,10 +119,8 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
     """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
 
     Baselines are listed but not compared, except against a single model. A result that is not decoded like the first
-    one has its own ``decoding``.
-
-    Raises:
-        InputError: none is of a model, their puzzles differ, or one is decoded like no other.
+    one has its own ``decoding``. Raises InputError if none is of a model, puzzles differ, or one is decoded like no
+    other.
     """
     models = _models(results)
     if not models:
@@ -235,15 +219,15 @@ def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
     """The names of the results that have paired differences: models decoded alike, or one model and the baselines."""
     models = _models(results)
     if len(models) == 1:
-        return [list(results)]
+        return [[*results]]
     groups: dict[DecodingSettings, list[str]] = {}
     for name in models:
         groups.setdefault(_decoding(results[name]), []).append(name)
     return list(groups.values())
 
 
-def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
-    """The puzzles won and lost, from the first result decoded alike to each other one, and from each to the next.
+def changes(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
+    """Yield the puzzles won and lost, from the first result decoded alike to each other one, and from each to the next.
 
     With several completions per puzzle, more or fewer of them are correct; shown are the first wrong and the first
     correct one.
@@ -251,23 +235,16 @@ def changes(results: Mapping[str, Result]) -> list[dict[str, Any]]:
     pairs = dict.fromkeys(
         pair for names in _comparable(results) for pair in [*((names[0], name) for name in names[1:]), *pairwise(names)]
     )
-    return [change for first, second in pairs for change in _changes(first, second, results)]
-
-
-def _changes(first: str, second: str, results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
-    for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
-        was, now = puzzle_share(before), puzzle_share(after)
-        if was == now:
-            continue
-        shown = {
-            "before": next(sample for sample in before if sample.grade.correct is (now < was)),
-            "after": next(sample for sample in after if sample.grade.correct is (now > was)),
-        }
-        change = {"from": first, "to": second, "side": "won" if now > was else "lost"} | before[0].row.kept
-        if len(before) == len(after) > 1:
-            right = [sum(sample.grade.correct for sample in samples) for samples in (before, after)]
-            change |= {"right_before": right[0], "right_after": right[1], "completions": len(before)}
-        for when, sample in shown.items():
-            line = sample.to_json()
-            change[when] = {key: line[key] for key in _COMPLETION}
-        yield change
+    for first, second in pairs:
+        for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
+            was, now = puzzle_share(before), puzzle_share(after)
+            if was == now:
+                continue
+            change = {"from": first, "to": second, "side": "won" if now > was else "lost"} | before[0].row.kept
+            if len(before) == len(after) > 1:
+                right = [sum(sample.grade.correct for sample in samples) for samples in (before, after)]
+                change |= {"right_before": right[0], "right_after": right[1], "completions": len(before)}
+            for when, samples, correct in (("before", before, now < was), ("after", after, now > was)):
+                line = next(sample for sample in samples if sample.grade.correct is correct).to_json()
+                change[when] = {key: line[key] for key in _COMPLETION}
+            yield change

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core import processes
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
@@ -33,12 +33,15 @@ def load_engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Cal
     if options.device == "auto" and (warning := load.unused_gpu()):
         on_warning(warning)
     import torch
+    from accelerate import PartialState
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
     choice = "transformers" if world > 1 and options.engine == "auto" else options.engine
     name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
-    if world > 1:
-        _connect(name, options.device)
+    if world > 1 and name == "vllm":
+        raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
+    if world > 1:  # a process may finish long before another
+        PartialState(cpu=load.device_name(options.device) == "cpu", timeout=timedelta(days=1))
     machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
     engine = engines.load_engine(name, ref, Decoding.of(options), **machine)
     if note := chat_template.note(engine.tokenizer):
@@ -46,32 +49,36 @@ def load_engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Cal
     return engine
 
 
-def prompts_of(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:
-    """The *rows* as *engine* completes them, and its prompt for each; prepares a local engine for their length."""
-    if isinstance(engine, OpenAI):
-        rows = [engine.row(row) for row in rows]
-        return rows, [engine.prompt(row) for row in rows]
-    prompts = chat_template.encode(engine.tokenizer, (row.messages() for row in rows))
-    longest = max(map(len, prompts))
-    context_length = engine.prepare(longest + max_new_tokens)
-    shape.check_context(context_length, longest, max_new_tokens, "--max-new-tokens")
-    return rows, prompts
-
-
 def complete(
     engine: Engine | OpenAI,
     rows: Sequence[Row],
-    prompts: Sequence[Any],
     options: EvalOptions,
-    progress: "Progress",
+    inputs: Mapping[str, Any],
+    unfinished: Path,
     *,
     process: tuple[int, int] = (0, 1),
     on_batch: OnBatch | None = None,
-) -> list[Completion]:
-    """Complete each of *prompts* ``options.samples`` times, those of a row side by side.
+) -> tuple[Sequence[Row], list[Completion]]:
+    """Complete each of *rows* ``options.samples`` times.
 
     The batches, of prompts of similar length, and their random numbers are the same for any number of processes.
+
+    Args:
+        inputs: entries of a manifest, which decide the completions together with engine, options and prompts.
+        unfinished: the file of the finished batches of a run that was interrupted.
+
+    Returns:
+        The rows as *engine* completed them, and the completions, those of a row side by side.
     """
+    rows, prompts = _prompts(engine, rows, options.max_new_tokens)
+    run = artifacts.identity(
+        options.recorded,
+        inputs,
+        versions=artifacts.versions(engine.libraries),
+        engine=[engine.name, engine.storage, engine.precision, engine.device],
+        prompts=hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+    )
+    progress = Progress(unfinished, run)
     # Completions of one row share a batch, where its prompt is read once.
     repeated = [(row, prompt) for row, prompt in zip(rows, prompts, strict=True) for _ in range(options.samples)]
     completions: dict[int, Completion] = {}
@@ -114,13 +121,25 @@ def complete(
         completions = _gathered(completions)
     in_order = [completions[index] for index in range(len(repeated))]
     if engine.tokenizer is None:
-        return in_order
+        return rows, in_order
     shown = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for _, prompt in repeated]
-    return [text.after(row, prompt) for text, (row, _), prompt in zip(in_order, repeated, shown, strict=True)]
+    return rows, [text.after(row, prompt) for text, (row, _), prompt in zip(in_order, repeated, shown, strict=True)]
+
+
+def _prompts(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:
+    """The *rows* as *engine* completes them, and its prompt for each; prepares a local engine for their length."""
+    if isinstance(engine, OpenAI):
+        rows = [engine.row(row) for row in rows]
+        return rows, [engine.prompt(row) for row in rows]
+    prompts = chat_template.encode(engine.tokenizer, (row.messages() for row in rows))
+    longest = max(map(len, prompts))
+    context_length = engine.prepare(longest + max_new_tokens)
+    shape.check_context(context_length, longest, max_new_tokens, "--max-new-tokens")
+    return rows, prompts
 
 
 class Progress:
-    """Finished *batches* of an unfinished run in the file *path*, a line each, after a line with its *identity*.
+    """Finished *batches* of an unfinished run in the file *path*, a line each, after a line for its *identity*.
 
     The identity is everything that decides the completions. The batches of another run are dropped, and so is
     everything after a line that was cut off.
@@ -141,7 +160,7 @@ class Progress:
                 stream.write(head)
 
     def _read(self, line: bytes) -> bool:
-        """Read the batch in *line*, and return True if that is complete."""
+        """Read the batch in *line*; return False if that is no complete one."""
         try:
             indices, completions = json.loads(line)
             batch = [Completion(*fields) for fields in completions]
@@ -158,26 +177,11 @@ class Progress:
             stream.write(line.encode() + b"\n")
 
 
-def _connect(engine: str, device: str) -> None:
-    """Connect the processes of a launcher."""
-    if engine == "vllm":
-        raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
-    from accelerate import PartialState
-
-    one_day = timedelta(days=1)  # a process may finish long before another
-    PartialState(cpu=load.device_name(device) == "cpu", timeout=one_day)
-
-
 def _gathered(completions: Mapping[int, Completion]) -> dict[int, Completion]:
-    """The *completions* of all processes."""
+    """The *completions* of all processes of a launcher, which part here."""
+    from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    return {index: completion for part in gather_object([completions]) for index, completion in part.items()}
-
-
-def disconnect() -> None:
-    """Wait for the other processes, then leave."""
-    from accelerate import PartialState
-
-    PartialState().wait_for_everyone()
+    parts = gather_object([completions])
     PartialState().destroy_process_group()
+    return {index: completion for part in parts for index, completion in part.items()}

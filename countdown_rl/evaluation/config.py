@@ -1,13 +1,15 @@
 """Options of ``eval``."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
 
 DECODING, MACHINE = "Decoding", "Machine"
+#: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
+_SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,13 @@ class EvalOptions(SamplingOptions):
         check_server(
             self, self.engine, self.base_url, "batch_size", "tensor_parallel", "precision", "device", "threads"
         )
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options that decide the result; of some only where they are given, so that others keep their bytes."""
+        values = asdict(self)
+        omitted = {*_SPEED, *(name for name in ("top_k", "min_p", "pass_at") if not values[name])}
+        return {name: value for name, value in values.items() if name not in omitted}
 
     @property
     def pass_at_values(self) -> list[int]:

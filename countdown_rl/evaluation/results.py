@@ -78,10 +78,10 @@ def split(*results: Result) -> str:
 
 
 def _splits(result: Result) -> set[str]:
-    """The splits that the puzzles of *result* are in.
+    """The splits of the puzzles of *result*: of their file, by the manifests in the chain of the model.
 
-    The manifests in the chain of the model list the files of its data by their sha256. Puzzles of another file have the
-    split that every generated data set puts them in, unless the model was trained on imported data.
+    Puzzles of another file have the split that every generated data set puts them in, unless the model was trained on
+    imported data.
     """
     links, digest = chain(result), result.metrics.data.get("digest")
     if digest in training_data(links):
@@ -110,9 +110,8 @@ def breakdowns(metrics: Figures) -> Iterator[tuple[str, str, Accuracy]]:
 def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
     """The contents of ``metrics.json``: shares rounded to three decimals, tokens to one.
 
-    ``low`` and ``high`` are the ends of the 95% interval of ``accuracy``. Accuracies by group follow under their
-    names, such as ``numbers_3``, where the task lists the group as a main one; then pass@k with its interval for each
-    k of *pass_at*.
+    ``low`` and ``high`` are the ends of the interval of ``accuracy``. Accuracies by main groups of the task follow,
+    such as ``numbers_3``; then pass@k with its interval for each k of *pass_at*.
     """
     low, high = metrics.interval
     shares = {"accuracy": metrics.accuracy, "low": low, "high": high}

@@ -56,13 +56,6 @@ def test_every_expression_of_a_small_puzzle_is_drawn():
     assert values == {str(value) for value in every}
 
 
-def test_no_expression_divides_by_zero():
-    puzzle = parse_row({"nums": [4, 4, 9], "target": 1})
-    texts = {random_answer(puzzle, random.Random(seed)) for seed in range(2_000)}
-    assert all(parse(text).value is not None for text in texts)
-    assert "(4 - 4) / 9" in texts
-
-
 def write(path: Path, puzzles=ROWS) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in puzzles))
     return path

@@ -4,11 +4,9 @@ import errno
 import json
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +15,12 @@ import pytest
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation import complete, evaluate, results
-from countdown_rl.evaluation import metrics as measures
 from countdown_rl.evaluation.complete import Progress
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
-from countdown_rl.tasks.registry import parse_row
-from tests.support import constant_model, evaluations, tiny_llama
+from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command
 
 SMALL = EvalOptions(max_new_tokens=8, batch_size=4, threads=1)
@@ -105,34 +101,14 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
     assert metrics.correct == sum(sample.grade.correct for sample in result.samples)
     counts = {group: {value: share.n for value, share in part.items()} for group, part in metrics.groups.items()}
     assert counts == {"numbers": {"3": 7, "4": 7}, "needs": {"add-sub": 7, "mul-div": 7}}
-    assert sum(metrics.reasons.values()) == 14 - metrics.correct
     assert metrics.data == artifacts.file_input(place / "puzzles.jsonl") == manifest.inputs["data"]
     assert metrics.decoding.greedy
     assert metrics.decoding.max_new_tokens == 8
     assert metrics.model.digest == manifest.inputs["model"]["digest"]
     assert [sample.row["id"] for sample in result.samples] == [row["id"] for row in ROWS]
     assert all(0 < sample.tokens <= 8 for sample in result.samples)
-    assert all(sample.truncated == (sample.tokens == 8) or sample.tokens == 8 for sample in result.samples)
     assert len({sample.completion for sample in result.samples}) > 4
     assert str(place) not in unbroken["details.json"].decode()
-
-
-def test_shares_are_measured_over_all_and_by_group_in_order_of_size():
-    kinds = [(3, "add-sub"), (10, None), (3, "mul-div")]
-    rows = [parse_row({"nums": [1] * size, "target": 9, "needs": needs}) for size, needs in kinds]
-    samples = [
-        evaluations.sample(True, strict_format=False),
-        evaluations.sample(False, "wrong-value", strict_format=False),
-        evaluations.sample(False, "wrong-value", strict_format=False, format=False, tokens=3),
-    ]
-    metrics = measures.measure(samples, rows)
-    assert (metrics.accuracy, metrics.n, metrics.correct) == (0.333333, 3, 1)
-    assert list(metrics.groups["numbers"]) == ["3", "10"]
-    assert metrics.groups["numbers"]["3"].accuracy == 0.5
-    assert set(metrics.groups["needs"]) == {"add-sub", "mul-div"}
-    assert metrics.reasons == {"wrong-value": 2}
-    assert (metrics.format, metrics.strict_format, metrics.mean_tokens) == (0.666667, 0, 7.67)
-    assert metrics.rules == ["exactly-once"]
 
 
 def test_answers_are_graded_by_style_rule_and_operators_of_their_row(place, tmp_path, saying):
@@ -153,34 +129,6 @@ def test_answers_are_graded_by_style_rule_and_operators_of_their_row(place, tmp_
     assert by_id["signs"].grade.reason == "operator-not-allowed"
     assert by_id["some"].row["rule"] == "at-most-once"
     assert result.metrics.rules == ["at-most-once", "exactly-once"]
-
-
-def test_impossible_is_correct_for_an_unsolvable_puzzle_only(place, tmp_path, saying):
-    rows = [{"id": "no", "nums": [1, 1], "target": 50}, {"id": "yes", "nums": [1, 1], "target": 2}]
-    saying("</think>\n<answer>impossible</answer>")
-    result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", rows))
-    assert [sample.grade.correct for sample in result.samples] == [True, False]
-    assert result.samples[1].grade.reason == "not-impossible"
-
-
-def test_gsm8k_rows_are_evaluated(place, tmp_path, saying):
-    saying("<thinking>\n2 + 3\n</thinking>\n<answer>\n5\n</answer>")
-    result = run(place, tmp_path / "eval", data=write(tmp_path / "rows.jsonl", [GSM]))
-    assert result.metrics.accuracy == 1
-    assert (result.metrics.task, result.metrics.groups, result.metrics.rules) == ("gsm8k", {}, [])
-    assert result.samples[0].row["question"] == GSM["question"]
-
-
-@pytest.mark.slow
-def test_larger_puzzles_of_gen_data_are_measured_by_size(place, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    made = "gen-data --n 15 --test 12 --valid 2 --size 5 --size 6 --workers 1 --out data"
-    assert command(monkeypatch, *made.split()) == 0
-    result = run(place, Path("eval"), data=Path("data"))
-    assert result.metrics.groups["numbers"].keys() == {"5", "6"}
-    for group in ("numbers", "solutions"):
-        assert sum(share.n for share in result.metrics.groups[group].values()) == 12
-    assert result.metrics.data["file"] == "test.jsonl"
 
 
 def test_an_imported_gsm8k_file_is_evaluated(place, tmp_path, monkeypatch, saying):
@@ -263,26 +211,25 @@ def test_greedy_completions_do_not_depend_on_the_batch_size(place, unbroken, tmp
     assert run(place, tmp_path / "eval", replace(SMALL, batch_size=0)).samples == texts
 
 
-@pytest.mark.parametrize("options", [SMALL, replace(SMALL, temperature=1.0)], ids=["greedy", "sampled"])
-def test_an_interrupted_run_resumes_to_the_same_bytes_without_repeating_a_batch(place, tmp_path, written, options):
-    run(place, tmp_path / "whole", options)
+def breaking(done, *rest):
+    if done == 8:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_resumes_to_the_same_bytes_without_repeating_a_batch(place, tmp_path, written):
+    options = replace(SMALL, temperature=1.0)
+    run(place, tmp_path / "unbroken", options)
     assert written == [0, 1, 2, 3]
     written.clear()
-    out, told = tmp_path / "eval", []
-
-    def breaking(done, total):
-        told.append(done)
-        if done == 8:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(place, out, options, on_batch=breaking)
-    assert not out.exists()
-    run(place, out, options, on_batch=lambda done, *rest: told.append(done))
+        run(place, tmp_path / "eval", options, on_batch=breaking)
+    assert not (tmp_path / "eval").exists()
+    counts = []
+    run(place, tmp_path / "eval", options, on_batch=lambda done, *rest: counts.append(done))
     assert written == [0, 1, 2, 3]
-    assert told == [0, 4, 8, 8, 12, 14]
-    assert files(out) == files(tmp_path / "whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "whole"]
+    assert counts == [8, 12, 14]
+    assert files(tmp_path / "eval") == files(tmp_path / "unbroken")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval", "unbroken"]
 
 
 def test_the_tokens_of_a_slow_batch_are_counted(place, tmp_path, monkeypatch):
@@ -319,14 +266,11 @@ def test_a_run_killed_after_its_last_step_leaves_nothing(place, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["eval"]
 
 
-@pytest.mark.parametrize("options", [SMALL, replace(SMALL, temperature=1.0)], ids=["greedy", "sampled"])
-def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(
-    place, tmp_path, monkeypatch, written, options
-):
+def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(place, tmp_path, monkeypatch, written):
+    options = replace(SMALL, temperature=1.0)
     run(place, tmp_path / "one", options)
     written.clear()
-    monkeypatch.setattr(complete, "_connect", lambda engine, device: None)
-    monkeypatch.setattr(evaluate, "disconnect", lambda: None)
+    monkeypatch.setattr("accelerate.PartialState", lambda **settings: None)
     parts = []
 
     def gathered(samples):
@@ -365,40 +309,7 @@ def test_two_launched_processes_write_the_bytes_of_one(place, unbroken, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["eval"]
 
 
-@pytest.mark.slow
-def test_a_run_killed_three_times_at_random_moments_resumes_to_the_same_bytes(place, tmp_path):
-    # Enough puzzles that a run takes longer than it takes to start, one batch after another.
-    rows = [row | {"id": f"{row['id']}-{turn}", "target": row["target"] + turn} for turn in range(12) for row in ROWS]
-    data = write(tmp_path / "rows.jsonl", rows)
-    options = EvalOptions(max_new_tokens=48, batch_size=4, threads=1, temperature=1.0)
-    run(place, tmp_path / "whole", options, data=data)
-    fork = multiprocessing.get_context("fork")
-    chance, kills, begun = random.Random(0), 0, set()
-    while not (tmp_path / "again" / "eval").exists():
-        reader, writer = fork.Pipe(duplex=False)
-        tell = {"data": data, "on_batch": lambda done, *rest, writer=writer: writer.send(done)}
-        child = fork.Process(target=run, args=(place, tmp_path / "again" / "eval", options), kwargs=tell)
-        child.start()
-        writer.close()
-        begun.add(reader.recv())
-        if kills < 3:
-            for _ in range(chance.randint(1, 2)):  # so that every run gets somewhere, however busy the machine
-                reader.recv()
-            time.sleep(chance.uniform(0, 0.03))
-            child.kill()
-            kills += 1
-        child.join()
-    assert kills == 3
-    assert len(begun) == 4  # it went on from where it was, not from the start
-    assert files(tmp_path / "again" / "eval") == files(tmp_path / "whole")
-    assert [path.name for path in (tmp_path / "again").iterdir()] == ["eval"]
-
-
 def test_batches_of_another_run_are_not_used(place, unbroken, tmp_path, written):
-    def breaking(done, *rest):
-        if done == 8:
-            raise KeyboardInterrupt
-
     for changes in ({"options": replace(SMALL, max_new_tokens=7)}, {"options": replace(SMALL, limit=12)}):
         with pytest.raises(KeyboardInterrupt):
             run(place, tmp_path / "eval", on_batch=breaking, **changes)
@@ -454,9 +365,7 @@ def here(place, tmp_path, monkeypatch):
     os.symlink(place / "model", "model")
     write(Path("good.jsonl"), ROWS)
     Path("broken.jsonl").write_text(json.dumps(ROWS[0]) + "\n{oops\n")
-    Path("latin.jsonl").write_bytes('{"nums": "é"}\n'.encode("latin-1"))
     write(Path("targetless.jsonl"), [ROWS[0], {"nums": [1, 2]}])
-    Path("empty.jsonl").write_text("\n")
     write(Path("long.jsonl"), [GSM | {"question": "why " * 2000}])
     with artifacts.writing(Path("data"), "data", options={}) as draft:
         write(draft.path / "train.jsonl", ROWS)
@@ -473,28 +382,20 @@ GOOD = ("eval", "--model", "model", "--data", "good.jsonl", "--out", "out", "--m
     [
         (["--data", "nowhere.jsonl"], 1, "nowhere.jsonl does not exist"),
         (["--data", "broken.jsonl"], 1, "broken.jsonl, line 2: not JSON"),
-        (["--data", "latin.jsonl"], 1, "latin.jsonl, line 1: not JSON"),
         (["--data", "targetless.jsonl"], 1, "targetless.jsonl, line 2: there is no `target`"),
-        (["--data", "empty.jsonl"], 1, "empty.jsonl is empty"),
         (["--data", "folder"], 1, "folder has no manifest.json"),
         (["--data", "data"], 1, "data/test.jsonl does not exist"),
         (["--data", "long.jsonl"], 1, "the model reads 1024 tokens"),
         (["--limit", "15"], 1, "good.jsonl has 14 rows, fewer than --limit 15"),
         (["--limit", "0"], 2, "--limit"),
         (["--model", "nothing-like-it"], 1, "nothing-like-it"),
-        (["--model", "artifacts/adapter"], 1, "`countdown-rl train` makes it"),
         (["--model", "data"], 1, "data is a data artifact"),
         (["--model", "folder"], 1, "folder has no config.json"),
-        (["--model", "good.jsonl"], 1, "not a GGUF file"),
         (["--model", "model", "--revision", "main"], 2, "--revision"),
         (["--out", "folder"], 1, "did not write"),
         (["--out", "data"], 1, "holds a data artifact"),
         (["--out", "good.jsonl"], 1, "is a file"),
-        (["--out", "good.jsonl/eval"], 1, "cannot be written to"),
         (["--precision", "int8"], 2, "int8"),
-        (["--device", "tpu"], 2, "tpu"),
-        (["--temperature", "-1"], 2, "--temperature"),
-        (["--top-p", "0"], 2, "--top-p"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_nothing_is_written(here, monkeypatch, capsys, words, status, says):
@@ -600,17 +501,6 @@ def test_samples_filters_completions(here, place, monkeypatch, capsys, saying):
     assert r"[b]\x1b[31m1[/b]" in text  # no markup, and nothing that a terminal would obey
     assert "\x1b" not in text
     assert "4 of 4 completions" in text
-
-
-def test_a_sample_without_a_value_shows_its_answer(here, place, monkeypatch, capsys, saying):
-    saying("</think>\n<answer>impossible</answer>")
-    rows = [{"nums": [1, 1], "target": 50}, {"nums": [1, 1], "target": 2}]
-    run(place, Path("eval"), data=write(Path("two.jsonl"), rows))
-    assert command(monkeypatch, "samples", "eval") == 0
-    text = capsys.readouterr().out
-    assert "✓ impossible\n" in text
-    assert "✗ impossible: a refusal, but there is a solution" in text
-    assert "None" not in text
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")

@@ -87,16 +87,6 @@ def test_the_paired_mean_equals_the_mean_difference():
     assert 0 < high < 0.05
 
 
-def test_metrics_of_several_completions_count_puzzles_and_give_pass_at_k():
-    samples, rows = graded([(True, False), (True, True), (False, False), (False, True)])
-    metrics = measure(samples, rows)
-    assert (metrics.n, metrics.correct, metrics.accuracy) == (4, 4, 0.5)
-    assert {k: found.share for k, found in metrics.pass_at.items()} == {1: 0.5, 2: 0.75}
-    assert metrics.pass_at[1].interval == metrics.interval
-    assert metrics.groups["numbers"]["3"].n == 4
-    assert metrics.reasons == {"wrong-value": 4}
-
-
 def answers(*texts):
     """Completions of the puzzle of reaching 20 from 2, 3 and 4."""
     row = parse_row({"nums": [2, 3, 4], "target": 20})
@@ -154,11 +144,6 @@ def test_token_counts_by_correctness_and_per_correct_answer():
     assert metrics.intervals["format"] == tuple(round(limit, 6) for limit in wilson(4, 4))
     none = measure([samples[2]], [parse_row({"nums": [1], "target": 1})]).tokens
     assert (none.mean_right, none.per_right_answer) == (None, None)
-
-
-def test_metrics_of_one_completion_have_no_pass_at_k():
-    samples, rows = graded([(True,), (False,)])
-    assert "pass_at" not in measure(samples, rows).to_json()
 
 
 def test_results_of_several_completions_are_compared_puzzle_by_puzzle():

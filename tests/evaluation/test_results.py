@@ -1,15 +1,25 @@
 """Result files: few flat figures for DVC, every figure beside them, and a reader that loads no engine."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.metrics import measure
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from tests.support import evaluations
 
+HERE = Path(__file__).parent
+#: Evaluations of 4 puzzles, written when samples and metrics were dictionaries.
+BEFORE = HERE / "data"
 ROWS = [
     parse_row({"nums": [1] * (3 + n % 2), "target": 9, "needs": ("add-sub", "mul-div")[n // 2 % 2], "solutions": n})
     for n in range(6)
@@ -22,23 +32,9 @@ SAMPLES = [
 
 def test_metrics_are_flat_few_and_rounded():
     flat = results.flat(measure(SAMPLES, ROWS))
-    assert flat == {
-        "n": 6,
-        "accuracy": 0.667,
-        "low": 0.3,
-        "high": 0.903,
-        "numbers_3": 0.667,
-        "numbers_4": 0.667,
-        "needs_add-sub": 0.5,
-        "needs_mul-div": 1.0,
-        "format": 0.833,
-        "trunc": 0.167,
-        "tokens": 12.5,
-    }
-
-
-def test_metrics_of_six_evaluations_fit_160_columns():
-    flat = results.flat(measure(SAMPLES * 200, ROWS * 200))
+    accuracies = {"numbers_3": 0.667, "numbers_4": 0.667, "needs_add-sub": 0.5, "needs_mul-div": 1.0}
+    ends = {"n": 6, "accuracy": 0.667, "low": 0.3, "high": 0.903}
+    assert flat == ends | accuracies | {"format": 0.833, "trunc": 0.167, "tokens": 12.5}
     # `dvc metrics show` prints a column per figure after the paths, two spaces apart, with headers padded by two.
     width = len("artifacts/eval/quantized/metrics.json")
     assert width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 160
@@ -51,7 +47,6 @@ def test_a_written_result_is_read_back(tmp_path):
     read = results.read(tmp_path / "eval")
     assert read.metrics == metrics
     assert [sample.to_json() for sample in read.samples] == [sample.to_json() for sample in SAMPLES]
-    assert json.loads((tmp_path / "eval" / "metrics.json").read_text()) == results.flat(metrics)
 
 
 def test_reading_and_comparing_load_no_engine():
@@ -60,3 +55,56 @@ def test_reading_and_comparing_load_no_engine():
         "sys.exit(any(name in sys.modules for name in ('torch', 'countdown_rl.inference', 'countdown_rl.models')))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["sampled", "random"])
+def test_an_evaluation_that_was_read_is_written_with_the_same_bytes(tmp_path, name):
+    result = results.read(BEFORE / name)
+    results.write(tmp_path, result.metrics, result.samples, [1, 3] if name == "sampled" else [])
+    for file in (results.METRICS, results.DETAILS, results.SAMPLES):
+        assert (tmp_path / file).read_bytes() == (BEFORE / name / file).read_bytes()
+
+
+def test_an_evaluation_has_attributes():
+    result = results.read(BEFORE / "sampled")
+    metrics, sample = result.metrics, result.samples[1]
+    assert (metrics.n, metrics.decoding.samples, metrics.model.source) == (4, 3, "countdown-tiny")
+    assert (sample.turn, sample.row["target"]) == (1, result.samples[0].row["target"])
+    assert sample.grade == sample.row.grade(sample.completion)
+    baseline = results.read(BEFORE / "random").metrics
+    assert (baseline.is_baseline, metrics.is_baseline) == (True, False)
+    assert (baseline.decoding.temperature, baseline.engine, baseline.pass_at) == (None, None, {})
+
+
+def test_an_evaluation_of_version_0_1_is_read():
+    result = results.read(HERE.parent / "release/data/release-0.1/release/eval")
+    assert (result.metrics.n, result.metrics.groups, len(result.samples)) == (120, {}, 120)
+
+
+def test_what_only_a_server_knows_is_kept_and_a_refusal_is_the_reason():
+    row = parse_row({"nums": [1, 2], "target": 3})
+    sample = Sample.of(row, Completion("no", 2, True, {"prompt_tokens": 9, "reason": "refused"}))
+    assert (sample.grade.reason, sample.details) == ("refused", {"prompt_tokens": 9})
+    assert Sample.from_json(sample.to_json(), "here").to_json() == sample.to_json()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "word"),
+    [
+        ("details.json", {"reasons": None}, "reasons"),
+        ("details.json", {"interval": [0.5]}, "interval"),
+        ("details.json", {"groups": {"numbers": {"3": {"accuracy": 1.0, "n": 4, "correct": 4}}}}, "interval"),
+        ("samples.jsonl", {"correct": "yes"}, r"line 1, .*correct"),
+        ("samples.jsonl", {"nums": ["x"]}, r"line 1, .*nums"),
+        ("samples.jsonl", {"task": "none-such"}, r"line 1, .*none-such"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(tmp_path, file, change, word):
+    with artifacts.writing(tmp_path / "damaged", "eval", options={}) as draft:
+        for each in (results.METRICS, results.DETAILS, results.SAMPLES):
+            shutil.copy(BEFORE / "sampled" / each, draft.path / each)
+        text = (draft.path / file).read_text()
+        first, *rest = text.splitlines() if file == "samples.jsonl" else [text]
+        (draft.path / file).write_text("\n".join([json.dumps(json.loads(first) | change), *rest]) + "\n")
+    with pytest.raises(ArtifactError, match=word):
+        results.read(tmp_path / "damaged")

@@ -81,12 +81,6 @@ def test_the_paired_interval_is_antisymmetric_and_within_bounds():
         assert (turned, below, above) == pytest.approx((-found, -high, -low), abs=1e-12)
 
 
-def test_equal_results_have_a_narrow_interval_around_zero():
-    found, (low, high) = paired_difference(600, 0, 0, 400)
-    assert found == 0
-    assert -0.005 < low < 0 < high < 0.005
-
-
 @pytest.mark.parametrize(
     "chances",
     # both, first only, second only, neither: a step of training, of merging, of quantizing; and no relation.
@@ -117,12 +111,6 @@ def test_mcnemar_gives_the_published_value_and_handles_thousands_of_puzzles():
     assert mcnemar(5_000, 5_000) == 1
     assert 0 < mcnemar(4_900, 5_300) < 1e-4
     assert mcnemar(0, 1_000) == pytest.approx(2**-999)
-
-
-def test_mcnemar_keeps_its_significance_level():
-    n = 200
-    rejected = sum(comb(n, k) for k in range(n + 1) if mcnemar(k, n - k) < 0.05)
-    assert Fraction(rejected, 2**n) <= Fraction(5, 100)
 
 
 @pytest.mark.parametrize(
