@@ -44,28 +44,21 @@ class Agreement:
         return {name: float(f"{value:.3g}") for name, value in vars(self).items()}
 
 
+@torch.inference_mode()
 def transcripts(reference: Loaded, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[Transcript]:
     """Render each conversation and let *reference* continue it greedily for `TOKENS` tokens."""
     texts = [render(reference.tokenizer, conversation) for conversation in conversations]
+    greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, "repetition_penalty": 1.0}
     continued = []
     for start in range(0, len(texts), BATCH):
-        batch = reference.tokenizer(
-            texts[start : start + BATCH], add_special_tokens=False, padding=True, return_tensors="pt"
-        ).to(reference.device)
-        with torch.inference_mode():
-            sequences = reference.model.generate(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["attention_mask"],
-                max_new_tokens=TOKENS,
-                do_sample=False,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-                repetition_penalty=1.0,
-                eos_token_id=None,
-            )
-        for ids, mask in zip(sequences.tolist(), batch["attention_mask"].tolist(), strict=True):
-            continued.append(Transcript(ids[mask.count(0) :], mask.count(1)))  # padded on the left
+        batch = texts[start : start + BATCH]
+        inputs = reference.tokenizer(batch, add_special_tokens=False, padding=True, return_tensors="pt")
+        ids, mask = (inputs[name].to(reference.device) for name in ("input_ids", "attention_mask"))
+        sequences = reference.model.generate(
+            input_ids=ids, attention_mask=mask, max_new_tokens=TOKENS, eos_token_id=None, **greedy
+        )
+        for sequence, length in zip(sequences.tolist(), mask.sum(1).tolist(), strict=True):
+            continued.append(Transcript(sequence[mask.shape[1] - length :], length))  # padded on the left
     return continued
 
 

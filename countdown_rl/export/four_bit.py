@@ -1,6 +1,5 @@
 """Safetensors checkpoints with linear layers in 4 bits and everything else in bf16."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,23 +23,22 @@ def write(source: Checkpoint, model: Any, directory: Path, out: Path, format: st
         ModelError: too few weights are those of plain linear layers, as in a mixture of experts.
     """
     untied = source.drop_tied(model)
-    layers = {name: module for name, module in nf4.linears(model).items() if not nf4.is_transposed(module)}
-    names = {f"{name}.weight" for name in layers} & source.specs.keys()
-    pack, quantization_config, facts = nf4.pack, nf4.CONFIG, {}
-    if format == "w4a16":
-        group = w4a16.group_size({source.specs[name].shape[1] for name in names})
-        skipped = sorted(name.removesuffix(".weight") for name in names if source.specs[name].shape[1] % group)
-        names -= {f"{name}.weight" for name in skipped}
-        # Layers that no 4-bit format of transformers includes: above all the output head.
-        others = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear} - layers.keys()
-        pack = partial(w4a16.pack, group=group)
-        quantization_config = w4a16.quantization_config(group, [*skipped, *others])
-        facts = {"group_size": group, "left_in_16_bits": skipped}
-    if absent := sorted({f"{name}.weight" for name in layers} - source.specs.keys()):
+    layers = {f"{name}.weight": part for name, part in nf4.linears(model).items() if not nf4.is_transposed(part)}
+    if absent := sorted(layers.keys() - source.specs.keys()):
         raise ModelError(
             f"{directory} has no {absent[0]}, as its tensors have other names than the layers of the model, so they "
             "cannot be written in 4 bits; publish the 16-bit weights."
         )
+    names, pack, quantization_config, facts = {*layers}, nf4.pack, nf4.CONFIG, {}
+    if format == "w4a16":
+        group = w4a16.group_size({source.specs[name].shape[1] for name in names})
+        skipped = {name for name in names if source.specs[name].shape[1] % group}
+        names -= skipped
+        # Layers that no 4-bit format of transformers includes: above all the output head.
+        linear = {f"{name}.weight" for name, part in model.named_modules() if type(part) is torch.nn.Linear}
+        ignored = {name.removesuffix(".weight") for name in skipped | (linear - layers.keys())}
+        pack, quantization_config = partial(w4a16.pack, group=group), w4a16.quantization_config(group, ignored)
+        facts = {"group_size": group, "left_in_16_bits": sorted(name.removesuffix(".weight") for name in skipped)}
     _check_share(model, names)
 
     def packed(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -50,10 +48,8 @@ def write(source: Checkpoint, model: Any, directory: Path, out: Path, format: st
         return {name: weight.to(torch.bfloat16) if weight.is_floating_point() else weight}
 
     size = checkpoint.write(source, out, packed)
-    config = model_files.config(directory) | ({"tie_word_embeddings": False} if untied else {})
-    config.pop("torch_dtype", None)
-    config |= {"dtype": "bfloat16", "quantization_config": quantization_config}
-    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    config = {"tie_word_embeddings": False} if untied else {}
+    model_files.write_config(directory, out, dtype="bfloat16", quantization_config=quantization_config, **config)
     return facts | {
         "parameters": sum(spec.numel() for spec in source.specs.values()),
         "parameters_in_4_bits": sum(source.specs[name].numel() for name in names),
@@ -68,8 +64,8 @@ def _check_share(model: Any, names: set[str]) -> None:
     sizes = {name: value.numel() for name, value in model.named_parameters() if id(value) not in outside}
     left = {name: size for name, size in sizes.items() if name not in names}
     if sum(left.values()) > _MAX_LEFT * sum(sizes.values()):
-        largest = max(left, key=left.__getitem__)
         raise ModelError(
-            f"{sum(left.values()) / sum(sizes.values()):.0%} of the weights would stay in 16 bits, such as {largest}: "
-            "only plain linear layers are written in 4 bits, not the experts of a mixture; publish the 16-bit weights."
+            f"{sum(left.values()) / sum(sizes.values()):.0%} of the weights would stay in 16 bits, such as "
+            f"{max(left, key=left.__getitem__)}: only plain linear layers are written in 4 bits, not the experts of a "
+            "mixture; publish the 16-bit weights."
         )

@@ -40,10 +40,10 @@ ARCHITECTURES = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
-#: Architectures whose rotated halves of queries and keys GGUF stores interleaved.
-_INTERLEAVED = {gguf.MODEL_ARCH.LLAMA}
-#: Architectures with biases on queries, keys and values.
-_BIASED = {gguf.MODEL_ARCH.QWEN2}
+#: The architecture whose rotated halves of queries and keys GGUF stores interleaved.
+_INTERLEAVED = gguf.MODEL_ARCH.LLAMA
+#: The architecture with biases on queries, keys and values.
+_BIASED = gguf.MODEL_ARCH.QWEN2
 
 #: Values quantized at once: otherwise an embedding table in fp32 would take far more memory than anything else.
 _CHUNK = 1 << 22
@@ -78,10 +78,9 @@ def write(
         ModelError: GGUF does not support the model, or *kind* needs a library that is not installed.
     """
     config = read_config(directory)
-    arch = architecture(config)
+    arch, shape = architecture(config), ModelShape.of(config)
     if kind == "q4_k_m":
         _ggml()
-    shape = ModelShape.of(config)
     untied = source.drop_tied(skeleton(config))
     tensors = _plan(source, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[arch])
@@ -164,6 +163,7 @@ def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ())
 def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: bool) -> dict[str, _Tensor]:
     """The tensors of the file, by their names in *source*."""
     names = gguf.get_tensor_name_map(arch, shape.num_layers)
+    heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads} if arch == _INTERLEAVED else {}
     plan = {}
     for original, spec in source.specs.items():
         if original.endswith("rotary_emb.inv_freq"):  # in older checkpoints; the configuration has them
@@ -171,13 +171,13 @@ def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: 
         name = names.get_name(original, try_suffixes=(".weight", ".bias"))
         if tied and name == "output.weight":  # stored under the name of the head alone
             name = "token_embd.weight"
-        if name is None or (name.endswith(".bias") and arch not in _BIASED):
+        if name is None or (name.endswith(".bias") and arch != _BIASED):
             raise ModelError(f"GGUF has no name for {original}, so this model cannot be written as GGUF.")
         type = Type.F32 if len(spec.shape) < 2 else _type(name, kind, shape.num_layers, tied)
-        heads = 0
-        if arch in _INTERLEAVED:
-            heads = shape.num_heads if ".attn_q." in name else shape.num_kv_heads if ".attn_k." in name else 0
-        plan[original] = _Tensor(name, _type_for_rows(type, spec.shape[-1]), tuple(spec.shape), heads)
+        for fallback in (_FALLBACK.get(type, Type.F16), Type.F16):
+            if spec.shape[-1] % gguf.GGML_QUANT_SIZES[type][0]:
+                type = fallback
+        plan[original] = _Tensor(name, type, tuple(spec.shape), heads.get(name.split(".")[-2], 0))
     return plan
 
 
@@ -193,32 +193,23 @@ def _type(name: str, kind: str, layers: int, tied: bool) -> Type:
     return _MAIN_TYPES[kind]
 
 
-def _type_for_rows(type: Type, width: int) -> Type:
-    """*type*, or where rows of *width* are not a multiple of its block, its fallback, or else f16."""
-    if width % gguf.GGML_QUANT_SIZES[type][0]:
-        type = _FALLBACK.get(type, Type.F16)
-    return Type.F16 if width % gguf.GGML_QUANT_SIZES[type][0] else type
-
-
 def _values(weight: torch.Tensor, tensor: _Tensor) -> np.ndarray:
     if tensor.heads:  # from halves apart to the order 0, h/2, 1, h/2 + 1, ... within each head
         halves = weight.reshape(tensor.heads, 2, weight.shape[0] // tensor.heads // 2, *weight.shape[1:])
         weight = halves.swapaxes(1, 2).reshape(weight.shape)
     if weight.dim() < 2:
         return weight.float().numpy()
-    rows = max(1, _CHUNK // weight.shape[1])
-    return np.concatenate([_quantize(chunk.float().numpy(), tensor.type) for chunk in weight.split(rows)])
+    chunks = weight.split(max(1, _CHUNK // weight.shape[1]))
+    return np.concatenate([_quantize(chunk.float().contiguous().numpy(), tensor.type) for chunk in chunks])
 
 
 def _quantize(values: np.ndarray, type: Type) -> np.ndarray:
     if type not in (Type.Q4_K, Type.Q6_K):
         return gguf.quantize(values, type)
-    values = np.ascontiguousarray(values)
     out = np.empty(gguf.quant_shape_to_byte_shape(values.shape, type), np.uint8)
     source, target = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), out.ctypes.data_as(ctypes.c_void_p)
-    written = _ggml().ggml_quantize_chunk(int(type), source, target, 0, *values.shape, None)
-    if written != out.nbytes:
-        raise ModelError(f"ggml wrote {written} bytes instead of {out.nbytes}; update libggml-python.")
+    if _ggml().ggml_quantize_chunk(int(type), source, target, 0, *values.shape, None) != out.nbytes:
+        raise ModelError(f"ggml did not write the {out.nbytes} bytes of {type.name}; update libggml-python.")
     return out
 
 

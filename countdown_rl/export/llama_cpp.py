@@ -1,13 +1,15 @@
 """llama.cpp's server in the ``xllamacpp`` wheel (2026.10), which reads written GGUF files back."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from countdown_rl.core.errors import ModelError
+from countdown_rl.export.gguf_tokenizer import Conversation
+from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
 
 
 def installed() -> bool:
@@ -41,3 +43,32 @@ def request(server: Any, path: str, body: Mapping[str, Any]) -> Any:
     message = Request(server.listening_address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
     with build_opener(ProxyHandler({})).open(message, timeout=60) as response:
         return json.loads(response.read())
+
+
+def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
+    """Load *file* in llama.cpp and check that it gives the tokens of *tokenizer* for *conversations*.
+
+    Returns:
+        Their number, and as ``chat`` whether llama.cpp renders the chat template in the same way (None without one).
+    """
+    llama = server(file, 256)
+    for conversation in conversations:
+        text = render(tokenizer, conversation)
+        body = {"content": text, "add_special": False, "parse_special": True}
+        if request(llama, "/tokenize", body)["tokens"] != tokenizer(text, add_special_tokens=False)["input_ids"]:
+            raise ModelError(
+                f"llama.cpp splits this prompt into other tokens than the tokenizer: {text!r:.300}; "
+                "use llama.cpp's convert_hf_to_gguf.py."
+            )
+    user = next(turn for turn in conversations[0] if turn["role"] == "user")
+    chats = [[user], [{"role": "system", "content": "Be brief."}, user]] if tokenizer.chat_template else []
+    bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
+    same = [
+        request(llama, "/apply-template", {"messages": turns, "chat_template_kwargs": arguments})[
+            "prompt"
+        ].removeprefix(bos)
+        == render(tokenizer, turns, arguments).removeprefix(bos)
+        for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS)
+        for turns in chats
+    ]
+    return {"prompts": len(conversations), "chat": all(same) if same else None}

@@ -7,7 +7,6 @@ Merged into the original base it differs a little in bf16 (KL 0.16), and returns
 quantized to NF4 (KL 0.02).
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,15 +49,16 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
     artifacts.check_writable(out, "merged")
     trained_over = _trained_over(ref, options)
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
-    _check_base(ref.base, base, options)
+    stored = shape.quantization_config(base) if base.is_dir() else None
+    _check_base(ref.base, stored, options)
     adapter.check_unchanged_base()
-    described = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact
-    dtype = DTYPES.get(options.dtype)
+    settings = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact
     with artifacts.writing(
-        out, "merged", options=described, inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
+        out, "merged", options=settings, inputs={"adapter": ref.as_input()}, libraries=LIBRARIES
     ) as draft:
-        if not _merge_plain(adapter, base, draft.path, options, dtype):
-            _merge_with_peft(ref, base, draft.path, options, dtype)
+        plain = adapter.is_plain and base.is_dir() and stored is None
+        if not (plain and _merge_plain(adapter, base, draft.path, options)):
+            _merge_with_peft(ref, base, draft.path, options, original_names=base.is_file() or stored is None)
         _write_tokenizer(draft.path, base, ref)
         reference.check_unchanged(ref)
         specs = Checkpoint(draft.path).specs.values()
@@ -77,23 +77,22 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
 
 def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     """The precision of the base that the adapter *ref* was trained over, or "unknown"."""
-    known, given = trained_precision(ref, "auto"), options.trained_over
-    if given != "auto" and known not in ("auto", given):
-        raise UsageError(f"{ref.source} was trained over {known} weights; leave --trained-over {given} out.")
-    trained_over = {"auto": "unknown"}.get(known, known) if given == "auto" else given
-    if options.base == "dequantized" and trained_over != "nf4":
-        advice = "; if they were NF4, give --trained-over nf4" if trained_over == "unknown" else ""
-        raise UsageError(
-            f"{ref.source} was trained over {trained_over} weights, so there is nothing to de-quantize{advice}."
-        )
-    return trained_over
+    known = trained_precision(ref, "auto")
+    if known == "auto":
+        known = options.trained_over
+    if options.trained_over not in ("auto", known):
+        raise UsageError(f"{ref.source} was trained over {known} weights; leave --trained-over out.")
+    if options.base == "dequantized" and known != "nf4":
+        advice = "; if they were NF4, give --trained-over nf4" if known == "auto" else ""
+        raise UsageError(f"{ref.source} was trained over {known} weights: there is nothing to de-quantize{advice}.")
+    return "unknown" if known == "auto" else known
 
 
-def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
-    config = shape.quantization_config(path) if path.is_dir() else None
-    if config is None:
+def _check_base(ref: ModelRef, stored: dict[str, Any] | None, options: MergeOptions) -> None:
+    """Check that the base *ref*, whose weights are *stored* in that quantization, can be merged into."""
+    if stored is None:
         return
-    if (method := config.get("quant_method")) != "bitsandbytes":
+    if (method := stored.get("quant_method")) != "bitsandbytes":
         raise ModelError(
             f"{ref.source} is quantized with {method}, which cannot be merged into; train over the unquantized weights."
         )
@@ -104,28 +103,24 @@ def _check_base(ref: ModelRef, path: Path, options: MergeOptions) -> None:
         )
 
 
-def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> bool:
+def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions) -> bool:
     """Merge plain LoRA into the unquantized safetensors at *base*, one shard at a time.
 
     Returns:
-        False if the adapter or the base is of another kind; nothing is written then.
+        False if only PEFT can merge into this base; nothing is written then.
     """
-    if not adapter.is_plain or base.is_file() or shape.quantization_config(base) is not None:
-        return False
     source, model = Checkpoint(base), shape.skeleton(shape.read_config(base))
-    module_names = {id(module): name for name, module in model.named_modules()}
-    embedding, head = (
-        module_names.get(id(part)) for part in (model.get_input_embeddings(), model.get_output_embeddings())
-    )
-    untied = source.drop_tied(model)
-    if model.config.tie_word_embeddings and not untied and {embedding, head} & adapter.modules:
-        return False
-    if not source.specs.keys() >= {f"{module}.weight" for module in adapter.modules}:
-        return False
-    linears = nf4.linears(model)
-    if any(nf4.is_transposed(module) for module in linears.values()):
+    names = {id(module): name for name, module in model.named_modules()}
+    ends = {names.get(id(part)) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+    untied, linears = source.drop_tied(model), nf4.linears(model)
+    if (
+        (model.config.tie_word_embeddings and not untied and ends & adapter.modules)
+        or not source.specs.keys() >= {f"{module}.weight" for module in adapter.modules}
+        or any(nf4.is_transposed(module) for module in linears.values())
+    ):
         return False
     rounded = {f"{name}.weight" for name in linears} if options.base == "dequantized" else set()
+    dtype = DTYPES.get(options.dtype)
     adapter.attach(model)
 
     def merged(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -133,19 +128,18 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions,
         return {name: adapter.merge(name, nf4.fake_quantize(weight) if name in rounded else weight).to(target)}
 
     checkpoint.write(source, out, merged)
-    config = model_files.config(base) | ({"tie_word_embeddings": False} if untied else {})
-    if dtype is not None:
-        config.pop("torch_dtype", None)
-        config["dtype"] = str(dtype).removeprefix("torch.")
-    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    changes: dict[str, Any] = {"tie_word_embeddings": False} if untied else {}
+    model_files.write_config(base, out, **changes, **({"dtype": str(dtype).removeprefix("torch.")} if dtype else {}))
     return True
 
 
-def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions, dtype: torch.dtype | None) -> None:
-    """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32."""
-    if dtype is None:
-        config = {} if base.is_file() else model_files.config(base)
-        dtype = getattr(torch, str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"))
+def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions, *, original_names: bool) -> None:
+    """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32.
+
+    *original_names* are false of a 4-bit checkpoint, whose tensors have other names than the weights in them.
+    """
+    config = model_files.config(base) if base.is_dir() else {}
+    stored = getattr(torch, str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"))
     precision = "nf4" if options.base == "dequantized" else "fp32"
     model = load_model(ref, precision=precision, device="cpu", plain=True).model.float()
     _untie(model)
@@ -159,11 +153,9 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
             head.weight = embedding.weight
         else:  # the adapter changed one of the two
             model.config.tie_word_embeddings = False
-    nf4.cast(model, dtype)
+    nf4.cast(model, DTYPES.get(options.dtype, stored))
     for name, parameter in model.named_parameters():
         checkpoint.check_finite(name, parameter.detach())
-    # The names of a 4-bit checkpoint's tensors are not those of the weights in them.
-    original_names = base.is_file() or shape.quantization_config(base) is None
     model.save_pretrained(out, max_shard_size=checkpoint.MAX_SHARD_SIZE, save_original_format=original_names)
 
 
@@ -210,12 +202,11 @@ def _verify(ref: ModelRef, merged: Path, options: MergeOptions, trained_over: st
     with adapted.model.disable_adapter():
         without_adapter = agreement.compare(adapted_logits, agreement.logits(adapted, transcripts))
     del adapted
-    merged_logits = agreement.logits(
-        load_model(ModelRef(merged.name, "directory", merged), precision=precision), transcripts
-    )
+    loaded = load_model(ModelRef(merged.name, "directory", merged), precision=precision)
+    merged_logits = agreement.logits(loaded, transcripts)
     with_definition = agreement.compare(adapted_logits, merged_logits)
-    narrowest = max((spec.dtype for spec in specs if spec.dtype in MAX_KL), key=MAX_KL.__getitem__)
-    limit = MAX_KL[torch.bfloat16 if in_bf16 else narrowest]
+    widest = MAX_KL[torch.bfloat16] if in_bf16 else 0
+    limit = max(widest, *(MAX_KL.get(spec.dtype, 0) for spec in specs))
     if not with_definition.kl <= limit:  # also true of NaN
         raise ModelError(
             f"the merged weights differ from the adapter over its {options.base} base (KL {with_definition.kl:.2g}, "

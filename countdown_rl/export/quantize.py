@@ -5,7 +5,6 @@ W4A16 are safetensors checkpoints, which ``AutoModelForCausalLM.from_pretrained`
 compressed-tensors, is installed.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
 from countdown_rl.export import four_bit, gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.export.gguf_tokenizer import Conversation
 from countdown_rl.models import ends, load, model_files, reference, shape, w4a16
-from countdown_rl.models.chat_template import CHAT_ARGUMENTS, TEMPLATE_ARGUMENTS, render
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
@@ -36,18 +33,9 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
     Raises:
         ModelError: *ref* cannot be quantized.
     """
-    _check_source(ref, options.format)
-    if options.format == "w4a16":
-        w4a16.check_installed()
+    directory, libraries = _checked_source(ref, options.format), LIBRARIES[options.format]
     artifacts.check_writable(out, "quantized")
-    directory = reference.local_path(ref)
-    if shape.quantization_config(directory) is not None:
-        raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
-    if options.format == "gguf":
-        gguf.architecture(shape.read_config(directory))
-    source, tokenizer = Checkpoint(directory), load.load_tokenizer(ref)
-    model = load.skeleton(ref)
-    libraries = LIBRARIES[options.format]
+    source, tokenizer, model = Checkpoint(directory), load.load_tokenizer(ref), load.skeleton(ref)
     if options.format == "gguf" and llama_cpp.installed():
         libraries += ("xllamacpp",)  # it reads the file back
     with artifacts.writing(
@@ -82,17 +70,23 @@ def warning(ref: ModelRef, format: str) -> str | None:
     )
 
 
-def _check_source(ref: ModelRef, format: str) -> None:
+def _checked_source(ref: ModelRef, format: str) -> Path:
+    """The directory of the checkpoint *ref*, which can be written in *format*."""
     if ref.base is not None:
         raise ModelError(f"{ref.source} is an adapter; merge it into its base first with `countdown-rl merge`.")
-    if ref.kind == "gguf":
-        raise ModelError(f"{ref.source} is a GGUF file, which has its own quantization; give a safetensors checkpoint.")
-    merged_into = ref.manifest.facts.get("base") if ref.manifest is not None else None
-    if merged_into == "dequantized" and format == "nf4":
+    directory = reference.local_path(ref)
+    if ref.kind == "gguf" or shape.quantization_config(directory) is not None:
+        raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
+    if format == "nf4" and ref.manifest is not None and ref.manifest.facts.get("base") == "dequantized":
         raise ModelError(
             f"{ref.source} was merged into de-quantized weights, and NF4 would round the adapter away again; "
             "run `countdown-rl merge --base original` and quantize that."
         )
+    if format == "w4a16":
+        w4a16.check_installed()
+    if format == "gguf":
+        gguf.architecture(shape.read_config(directory))
+    return directory
 
 
 def _write_gguf(
@@ -102,9 +96,9 @@ def _write_gguf(
     file = out / f"model-{kind.upper()}.gguf"
     conversations = probe.conversations(ref.as_input(), PROMPTS)
     types = gguf.write(source, directory, file, name=name, kind=kind, tokenizer=tokenizer, conversations=conversations)
-    context = gguf.context_length(shape.read_config(directory)) or 8192
+    context = min(gguf.context_length(shape.read_config(directory)) or 8192, 8192)
     ids = ends.of_checkpoint(tokenizer, directory)
-    if tokenizer.chat_template and (text := gguf.modelfile(file.name, tokenizer, min(context, 8192), ids)):
+    if tokenizer.chat_template and (text := gguf.modelfile(file.name, tokenizer, context, ids)):
         (out / "Modelfile").write_text(text, "utf-8")
     facts = {
         "gguf_type": kind,
@@ -114,39 +108,5 @@ def _write_gguf(
         "bytes": file.stat().st_size,
     }
     if llama_cpp.installed():
-        facts["llama_cpp"] = check_round_trip(file, tokenizer, conversations)
+        facts["llama_cpp"] = llama_cpp.check_round_trip(file, tokenizer, conversations)
     return facts
-
-
-def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
-    """Load *file* in llama.cpp and check that it gives the tokens of *tokenizer* for *conversations*.
-
-    Returns:
-        Their number, and as ``chat`` whether llama.cpp renders the chat template in the same way (None without one).
-    """
-    server = llama_cpp.server(file, 256)
-    users = [next(turn for turn in turns if turn["role"] == "user") for turns in conversations]
-    for conversation, user in zip(conversations, users, strict=True):
-        text = render(tokenizer, conversation)
-        body = {"content": text, "add_special": False, "parse_special": True}
-        tokens = llama_cpp.request(server, "/tokenize", body)["tokens"]
-        if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise ModelError(
-                f"llama.cpp splits this prompt into other tokens than the tokenizer: {user['content']!r}; "
-                "use llama.cpp's convert_hf_to_gguf.py."
-            )
-    return {
-        "prompts": len(conversations),
-        "chat": _same_chat(server, tokenizer, users[0]) if tokenizer.chat_template else None,
-    }
-
-
-def _same_chat(server: Any, tokenizer: Any, user: Mapping[str, str]) -> bool:
-    bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
-    for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS):
-        for turns in ([user], [{"role": "system", "content": "Be brief."}, user]):
-            body = {"messages": turns, "chat_template_kwargs": arguments}
-            prompt: str = llama_cpp.request(server, "/apply-template", body)["prompt"]
-            if prompt.removeprefix(bos) != render(tokenizer, turns, arguments).removeprefix(bos):
-                return False
-    return True

@@ -1,5 +1,6 @@
 """Readers of a model's JSON files and GGUF header, and the one call by which transformers loads from them."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterable
@@ -110,6 +111,14 @@ def copy(directory: Path, out: Path, names: Iterable[str] = TOKENIZER) -> None:
     for name in names:
         if (directory / name).is_file():
             shutil.copyfile(directory / name, out / name)
+
+
+def write_config(directory: Path, out: Path, **changes: Any) -> None:
+    """Write the ``config.json`` of *directory* with *changes* to *out*."""
+    values = config(directory) | changes
+    if "dtype" in changes:
+        values.pop("torch_dtype", None)  # its older name
+    (out / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
 def shards(directory: Path) -> list[Path]:

@@ -53,8 +53,11 @@ def test_transformers_reads_back_the_same_model(kind, closeness, tied):
 
 def test_tokenizer_special_tokens_and_chat_template_are_in_the_file():
     written("f16")
-    metadata = fields()
-    tokenizer = tiny_llama.tokenizer()
+    metadata, tokenizer = fields(), tiny_llama.tokenizer()
+    loaded = load.load_tokenizer(resolve("quantized"))
+    text = "Numbers: 37 50\n\n  <think>"
+    assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert {name for name in metadata if "sampling" in name} == {"general.sampling.temp"}
     assert metadata["tokenizer.chat_template"] == tokenizer.chat_template
     assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.padding_token_id"]) == (1, 0)
     assert metadata["tokenizer.ggml.tokens"][:3] == ["<|pad|>", "<|end|>", "<|system|>"]
@@ -82,15 +85,6 @@ def test_the_header_of_a_file_is_read_once_until_it_changes(monkeypatch):
         file = Path("quantized") / written("f16", hidden_size=32 * times).facts["file"]
         assert load.load_model(resolve(str(file))).model.config.hidden_size == 32 * times
         assert len(read) == times
-
-
-def test_load_gives_the_original_tokenizer():
-    written("f16")
-    loaded = load.load_model(resolve("quantized"), precision="fp32")
-    assert resolve("quantized").manifest.kind == "quantized"
-    text = "Numbers: 37 50\n\n  <think>"
-    assert loaded.tokenizer(text)["input_ids"] == tiny_llama.tokenizer()(text)["input_ids"]
-    assert loaded.tokenizer.chat_template == tiny_llama.tokenizer().chat_template
 
 
 def test_k_quants_have_llama_cpps_types_and_fallbacks():
@@ -132,12 +126,12 @@ def test_a_file_that_llama_cpp_tokenizes_differently_is_not_written(monkeypatch)
 
 def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     pytest.importorskip("xllamacpp")
-    from countdown_rl.export import quantize
+    from countdown_rl.export import llama_cpp
 
     file = Path("quantized", written("q8_0").facts["file"])
     tokenizer = load.load_tokenizer(resolve("full"))
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
-    assert quantize.check_round_trip(file, tokenizer, prompts()) == {"prompts": 16, "chat": False}
+    assert llama_cpp.check_round_trip(file, tokenizer, prompts()) == {"prompts": 16, "chat": False}
 
 
 def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
@@ -205,15 +199,6 @@ def test_a_turn_that_the_template_shows_twice_is_twice_in_the_modelfile():
 
 def test_a_template_that_changes_the_turns_has_no_modelfile():
     assert modelfile(tiny_llama.TEMPLATE.replace("message['content']", "message['content'] | lower")) is None
-
-
-def test_all_end_tokens_are_in_the_file_and_no_sampling_settings():
-    standins.base_checkpoint(Path("full"))
-    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
-    tokens, metadata = load.load_tokenizer(resolve("full")), fields()
-    text, turn = (tokens.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>"))
-    assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.eot_token_id"]) == (text, turn)
-    assert {name: value for name, value in metadata.items() if "sampling" in name} == {"general.sampling.temp": 0.0}
 
 
 def test_three_end_tokens_have_names_of_their_own():

@@ -60,17 +60,6 @@ def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
     assert (a - b).norm() / b.norm() < 0.05
 
 
-def test_load_gives_the_same_function_as_nf4_of_the_merged_weights():
-    quantized()
-    loaded = load_model(resolve("quantized"))
-    assert (loaded.storage, loaded.precision) == ("dequantized-nf4", "nf4")
-    direct = load_model(resolve("merged"), precision="nf4").model
-    ids = torch.arange(5, 25).view(1, 20)
-    with torch.inference_mode():
-        assert torch.equal(loaded.model(ids).logits, direct(ids).logits)
-    assert not four_bit_layers(loaded.model)
-
-
 def test_the_files_equal_those_that_transformers_saves():
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
@@ -100,23 +89,14 @@ def test_sizes_are_in_the_manifest():
     assert facts["bytes"] < size < facts["bytes"] + 50_000
 
 
-def test_the_output_is_complete():
+def test_weights_that_would_lose_by_quantization_are_refused():
+    tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
     quantized()
-    names = {path.name for path in Path("quantized").iterdir()}
-    assert {
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "chat_template.jinja",
-        "manifest.json",
-    } <= names
-
-
-def test_a_merge_into_dequantized_weights_is_refused():
     as_merged("dequantized")
-    with pytest.raises(ModelError, match="round the adapter away"):
-        quantize_model(resolve("merged"), Path("quantized"), QuantizeOptions())
-    assert not Path("quantized").exists()
+    for name, word in (("peft", "is an adapter"), ("quantized", "already"), ("merged", "round the adapter away")):
+        with pytest.raises(ModelError, match=word):
+            quantize_model(resolve(name), Path("again"), QuantizeOptions())
+    assert not Path("again").exists()
 
 
 @pytest.mark.parametrize(
@@ -139,19 +119,6 @@ def test_a_merge_into_original_weights_warns_with_the_divergence_that_merge_meas
         draft.facts.update(base=base, trained_over=trained_over, agreement=agreement)
     text = warning(resolve("merged"), format)
     assert ("KL from the trained policy is 0.16," in text) if warned else text is None
-
-
-def test_a_4_bit_checkpoint_is_refused():
-    quantized()
-    with pytest.raises(ModelError, match="quantized already"):
-        quantize_model(resolve("quantized"), Path("again"), QuantizeOptions())
-
-
-def test_an_adapter_is_refused():
-    base = tiny_llama.checkpoint(Path("base"))
-    tiny_llama.adapter(Path("peft"), base, reference="base")
-    with pytest.raises(ModelError, match="countdown-rl merge"):
-        quantize_model(resolve("peft"), Path("quantized"), QuantizeOptions())
 
 
 def test_a_sharded_source_gives_a_sharded_output():
