@@ -2,12 +2,10 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from countdown_rl.core.errors import InputError
 from countdown_rl.evaluation.results import Result
-from countdown_rl.evaluation.sample import Sample
 from countdown_rl.tasks.countdown import arithmetic, expression
 from countdown_rl.tasks.task import Row
 
@@ -15,62 +13,13 @@ from countdown_rl.tasks.task import Row
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer other than its work"
 
 
-@dataclass(frozen=True)
-class Equation:
-    """An equation in a completion: its left side, the number on its right, its operators, and its verdict."""
+class Equation(NamedTuple):
+    """An equation in a completion: its left side, the number on its right, its operators, and its faults."""
 
     left: str
     claim: str
     operators: set[str]
-    right: bool
-
-    @property
-    def faults(self) -> set[str]:
-        """The names of its faults, by operator."""
-        return set() if self.right else {f"wrong {operator}" for operator in self.operators}
-
-
-@dataclass
-class Reading:
-    """The equations of a completion, and the occurrences of its faults by name."""
-
-    row: Row
-    equations: list[Equation] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, sample: Sample) -> "Reading":
-        """Read the completion of the graded *sample*: its equations, format and answer."""
-        reading = cls(sample.row)
-        for piece in arithmetic.pieces(sample.completion):
-            if piece.kind in ("right", "wrong"):
-                left, claim = piece.text.rsplit("=", 1)
-                operators = expression.operators(expression.parse(left).tree)
-                reading.equations.append(Equation(left, claim.strip(), operators, piece.kind == "right"))
-                reading.faults.update(reading.equations[-1].faults)
-        if sample.truncated:
-            reading.faults[LIMIT] = 1
-        elif not sample.grade.correct:
-            reading.faults[FORMAT if sample.grade.value is None else ANSWER] = 1
-        return reading
-
-    def repaired(self, fault: str) -> bool:
-        """Return True if an equation reaches the right answer where *fault* never happens.
-
-        The result of a repaired equation replaces the wrong one in those that follow, except where the prompt has that
-        number. Nothing is known of the text beyond the token limit: a completion that reached it counts as correct.
-        """
-        known: dict[str, str] = {}
-        prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in self.row.messages())))
-        for equation in self.equations:
-            if not equation.right and fault not in equation.faults:
-                continue
-            text = re.sub(r"\d+", lambda n: n[0] if n[0] in prompt else known.get(n[0], n[0]), equation.left)
-            if not self.row.judge(text)[1]:
-                return True
-            if len(text) < expression.MAX_LENGTH:
-                known[equation.claim] = f"({text})"
-        return fault == LIMIT
+    faults: set[str]
 
 
 def diagnose(result: Result) -> dict[str, Any]:
@@ -92,13 +41,17 @@ def causes(result: Result) -> dict[str, Any]:
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
     unexplained, n = 0, len(result.samples)
     for sample in result.samples:
-        reading = Reading.of(sample)
-        occurrences.update(reading.faults)
-        completions.update(reading.faults.keys())
-        for equation in reading.equations:
-            written.update(equation.operators)
+        equations = _equations(sample.completion)
+        written.update(operator for equation in equations for operator in equation.operators)
+        faults = Counter(fault for equation in equations for fault in equation.faults)
+        if sample.truncated:
+            faults[LIMIT] = 1
+        elif not sample.grade.correct:
+            faults[FORMAT if sample.grade.value is None else ANSWER] = 1
+        occurrences.update(faults)
+        completions.update(faults.keys())
         if not sample.grade.correct:
-            repairs = [fault for fault in reading.faults if reading.repaired(fault)]
+            repairs = [fault for fault in faults if fault == LIMIT or _solves(sample.row, equations, fault)]
             won.update(repairs)
             unexplained += not repairs
     rows = [
@@ -107,7 +60,7 @@ def causes(result: Result) -> dict[str, Any]:
             "points": round(won[fault] / n, 6),
             "completions": count,
             "occurrences": occurrences[fault],
-            "at_most": fault == LIMIT,
+            "at_most": fault == LIMIT,  # nothing is known of the text beyond it
         }
         for fault, count in completions.items()
     ]
@@ -120,6 +73,36 @@ def causes(result: Result) -> dict[str, Any]:
             for operator, count in sorted(written.items())
         },
     }
+
+
+def _equations(completion: str) -> list[Equation]:
+    equations = []
+    for piece in arithmetic.pieces(completion):
+        if piece.kind in ("right", "wrong"):
+            left, claim = piece.text.rsplit("=", 1)
+            operators = expression.operators(expression.parse(left).tree)
+            faults = {f"wrong {operator}" for operator in operators} if piece.kind == "wrong" else set()
+            equations.append(Equation(left, claim.strip(), operators, faults))
+    return equations
+
+
+def _solves(row: Row, equations: list[Equation], fault: str) -> bool:
+    """Return True if one of *equations* reaches the right answer where *fault* never happens.
+
+    The result of a repaired equation replaces the wrong one in those that follow, except where the prompt has that
+    number.
+    """
+    known: dict[str, str] = {}
+    prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in row.messages())))
+    for equation in equations:
+        if equation.faults and fault not in equation.faults:
+            continue
+        text = re.sub(r"\d+", lambda n: n[0] if n[0] in prompt else known.get(n[0], n[0]), equation.left)
+        if not row.judge(text)[1]:
+            return True
+        if len(text) < expression.MAX_LENGTH:
+            known[equation.claim] = f"({text})"
+    return False
 
 
 def shapes(result: Result) -> list[dict[str, Any]]:

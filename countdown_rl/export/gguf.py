@@ -34,16 +34,7 @@ _MAIN_TYPES = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k_m": 
 _FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0}
 
 #: transformers' names of supported architectures, and GGUF's.
-ARCHITECTURES = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "mistral": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-}
-#: The architecture whose rotated halves of queries and keys GGUF stores interleaved.
-_INTERLEAVED = gguf.MODEL_ARCH.LLAMA
-#: The architecture with biases on queries, keys and values.
-_BIASED = gguf.MODEL_ARCH.QWEN2
+_ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 #: Values quantized at once: otherwise an embedding table in fp32 would take far more memory than anything else.
 _CHUNK = 1 << 22
@@ -83,7 +74,7 @@ def write(
         _ggml()
     untied = source.drop_tied(skeleton(config))
     tensors = _plan(source, shape, arch, kind, tied=config.tie_word_embeddings and not untied)
-    writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[arch])
+    writer = gguf.GGUFWriter(None, arch)
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
@@ -109,17 +100,15 @@ def write(
     return dict(sorted(Counter(tensor.type.name for tensor in tensors.values()).items()))
 
 
-def architecture(config: Any) -> Any:
-    """GGUF's architecture for a model of *config*. Raises ModelError if it is not supported."""
-    arch = ARCHITECTURES.get(config.model_type)
-    if arch is None:
+def architecture(config: Any) -> str:
+    """GGUF's name for the architecture of *config*. Raises ModelError if it is not supported."""
+    activation = getattr(config, "hidden_act", None)
+    if config.model_type not in _ARCHITECTURES or activation != "silu":
         raise ModelError(
-            f"GGUF export supports {', '.join(ARCHITECTURES)}, and this model is {config.model_type}; "
-            "convert it with llama.cpp's convert_hf_to_gguf.py."
+            f"GGUF export supports {', '.join(_ARCHITECTURES)} with the activation silu, and this model is "
+            f"{config.model_type} with {activation}; convert it with llama.cpp's convert_hf_to_gguf.py."
         )
-    if config.hidden_act != "silu":
-        raise ModelError(f"GGUF has no {config.model_type} with the activation {config.hidden_act}, only with silu.")
-    return arch
+    return _ARCHITECTURES[config.model_type]
 
 
 def context_length(config: Any) -> int | None:
@@ -160,10 +149,11 @@ def modelfile(file: str, tokenizer: Any, context: int, ends: Sequence[int] = ())
     return "\n".join(lines) + "\n"
 
 
-def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: bool) -> dict[str, _Tensor]:
+def _plan(source: Checkpoint, shape: ModelShape, arch: str, kind: str, *, tied: bool) -> dict[str, _Tensor]:
     """The tensors of the file, by their names in *source*."""
-    names = gguf.get_tensor_name_map(arch, shape.num_layers)
-    heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads} if arch == _INTERLEAVED else {}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], shape.num_layers)
+    # GGUF stores the rotated halves of queries and keys of this architecture interleaved.
+    heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads} if arch == "llama" else {}
     plan = {}
     for original, spec in source.specs.items():
         if original.endswith("rotary_emb.inv_freq"):  # in older checkpoints; the configuration has them
@@ -171,7 +161,7 @@ def _plan(source: Checkpoint, shape: ModelShape, arch: Any, kind: str, *, tied: 
         name = names.get_name(original, try_suffixes=(".weight", ".bias"))
         if tied and name == "output.weight":  # stored under the name of the head alone
             name = "token_embd.weight"
-        if name is None or (name.endswith(".bias") and arch != _BIASED):
+        if name is None or (name.endswith(".bias") and arch != "qwen2"):
             raise ModelError(f"GGUF has no name for {original}, so this model cannot be written as GGUF.")
         type = Type.F32 if len(spec.shape) < 2 else _type(name, kind, shape.num_layers, tied)
         for fallback in (_FALLBACK.get(type, Type.F16), Type.F16):

@@ -1,7 +1,6 @@
 """Registry of the tasks, and the parser of data rows."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -51,15 +50,6 @@ def names() -> list[str]:
 def task_of(fields: Mapping[str, Any]) -> Task:
     """The task of a row, a graded completion or metrics: the one in their field ``task``."""
     return task(fields.get("task") or DEFAULT)
-
-
-def baseline_names() -> set[str]:
-    """The names of the baselines of all tasks that can be imported."""
-    baselines: set[str] = set()
-    for name in names():
-        with suppress(InputError):  # a task of somebody else, which this command may not need
-            baselines |= task(name).baselines.keys()
-    return baselines
 
 
 def parse_row(fields: Any) -> Row:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countdown_rl.cli import main
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import InputError, ModelError, UsageError
 from countdown_rl.evaluation import baselines, compare, evaluate, results, tables
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import EvaluatedModel
@@ -89,7 +89,7 @@ def test_several_samples_are_several_expressions(tmp_path):
 
 
 def test_other_tasks_and_revisions_are_refused(tmp_path):
-    with pytest.raises(InputError, match="solver is no baseline of the task gsm8k"):
+    with pytest.raises(ModelError, match="solver is not a known model"):
         run(tmp_path, "solver", "out", [{"task": "gsm8k", "question": "2 and 3?", "gold": "5"}])
     with pytest.raises(UsageError, match="--revision"):
         evaluate.evaluate(
