@@ -4,9 +4,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
-from functools import partial
 from itertools import chain, count
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core import artifacts
@@ -15,11 +15,10 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import field_hints
 from countdown_rl.data import external
 from countdown_rl.data.config import PUZZLES, DataOptions
-from countdown_rl.data.external import Import
-from countdown_rl.data.source import RowSource
-from countdown_rl.tasks import jsonl, registry
+from countdown_rl.data.source import Import, RowSource
+from countdown_rl.tasks import files, jsonl, registry
 from countdown_rl.tasks.layouts import held_out
-from countdown_rl.tasks.task import Task, resolve
+from countdown_rl.tasks.task import Task
 
 #: Options that the manifest leaves out: one changes no rows, the others name files that are among the inputs.
 UNRECORDED = ("workers", "from_", "test_from", "exclude")
@@ -35,52 +34,31 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
     are not in the data; and ``notes``: where the rows were in their records.
     """
     task = _task(options)
-    source: RowSource = resolve(task.source)(task, options)
+    source: RowSource = resolve_name(task.source)(task, options)
     artifacts.check_writable(out, "data")
     inputs: dict[str, Any] = {}
-    notes: list[str] = []
     for path in map(Path, options.exclude):
-        for number, (_, row) in enumerate(external.from_file(path, notes.append), 1):
-            try:
-                source.keep_out(row)
-            except InputError as error:
-                raise InputError(f"{path}, row {number}: {error}.") from error
+        for place, _, record in external.from_file(path):
+            with files.at(place):
+                source.exclude(record)
         inputs.setdefault("exclude", []).append(artifacts.file_input(path))
     imports: list[Import] = []
     splits: dict[str, Iterable[dict[str, Any]]] = {}
-    sizes = options
     if options.test_from:
         path = Path(options.test_from)
-        own = partial(source.candidate, own_test=True)
-        imports.append(external.import_rows(external.from_file(path, notes.append), sys.maxsize, own, {}))
+        imports.append(source.import_rows(external.from_file(path), sys.maxsize, {}, own_test=True))
         inputs["test"] = artifacts.file_input(path)
-        splits, sizes = {"test": imports[0].splits["test"]}, replace(options, test=0)
+        splits = {"test": imports[0].splits["test"]}
         for row in splits["test"]:
-            source.keep_out_identity(registry.parse_row(row))
+            source.hold_out(registry.parse_row(row))
+    sizes = replace(options, test=0) if options.test_from else options
     if options.from_ or options.from_hub:
-        if options.from_hub:
-            name, _, revision = options.from_hub.partition("@")
-            commit, published = external.from_hub(name, revision or options.revision)
-            records = ((f"{name}, row {row}", split, record) for row, (split, record) in enumerate(published, 1))
-            published = external.lifted(records, name, notes.append)
-            repository, _, config = name.partition(":")
-            inputs["from"] = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
-        else:
-            file = Path(options.from_ or "")  # read twice, as rows of held-out splits have to come first
-            published = chain(
-                (row for row in external.from_file(file, notes.append) if held_out(row[0])),
-                (row for row in external.from_file(file) if not held_out(row[0])),
-            )
+        published, inputs["from"] = _published(options)
         limits = {"valid": sizes.valid, "test": sizes.test}
-        imported = external.import_rows(
-            published, options.n, source.candidate, limits, lambda done: on_row(done, options.n)
-        )
-        if options.from_:
-            inputs["from"] = artifacts.file_input(Path(options.from_))
-        imports.append(imported)
-        splits = {**imported.splits, **splits}
+        imports.append(source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n)))
+        splits = imports[-1].splits | splits
     else:
-        splits = {**source.rows(split_sizes(sizes)), **splits}
+        splits = source.rows(split_sizes(sizes)) | splits
     with artifacts.writing(out, "data", options=_recorded(options, task), inputs=inputs) as draft:
         if imports:
             dropped = sum((item.dropped for item in imports), Counter())
@@ -94,26 +72,44 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
         )
         draft.facts["splits"] = {}
         for split, rows in splits.items():
-            fields = _layout(options) | ({"split": split} if moved else {})
-            written = _write(draft.path / f"{split}.jsonl", rows, fields, lambda: on_row(next(done), options.n))
+            shared = _layout(options) | ({"split": split} if moved else {})
+            written = _write(draft.path / f"{split}.jsonl", rows, shared, lambda: on_row(next(done), options.n))
             draft.facts["splits"][split] = written
-    reasons = {key: item.examples[key] for item in imports for key, _ in item.dropped.most_common()}
-    unused = sorted({column for item in imports for column in item.unused})
-    return draft.facts | ({"reasons": reasons, "unused": unused, "notes": notes} if imports else {})
+    if not imports:
+        return draft.facts
+    return draft.facts | {
+        "reasons": {reason: item.examples[reason] for item in imports for reason, _ in item.dropped.most_common()},
+        "unused": sorted(set().union(*(item.unused for item in imports))),
+        "notes": sorted(set().union(*(item.notes for item in imports)) - {""}),
+    }
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
     """The rows of one *split* that :func:`make` generates for *options*; none where there is no such split."""
     task, sizes = _task(options), split_sizes(options)
-    source: RowSource = resolve(task.source)(task, options)
+    source: RowSource = resolve_name(task.source)(task, options)
     for rows in source.rows({name: sizes[name] for name in sizes if name == split}).values():
         yield from (row | _layout(options) for row in rows)
 
 
+def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
+    """The rows of ``from_`` or ``from_hub``, those of held-out splits first, and the entry of the manifest."""
+    if options.from_hub:
+        name, _, revision = options.from_hub.partition("@")
+        commit, published = external.from_hub(name, revision or options.revision)
+        repository, _, config = name.partition(":")
+        entry = {"hub": repository, "revision": commit} | ({"config": config} if config else {})
+        return ((f"{name}, row {row}", *item) for row, item in enumerate(published, 1)), entry
+    file = Path(options.from_ or "")  # read twice
+    held = (row for row in external.from_file(file) if held_out(row[1]))
+    others = (row for row in external.from_file(file) if not held_out(row[1]))
+    return chain(held, others), artifacts.file_input(file)
+
+
 def _layout(options: DataOptions) -> dict[str, str]:
     """The fields of every row that decide on its prompt."""
-    fields = {"style": options.style, "template": options.template}
-    return {key: value for key, value in fields.items() if value is not None}
+    layout = {"style": options.style, "template": options.template}
+    return {key: value for key, value in layout.items() if value is not None}
 
 
 def _task(options: DataOptions) -> Task:
@@ -159,9 +155,9 @@ def split_sizes(options: DataOptions) -> dict[str, int]:
 
 
 def _write(
-    path: Path, rows: Iterable[dict[str, Any]], layout: Mapping[str, str], on_row: Callable[[], None]
+    path: Path, rows: Iterable[dict[str, Any]], shared: Mapping[str, str], on_row: Callable[[], None]
 ) -> dict[str, Any]:
-    """Write the *rows* of a split with the fields of *layout*, and count them, also by group.
+    """Write the *rows* of a split with the *shared* fields, and count them, also by group.
 
     Raises:
         UsageError: the prompt of the user's own cannot be made, or does not show all of a row.
@@ -174,7 +170,7 @@ def _write(
         for row in rows:
             total += 1
             on_row()
-            row |= layout
+            row |= shared
             parsed = registry.parse_row(row)
             if parsed.template is not None:
                 try:

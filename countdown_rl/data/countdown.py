@@ -3,17 +3,18 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
-from countdown_rl.data.source import Candidate, Dropped, RowSource
+from countdown_rl.data.source import Dropped, RowSource
+from countdown_rl.tasks import layouts
 from countdown_rl.tasks.countdown import rules
-from countdown_rl.tasks.countdown.rules import MAX_NUMBERS, Puzzle
-from countdown_rl.tasks.countdown.task import integer, numbers_of
+from countdown_rl.tasks.countdown.rules import MAX_NUMBERS
+from countdown_rl.tasks.countdown.task import NUMBERS, CountdownRow, numbers_of
 from countdown_rl.tasks.task import Row, Task
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:x([0-9]{1,3}))?").fullmatch
@@ -27,38 +28,40 @@ class CountdownSource(RowSource):
         self._distribution = distribution_of(options)
         self._exclusion = Exclusion()
 
-    def keep_out(self, fields: Mapping[str, Any]) -> None:
+    def exclude(self, record: Mapping[str, Any]) -> None:
         """Keep out a puzzle; without a target, its numbers with every target."""
-        nums, target = numbers_of(fields), integer(fields.get("target"))
-        if nums is None:
-            raise InputError("there is no list of whole numbers in `nums` or `numbers`")
-        if target is None:
+        try:
+            row = self.find(record).row
+        except layouts.NoRowError:
+            if (nums := numbers_of(record)) is None:
+                raise
             self._exclusion.number_sets.add(tuple(sorted(nums)))
         else:
-            self._exclusion.puzzles.add((tuple(sorted(nums)), target))
+            self._exclusion.puzzles.add((tuple(sorted(row["nums"])), row["target"]))
 
-    def keep_out_identity(self, row: Row) -> None:
+    def hold_out(self, row: Row) -> None:
         self._exclusion.number_sets.add(tuple(sorted(row["nums"])))
 
-    def candidate(self, published_split: str, fields: Mapping[str, Any], *, own_test: bool = False) -> Candidate:
-        nums, target = numbers_of(fields), integer(fields.get("target"))
-        if nums is None or target is None or min(nums) < 1 or target < 1:
-            raise Dropped("not-a-row", "without positive whole numbers in nums (or numbers) and target")
+    def find(self, record: Mapping[str, Any]) -> layouts.Found:
+        try:
+            return super().find(record)
+        except layouts.NoRowError:  # all that is needed of a puzzle; other fields may have another meaning
+            found = super().find({name: record[name] for name in (*NUMBERS, "target") if name in record})
+            return replace(found, unused=record.keys() - {*NUMBERS, "target"})
+
+    def admit(self, row: Row, *, own_test: bool) -> Row:
+        nums, target, wanted = row["nums"], row["target"], self._distribution
         if len(nums) > MAX_NUMBERS:
             raise Dropped("too-many-numbers", f"of more than {MAX_NUMBERS} numbers")
         if not own_test and (tuple(sorted(nums)), target) in self._exclusion:
-            raise Dropped("excluded")
-        puzzle = Puzzle(tuple(nums), target, self._distribution.rule, self._distribution.operators)
+            raise Dropped("excluded", "in a file of rows to keep out of the training data")
+        return CountdownRow({"nums": nums, "target": target, "rule": wanted.rule.name, "operators": wanted.operators})
 
-        def make() -> dict[str, Any]:
-            row = generate.solved_row(puzzle)
-            if not (row["solutions"] or own_test or self.options.impossible):
-                raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
-            return row
-
-        identity = " ".join(map(str, sorted(nums)))
-        split = "test" if own_test else self._split(identity, rules.split_of(nums), published_split)
-        return Candidate(puzzle.id, split, make)
+    def fields(self, row: Row, *, own_test: bool) -> dict[str, Any]:
+        fields = generate.solved_row(cast(CountdownRow, row).puzzle)
+        if not (fields["solutions"] or own_test or self.options.impossible):
+            raise Dropped("impossible", "proved to have no solution; --impossible 1 keeps such puzzles")
+        return fields
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
         wanted, seed = (self._distribution, self._exclusion), self.options.seed

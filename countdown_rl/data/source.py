@@ -1,40 +1,54 @@
-"""Rows of a task: drawn one by one from a seed, or imported from published ones."""
+"""Rows of a task: sampled one by one from a seed, or imported from published ones and split like these."""
 
+import json
 import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data.config import DataOptions
-from countdown_rl.tasks.layouts import held_out
+from countdown_rl.data.external import Published
+from countdown_rl.tasks import files, layouts
+from countdown_rl.tasks.countdown.rules import SPLITS
 from countdown_rl.tasks.task import Row, Task
 
 #: Attempts at one row.
 LIMIT = 10_000
+#: Characters shown of a row that was dropped.
+EXAMPLE = 100
 
 
 class Dropped(Exception):  # noqa: N818 - not an error
-    """A row that is not imported: the reason in a word, and in a phrase."""
+    """A published row that is not imported: the reason in a word, and in a phrase."""
 
-    _PHRASES: ClassVar = {
-        "duplicate": "equal to an earlier row",
-        "excluded": "in a file of rows to keep out of the training data",
-        "held-out": "equal to a row of a published test or validation split",
-    }
-
-    def __init__(self, reason: str, phrase: str = "") -> None:
+    def __init__(self, reason: str, phrase: str) -> None:
         super().__init__(reason)
-        self.reason, self.phrase = reason, phrase or self._PHRASES[reason]
+        self.reason, self.phrase = reason, phrase
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A row that may be imported: what identifies it, its split, and a function that makes it or raises Dropped."""
+@dataclass
+class Import:
+    """Imported rows by split, and the number of rows read.
 
-    id: str
-    split: str
-    make: Callable[[], dict[str, Any]]
+    Attributes:
+        dropped: the number of rows left out, by reason.
+        examples: a phrase with the first of them, by reason.
+        notes: where the rows were in their records.
+        unused: the columns of the first row that neither are in the data nor were read.
+    """
+
+    splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {split: [] for split in SPLITS})
+    ids: set[str] = field(default_factory=set)
+    read: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    notes: set[str] = field(default_factory=set)
+    unused: set[str] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.splits.values()))
 
 
 class RowSource:
@@ -42,65 +56,142 @@ class RowSource:
 
     def __init__(self, task: Task, options: DataOptions) -> None:
         self.task, self.options = task, options
-        self._kept_out: set[str] = set()
+        self._excluded: set[str] = set()  # identities
         self._splits: dict[str, str] = {}  # by identity
 
-    def keep_out(self, fields: Mapping[str, Any]) -> None:
-        """Keep what equals the row of *fields* out of all splits. Raises InputError where they are no row."""
-        self.keep_out_identity(self._imported(fields))
+    def exclude(self, record: Mapping[str, Any]) -> None:
+        """Keep what equals the row in *record* out of all splits. Raises InputError where there is none."""
+        self.hold_out(self.find(record).row)
 
-    def keep_out_identity(self, row: Row) -> None:
+    def hold_out(self, row: Row) -> None:
         """Keep out every row that must not be in another split than *row*."""
-        self._kept_out.add(row.identity)
+        self._excluded.add(row.identity)
 
-    def candidate(self, published_split: str, fields: Mapping[str, Any], *, own_test: bool = False) -> Candidate:
-        """The candidate of a published row.
+    def find(self, record: Mapping[str, Any]) -> layouts.Found:
+        """The row of the task in a published *record*."""
+        return layouts.find_row(record, self.task)
 
-        Args:
-            published_split: the name of its split; "" where no test split was published.
-            own_test: the row is a test puzzle of the user's own, which nothing keeps out.
+    def admit(self, row: Row, *, own_test: bool) -> Row:
+        """The published *row* as the options want it; *own_test* for a test row of the user's own.
+
+        Raises:
+            Dropped: it has to be left out.
         """
-        try:
-            row = self._imported(fields)
-        except InputError as error:
-            raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from None
-        if row.identity in self._kept_out and not own_test:
-            raise Dropped("excluded")
-        split = "test" if own_test else self._split(row.identity, row.split, published_split)
-        return Candidate(row.id, split, lambda: {"id": row.id, **row})
+        if row.identity in self._excluded and not own_test:
+            raise Dropped("excluded", "in a file of rows to keep out of the training data")
+        return row
 
-    def _split(self, identity: str, own: str, published: str) -> str:
-        """The split of a published row: a held-out one stays what it is, the others go where their *own* split is.
-
-        No row joins a published test split: it becomes a validation row. Held-out rows have to come first.
-        """
-        split = held_out(published) or ("valid" if published and own == "test" else own)
-        if self._splits.setdefault(identity, split) != split:
-            raise Dropped("held-out")
-        return split
+    def fields(self, row: Row, *, own_test: bool) -> dict[str, Any]:
+        """The fields of an admitted *row* as they are written. Raises Dropped where it has to be left out."""
+        rest = {key: value for key, value in row.items() if key not in ("id", "split")}
+        return {"id": row.id, "task": self.task.name, **rest}
 
     def rows(self, sizes: Mapping[str, int]) -> dict[str, Iterator[dict[str, Any]]]:
         """New rows for each split, as many as *sizes* says; row i depends on the seed and i alone."""
         if self.task.draw is None:
             raise UsageError(f"--task {self.task.name} has no generator; give --from FILE or --from-hub NAME.")
-        return {split: self._drawn(self.task.draw, split, count) for split, count in sizes.items()}
+        return {split: self._sampled(self.task.draw, split, count) for split, count in sizes.items()}
 
-    def _drawn(
+    def _sampled(
         self, draw: Callable[[random.Random], Mapping[str, Any]], split: str, count: int
     ) -> Iterator[dict[str, Any]]:
         seen: set[str] = set()
         for index in range(count):
             for attempt in range(LIMIT):
-                row = self._row(draw(random.Random(f"{self.options.seed} {split} {index} {attempt}")))
-                if row.split == split and row.id not in seen and row.identity not in self._kept_out:
+                fields = draw(random.Random(f"{self.options.seed} {split} {index} {attempt}"))
+                row = self.task.row({"task": self.task.name, **fields})
+                if row.split == split and row.id not in seen and row.identity not in self._excluded:
                     break
             else:
                 raise InputError(f"After {index:,} rows for {split}, {LIMIT:,} draws gave no new one; lower --n.")
             seen.add(row.id)
             yield {"id": row.id, **row}
 
-    def _imported(self, fields: Mapping[str, Any]) -> Row:
-        return self._row(self.task.import_row(fields) if self.task.import_row else fields)
+    def import_rows(
+        self,
+        published: Iterable[Published],
+        n: int,
+        limits: Mapping[str, int | None],
+        *,
+        own_test: bool = False,
+        on_row: Callable[[int], None] = lambda count: None,
+    ) -> Import:
+        """The first *n* rows that are new and not dropped, of a split at most its limit.
 
-    def _row(self, fields: Mapping[str, Any]) -> Row:
-        return self.task.row({"task": self.task.name, **fields})
+        Args:
+            published: rows of held-out splits first.
+            own_test: they are test rows of the user's own, which nothing keeps out.
+            on_row: called with the count of rows so far.
+        """
+        result = Import()
+        for place, split, record in published:
+            if len(result) == n:
+                break
+            result.read += 1
+            on_row(len(result))
+            try:
+                with files.at(place):
+                    self._import(result, split, record, limits, own_test)
+            except Dropped as dropped:
+                result.dropped[dropped.reason] += 1
+                text = json.dumps(record, ensure_ascii=False, default=str)[:EXAMPLE]
+                example = f"{dropped.phrase} (such as row {result.read}, {text})"
+                result.examples.setdefault(dropped.reason, example)
+        _check(result, n, limits)
+        return result
+
+    def _import(
+        self,
+        result: Import,
+        published_split: str,
+        record: Mapping[str, Any],
+        limits: Mapping[str, int | None],
+        own_test: bool,
+    ) -> None:
+        """Add the row in *record* to *result*. Raises Dropped where it is left out."""
+        try:
+            found = self.find(record)
+        except layouts.NoRowError as error:
+            raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from error
+        row = self.admit(found.row, own_test=own_test)
+        split = "test" if own_test else self._split(row, published_split)
+        if row.id in result.ids:
+            raise Dropped("duplicate", "equal to an earlier row")
+        if (limit := limits.get(split)) is not None and len(result.splits[split]) >= limit:
+            raise Dropped(f"{split}-full", f"of the split {split}, which has all its rows")
+        result.ids.add(row.id)
+        fields = self.fields(row, own_test=own_test)
+        if not result:
+            result.unused = found.unused - fields.keys()
+        result.notes.add(found.note)
+        result.splits[split].append(fields)
+
+    def _split(self, row: Row, published: str) -> str:
+        """The split of a published row: a held-out one stays what it is, the others go to their own.
+
+        No row joins a published test split: it becomes a validation row.
+        """
+        own = row.own_split
+        split = layouts.held_out(published) or ("valid" if published and own == "test" else own)
+        if self._splits.setdefault(row.identity, split) != split:
+            raise Dropped("held-out", "equal to a row of a published test or validation split")
+        return split
+
+
+def _check(result: Import, n: int, limits: Mapping[str, int | None]) -> None:
+    """Raise InputError if an import has too few rows."""
+    if not result:
+        reasons = "; ".join(f"{count:,} {result.examples[reason]}" for reason, count in result.dropped.most_common())
+        raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
+    if len(result) == n and not result.splits["train"]:
+        raise InputError(
+            f"The first {n:,} rows are all of held-out splits, which leaves none for training; raise --n, or give "
+            "--test and --valid."
+        )
+    for split, limit in limits.items():
+        if limit is not None and len(result.splits[split]) < limit:
+            more = " or read more rows with --n" if len(result) == n else ""
+            raise InputError(
+                f"Only {len(result.splits[split]):,} of these rows belong to {split}, not {limit:,}; "
+                f"lower --{split}{more}."
+            )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import registry
-from countdown_rl.tasks.task import Baseline, Row, resolve
+from countdown_rl.tasks.task import Baseline, Row
 
 
 def find(name: str, rows: Sequence[Row]) -> Baseline | None:
@@ -16,7 +16,7 @@ def find(name: str, rows: Sequence[Row]) -> Baseline | None:
 
 def answer(baseline: Baseline, row: Row, seed: str) -> str:
     """The completion of *row* by a *baseline*: empty thinking, and its answer."""
-    return row.style.answer(resolve(baseline.answer)(row, random.Random(seed)))
+    return row.style.answer(baseline.answer(row, random.Random(seed)))
 
 
 def complete(baseline: Baseline, rows: Sequence[Row], seed: int, samples: int) -> list[Completion]:

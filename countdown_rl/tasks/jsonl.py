@@ -27,18 +27,15 @@ def read_rows(path: Path, on_note: Callable[[str], None] = lambda _: None) -> li
     Args:
         on_note: called with where rows lie in the records of another project, and with the fields that are not used.
     """
-    rows, notes, unused = [], dict[str, None](), set[str]()
+    matches = []
     for place, fields in files.records(Path(path)):
         with files.at(place):
-            found = layouts.find_row(fields)
-        rows.append(found.row)
-        notes[found.note] = None
-        unused |= found.unused
-    for note in filter(None, notes):
+            matches.append(layouts.find_row(fields))
+    for note in dict.fromkeys(match.note for match in matches if match.note):
         on_note(f"{path}: {note}.")
-    if unused:
+    if unused := set().union(*(match.unused for match in matches)):
         on_note(f"{path}: not used: {', '.join(sorted(unused))}.")
-    return rows
+    return [match.row for match in matches]
 
 
 def read_objects(path: Path) -> list[dict[str, Any]]:

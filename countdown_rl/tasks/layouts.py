@@ -53,8 +53,26 @@ _TEST = re.compile(r"(?<![a-z])(test|eval|held.?out|hold.?out|bench)")
 _VALID = re.compile(r"(?<![a-z])(validation|valid|val|dev|devel|development)(sets?)?(?![a-z])")
 
 
-class Tracked(dict[str, Any]):
-    """Fields of a record, and the names of those that were read."""
+class NoRowError(InputError):
+    """A record has no row of a task."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task's row in a record.
+
+    Attributes:
+        note: where the row was; "" where its fields are those of the record.
+        unused: names of the record's fields that neither are the task's nor were read.
+    """
+
+    row: Row
+    note: str
+    unused: set[str]
+
+
+class _Tracked(dict[str, Any]):
+    """Fields, and the names of those that were read."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
@@ -69,78 +87,91 @@ class Tracked(dict[str, Any]):
         return super().get(name, default)
 
 
-@dataclass(frozen=True)
-class Found:
-    """A task's row in a record.
-
-    Attributes:
-        fields: the record, with the fields of the mapping that the row was in instead of that mapping.
-        note: where the row was; "" where its fields are those of the record.
-        unused: names of the record's fields that neither are the task's nor were read.
-    """
-
-    row: Row
-    fields: Mapping[str, Any]
-    note: str
-    unused: set[str]
-
-
-def find_row(record: Mapping[str, Any]) -> Found:
-    """The row in *record*.
-
-    Raises:
-        InputError: there is none, or there are two that differ.
-    """
-    if found := search(record):
-        return found
-    fields, faults, near = _without_empty(record), [], []
-    if "task" in fields:
-        registry.parse_row(fields)
-    for task in _tasks(fields):
-        own = task.example.keys() <= fields.keys()
-        try:
-            ((not own and task.import_row) or task.row)(fields)
-        except InputError as error:
-            faults.append(f"no {task.noun} ({error})")
-            near += [str(error)] if task.example.keys() & fields.keys() else []
-    raise InputError(near[0] if len(near) == 1 else f"it is {' and '.join(faults)}")
-
-
 def search(record: Mapping[str, Any]) -> Found | None:
     """The row in *record*; None without one. Raises InputError where there are two that differ."""
-    fields = Tracked(_without_empty(record))
-    own = None
-    with suppress(InputError):
-        own = registry.parse_row(fields)
-    read = set(fields.read)  # before other tasks try
-    tasks = _tasks(fields)
-    places = [*_mappings(fields), *(("custom_id", named) for task in tasks if (named := _named(task, fields)))]
-    nested = [(path, inner, row) for path, inner in places for task in tasks if (row := _row(task, inner, fields))]
-    converted = [row for task in tasks if (row := _row(task, fields, {}))] if own is None else []
-    matches = [*(("", {}, row) for row in filter(None, (own, *converted))), *nested]
+    with suppress(NoRowError):
+        return find_row(record)
+    return None
+
+
+def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Found:
+    """The row in *record*: of the task *published_as*, else of the one that it names or resembles.
+
+    Raises:
+        NoRowError: there is none.
+        InputError: there are two that differ.
+    """
+    fields = _without_empty(record)
+    tasks = [published_as] if published_as else _tasks(fields)
+    names = [name for task in tasks if (name := task.row.of_id(fields.get("custom_id")))]
+    matches: list[tuple[str, Row, set[str]]] = []
+    faults: list[tuple[Task, InputError]] = []
+    for path, inner in [("", fields), *_mappings(fields), *(("custom_id", name) for name in names)]:
+        for task in tasks:
+            tracked = _Tracked(inner)
+            try:
+                row = _read(task, tracked, published_as is not None)
+            except InputError as error:
+                faults += [] if path else [(task, error)]
+            else:
+                matches.append((path, _around(task, row, fields if path else {}), tracked.read))
+                break
     if not matches:
-        return None
-    (path, inner, row), *others = matches
+        raise NoRowError(_explain(fields, faults))
+    (path, row, read), *others = matches
     task = registry.task(row.task)
-    for other, _, same in others:
+    for other, same, _ in others:
         if same.task == row.task and same.id != row.id:
             place = f"in `{path}`" if path else "in its own fields"
             raise InputError(f"it has two {task.noun}s, {row.headline} {place} and {same.headline} in `{other}`")
     if (split := held_out(split_of(record))) and row.get("split") != split:
         row = task.row({**row, "split": split})
     top = path.partition(".")[0]
-    note = f"read as {_PROJECTS.get(top, 'nested')} rows: the {task.noun} from {path}" if path else ""
-    if own is None and not path:
+    note = ""
+    if path:
+        note = f"read as {_PROJECTS.get(top, 'nested')} rows: the {task.noun} from {path}"
+    elif not published_as and task.name != fields.get("task", registry.DEFAULT):
         note = f"read as rows of the task {task.name}"
-    around = {name: value for name, value in record.items() if name != top}
-    used = {top} if path else read if own else fields.read
-    return Found(row, {**around, **inner}, note, fields.keys() - task.fields.keys() - used - {"split"})
+    return Found(row, note, fields.keys() - task.fields.keys() - ({top} if path else read) - {"split"})
 
 
-def lifted(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """*record* with the fields of a row that lies in a mapping in it as its own, and where that was, or ""."""
-    found = search(record)
-    return (found.fields, found.note) if found and found.fields.keys() != record.keys() else (record, "")
+def _tasks(fields: Mapping[str, Any]) -> list[Task]:
+    """The task that *fields* name; where they name none that is known, those of this package."""
+    with suppress(InputError, TypeError):
+        return [registry.task(fields["task"])] if "task" in fields else registry.own_tasks()
+    return registry.own_tasks()
+
+
+def _read(task: Task, fields: Mapping[str, Any], published: bool) -> Row:
+    """The row of *task* in *fields*; of *published* ones, which may be those of a row too, by ``import_row`` first."""
+    own = task.example.keys() <= fields.keys()
+    if task.import_row and (published or not own):
+        try:
+            return task.row(task.import_row(fields))
+        except InputError:
+            if not own:
+                raise
+    return task.row(fields)
+
+
+def _around(task: Task, row: Row, record: Mapping[str, Any]) -> Row:
+    """*row* with what the *record* around it says of it, and with the name of its task."""
+    more = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
+    if not more and row.get("task", registry.DEFAULT) == task.name:
+        return row
+    named = {} if task.name == registry.DEFAULT else {"task": task.name}
+    return task.row({**more, **{key: value for key, value in row.items() if key != "task"}, **named})
+
+
+def _explain(fields: Mapping[str, Any], faults: list[tuple[Task, InputError]]) -> str:
+    """The fault of the task that *fields* name or resemble, else those of all."""
+    if "task" in fields:
+        try:
+            registry.parse_row(fields)
+        except InputError as error:
+            return str(error)
+    near = [str(error) for task, error in faults if task.example.keys() & fields.keys()]
+    return near[0] if len(near) == 1 else "it is " + " and ".join(f"no {task.noun} ({error})" for task, error in faults)
 
 
 def held_out(published: str) -> str | None:
@@ -154,32 +185,6 @@ def split_of(record: Mapping[str, Any]) -> str:
     holders = (record, *(inner for _, inner in _mappings(record)))
     splits = [split for holder in holders if isinstance(split := holder.get("split"), str)]
     return next(filter(held_out, splits), splits[0] if splits else "")
-
-
-def _named(task: Task, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return task.row.of_id(fields["custom_id"]) if "custom_id" in fields else None
-
-
-def _tasks(fields: Mapping[str, Any]) -> list[Task]:
-    """The task that *fields* name; where they name none that is known, those of this package."""
-    with suppress(InputError, TypeError):
-        return [registry.task(fields["task"])] if "task" in fields else registry.own_tasks()
-    return registry.own_tasks()
-
-
-def _row(task: Task, fields: Mapping[str, Any], record: Mapping[str, Any]) -> Row | None:
-    """The row of *task* in *fields*, with what the *record* around it says of it; None where there is none."""
-    row: Mapping[str, Any] | None = None
-    with suppress(InputError):
-        row = task.row(fields)
-    if row is None and task.import_row:
-        with suppress(InputError):
-            row = task.import_row(fields)
-    if row is None:
-        return None
-    around = {key: value for key, value in record.items() if key in task.fields and key not in row and key != "task"}
-    named = {"task": task.name} if task.name != registry.DEFAULT else {}
-    return task.row({**around, **{key: value for key, value in row.items() if key != "task"}, **named})
 
 
 def _mappings(
@@ -230,27 +235,40 @@ class Turn:
         return style.completion(self.content, self.reasoning, closed=bool(self.content))
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """A prompt, as text that was rendered or as messages, and its completion.
+
+    Attributes:
+        prompt: None where the record has none.
+        names: fields they are from.
+        note: the same as a sentence, where these are not TRL's.
+    """
+
+    prompt: str | list[dict[str, str]] | None
+    completion: Turn
+    names: tuple[str, ...]
+    note: str
+
+
 def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One record for each completion in *record*, with its name unchanged."""
     name = _completion_name(record)
     if name is None:
         return [dict(record)]
-    items = value = record[name]
+    value = record[name]
     if isinstance(value, str):
-        items = decoded(value)
-        if not _is_conversation(items) and (name == "completion" or not _is_list_of_texts(items)):
+        value = decoded(value)
+        texts = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+        if not (_is_conversation(value) or (texts and name != "completion")):
             return [dict(record)]
-    if isinstance(items, Mapping) and not items.keys() & {"role", "from", "message", "text"}:
-        items = _choices(items, name)
-    if not isinstance(items, list | tuple) or (_is_conversation(items) and name != "choices"):
+    if isinstance(value, Mapping) and not value.keys() & {"role", "from", "message", "text"}:
+        value = _choices(value, name)
+    if not isinstance(value, list | tuple) or (_is_conversation(value) and name != "choices"):
         return [dict(record)]
-    if not items:
+    if not value:
         raise InputError(f"`{name}` is an empty list")
-    return [{**record, name: item} for item in items]
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+    return [{**record, name: item} for item in value]
 
 
 def _completion_name(record: Mapping[str, Any]) -> str | None:
@@ -285,26 +303,10 @@ def completion(record: Mapping[str, Any]) -> Turn | None:
         value = value.get("message") or value.get("text")
         if isinstance(value, str):
             return Turn("assistant", value)
-    last = turns(value)
+    last = _turns(value)
     if len(last) != 1 or last[0].role != "assistant":
         raise InputError("the completion should be one turn of the assistant")
     return last[0]
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """A prompt, as text that was rendered or as messages, and its completion.
-
-    Attributes:
-        prompt: None where the record has none.
-        names: fields they are from.
-        note: the same as a sentence, where these are not TRL's.
-    """
-
-    prompt: str | list[dict[str, str]] | None
-    completion: Turn
-    names: tuple[str, ...]
-    note: str
 
 
 def exchange(record: Mapping[str, Any]) -> Exchange | None:
@@ -319,9 +321,8 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
     if answer is None:
         return None
     fields, answered = given(record), _completion_name(record)
-    prompt, names = _prompt(record, answered)
-    system = next((key for key in SYSTEM if key in fields), None)
-    if system and prompt is not None:
+    prompt, names = _prompt(record, fields, answered)
+    if prompt is not None and (system := next((key for key in SYSTEM if key in fields), None)):
         if isinstance(prompt, str) or prompt[0].role == "system":
             raise InputError(f"there are a prompt with its own system turn and `{system}`; leave one out")
         prompt = [Turn("system", str(record[system])), *prompt]
@@ -329,19 +330,20 @@ def exchange(record: Mapping[str, Any]) -> Exchange | None:
     beside = [key for key in REASONING if record.get(key) not in _EFFORTS] if answer.reasoning else []
     used = tuple(key for key in (*names, answered, *beside) if key in fields)
     note = "" if set(used) <= {"prompt", "completion", "messages"} else f"demonstrations from {', '.join(used)}"
-    return Exchange(_checked(prompt) if isinstance(prompt, list) else prompt, answer, used, note)
+    return Exchange(_messages(prompt) if isinstance(prompt, list) else prompt, answer, used, note)
 
 
-def _prompt(record: Mapping[str, Any], answered: str | None) -> tuple[str | list[Turn] | None, tuple[str, ...]]:
+def _prompt(
+    record: Mapping[str, Any], fields: set[str], answered: str | None
+) -> tuple[str | list[Turn] | None, tuple[str, ...]]:
     """The prompt in *record*, whose completion is in the field *answered* or ends a conversation, and its fields."""
-    fields = given(record)
     source = next((key for key in PROMPTS if key in fields), None) if answered else None
     if source == "instruction":
         texts = [str(record[key]) for key in _INSTRUCTIONS if key in fields]
         return [Turn("user", "\n\n".join(texts))], _INSTRUCTIONS
     if source:
         value = record[source]
-        return value if _is_text(value) else turns(value), (source,)
+        return value if _is_text(value) else _turns(value), (source,)
     conversation = _conversation(record)
     if not conversation:
         return None, ()
@@ -353,7 +355,7 @@ def _prompt(record: Mapping[str, Any], answered: str | None) -> tuple[str | list
     return prompt, tuple(key for key in (*CONVERSATIONS, "body") if key in fields)
 
 
-def _checked(prompt: list[Turn]) -> list[dict[str, str]]:
+def _messages(prompt: list[Turn]) -> list[dict[str, str]]:
     """The messages of *prompt*, whose turns make a conversation that asks for a completion."""
     roles = [turn.role for turn in prompt]
     if "system" in roles[1:]:
@@ -371,11 +373,11 @@ def _conversation(record: Mapping[str, Any]) -> list[Turn]:
     for holder in (record, body if isinstance(body, Mapping) else {}):
         for name in CONVERSATIONS:
             if holder.get(name) not in _EMPTY:
-                return turns(holder[name])
+                return _turns(holder[name])
     return []
 
 
-def turns(value: Any) -> list[Turn]:
+def _turns(value: Any) -> list[Turn]:
     """The turns of a conversation, as messages of OpenAI or ShareGPT."""
     value = decoded(value)
     if isinstance(value, Mapping):
@@ -403,9 +405,7 @@ def _is_conversation(value: Any) -> bool:
 
 
 def _turn(turn: Any) -> Turn:
-    if not _is_turn(turn):
-        raise InputError("a turn should have `role` and `content`, both text")
-    fields = {name: value for name, value in turn.items() if value not in _EMPTY}
+    fields = {name: value for name, value in turn.items() if value not in _EMPTY} if _is_turn(turn) else {}
     role = _ROLES.get(str(fields.pop("role", fields.pop("from", None))))
     content = fields.pop("content", fields.pop("value", ""))
     reasoning = _reasoning(fields)
@@ -414,8 +414,11 @@ def _turn(turn: Any) -> Turn:
         content = "".join(text for thought, text in parts if not thought)
         reasoning = reasoning or "".join(text for thought, text in parts if thought)
     # A model may write nothing, and a system turn may be there for nothing.
-    empty = not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"})
-    if role is None or not isinstance(content, str) or empty:
+    if (
+        role is None
+        or not isinstance(content, str)
+        or (not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"}))
+    ):
         raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
     if unused := sorted(fields.keys() - set(REASONING)):
         raise InputError(f"a turn has `{unused[0]}`, which is not used; leave such rows or fields out")

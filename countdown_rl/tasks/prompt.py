@@ -35,6 +35,15 @@ class Prompt:
         """The turns, and the prefill as an assistant turn where there is one."""
         return self.turns() + ([{"role": "assistant", "content": self.prefill}] if self.prefill else [])
 
+    def missing(self, parts: Iterable[str]) -> list[str]:
+        """Those of *parts* that the user turn does not have as words of their own, each as often as it is given."""
+        text, absent = self.user, []
+        for part in parts:
+            text, count = re.subn(rf"(?<!\w){re.escape(part)}(?!\w)", " ", text, count=1)
+            if not count:
+                absent.append(part)
+        return absent
+
 
 def from_template(template: str, fields: Mapping[str, Any]) -> Prompt:
     """The prompt of *template* for a row of *fields*.
@@ -44,22 +53,12 @@ def from_template(template: str, fields: Mapping[str, Any]) -> Prompt:
     Raises:
         InputError: the template cannot be compiled or rendered, or it has no user turn.
     """
-    return Prompt(_render(template, "user", fields), _render(template, "system", {}), prefill(template))
+    return Prompt(_render(template, "user", fields), _render(template, "system", {}), prefill_of(template))
 
 
-def prefill(template: str) -> str:
+def prefill_of(template: str) -> str:
     """The beginning of the answer in *template*; "" where it has none."""
     return _render(template, "assistant", {})
-
-
-def missing(text: str, parts: Iterable[str]) -> list[str]:
-    """Those of *parts* that are not in *text* as words of their own, each as often as it is given."""
-    absent = []
-    for part in parts:
-        text, found = re.subn(rf"(?<!\w){re.escape(part)}(?!\w)", " ", text, count=1)
-        if not found:
-            absent.append(part)
-    return absent
 
 
 def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:

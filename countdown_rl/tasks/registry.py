@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.task import Row, Task, resolve
+from countdown_rl.tasks.task import Row, Task
 
 GROUP = "countdown_rl.tasks"
 #: The task of rows that name none.
@@ -23,7 +24,7 @@ def task(name: str) -> Task:
         InputError: there is none, or the package that has it cannot be imported.
     """
     if name in _OWN:
-        own: Task = resolve(_OWN[name])
+        own: Task = resolve_name(_OWN[name])
         return own
     entry = _others().get(name)
     if entry is None:

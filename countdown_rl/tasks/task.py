@@ -5,7 +5,6 @@ asked of these two.
 """
 
 import hashlib
-import importlib
 import random
 import re
 from abc import abstractmethod
@@ -15,9 +14,8 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks import prompt
 from countdown_rl.tasks.countdown.rules import PARTS, SPLITS
-from countdown_rl.tasks.prompt import Prompt
+from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
 from countdown_rl.tasks.response_format import STYLES, Style, style_name
 
 
@@ -28,7 +26,6 @@ class Grade:
     Attributes:
         format: thinking, then an answer, each in its tags and in that order.
         strict_format: exactly these two blocks and nothing else.
-        correct: the answer is right.
         answer: the text of the answer, if there is one.
         value: its exact value as text, ``65`` or ``13/2``, if it has one.
         reason: empty when correct, else a key of :attr:`Task.reasons` or of :data:`REASONS`.
@@ -77,12 +74,10 @@ class Row(Mapping[str, Any]):
     """One row of a data set: a read-only mapping of its fields, validated when made.
 
     Attributes:
-        task: the name of its task.
         styles: the response formats that the task knows, the default first.
         kept_fields: fields that are kept beside a completion: enough to read it, and to grade it again.
-        prompt_fields: fields that a prompt of the user's own may use, those that every command knows: `kept_fields`
-            where it is empty.
-        template: the prompt of the user's own, see :mod:`countdown_rl.tasks.prompt`; None where the task's is used.
+        prompt_fields: fields that a prompt of the user's own may use; `kept_fields` where it is empty.
+        template: the prompt of the user's own, see :mod:`countdown_rl.tasks.prompt`.
 
     Raises:
         InputError: a field is missing or wrong; the text says which, without a place.
@@ -116,58 +111,6 @@ class Row(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._fields})"
 
-    @cached_property
-    def style(self) -> Style:
-        """The response format."""
-        return STYLES[self.style_name]
-
-    @cached_property
-    def style_name(self) -> str:
-        """The name of the response format; where the row has none, the first that fits the prefill of its template."""
-        if self.get("style") or self.template is None:
-            return self.get("style") or self.styles[0]
-        prefill = prompt.prefill(self.template)
-        prefilled = [name for name in self.styles if not STYLES[name].model_opens and STYLES[name].opened(prefill)]
-        return [*prefilled, *(name for name in self.styles if STYLES[name].model_opens), *self.styles][0]
-
-    @property
-    def layout(self) -> dict[str, str]:
-        """The fields that decide on the prompt and the response format, for other rows of the task."""
-        return {"style": self.style_name} | ({} if self.template is None else {"template": self.template})
-
-    def without_prefill(self) -> Self:
-        """This row, in a style in which the model opens its thinking: most endpoints continue no assistant turn."""
-        return self if self.style.model_opens else type(self)({**self, "style": "model_opens"})
-
-    def prompt(self) -> Prompt:
-        """The prompt: the template of the user's own and nothing else, or the task's.
-
-        Raises:
-            InputError: the template cannot be rendered, leaves out a part of the question or does not fit the style.
-        """
-        if self.template is None:
-            own = self.default_prompt()
-            return replace(own, prefill="") if self.style.model_opens else own
-        names = self.prompt_fields or self.kept_fields
-        fields = {name: self[name] for name in names if name in self}
-        own = prompt.from_template(self.template, fields)
-        if absent := prompt.missing(own.user, self.asked):
-            raise InputError(f"the user turn for {self.headline} does not show {' and '.join(absent)}")
-        self.style.check_prefill(own.prefill)
-        return own
-
-    def messages(self) -> list[dict[str, str]]:
-        """The prompt as a conversation; a prefill is its last turn, of the assistant."""
-        return self.prompt().messages()
-
-    def to_trl(self) -> dict[str, Any]:
-        """A row of a data set for TRL, verl or a chat template: the fields of this one, and its ``prompt``.
-
-        The prompt ends in the user turn: these add the generation prompt themselves, and a second one behind a
-        prefilled turn would end the reasoning before it begins.
-        """
-        return {"prompt": [turn for turn in self.messages() if turn["role"] != "assistant"], **self}
-
     @abstractmethod
     def default_prompt(self) -> Prompt:
         """The task's own prompt; its prefill is used in styles in which the prompt opens the thinking."""
@@ -182,11 +125,6 @@ class Row(Mapping[str, Any]):
         """The value of a right answer, as text such as ``65`` or ``5/2``."""
 
     @property
-    def right_answer(self) -> str | None:
-        """A right answer as a completion would give it; None where none is known."""
-        return self.reference
-
-    @property
     @abstractmethod
     def headline(self) -> str:
         """The row in one line, for tables and lists."""
@@ -197,9 +135,36 @@ class Row(Mapping[str, Any]):
         """The part of a row that must not be in two splits."""
 
     @property
+    def right_answer(self) -> str | None:
+        """A right answer as a completion would give it; None where none is known."""
+        return self.reference
+
+    @property
     def asked(self) -> list[str]:
         """The texts that a prompt of the user's own must contain in its user turn."""
         return []
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The value of each group that the row is in, such as ``{"numbers": "4", "needs": "mul-div"}``.
+
+        Metrics, the training log and the curriculum count rows by them. Names of groups have no underscore.
+        """
+        return {}
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule that answers are graded by; "" where the task has one rule only."""
+        return ""
+
+    @property
+    def shape(self) -> str | None:
+        """The form of a right answer, such as ``(n ± n) × n``, by which ``diagnose`` counts; None where it has none."""
+        return None
+
+    def vote_key(self, answer: str, value: str | None) -> str:
+        """The canonical form of an *answer* with its *value*, for majority voting."""
+        return value or " ".join(answer.lower().split()).rstrip(".!")
 
     @property
     def id(self) -> str:
@@ -228,33 +193,61 @@ class Row(Mapping[str, Any]):
         return SPLITS[max(0, part - PARTS + 3)]
 
     @property
-    def groups(self) -> dict[str, str]:
-        """The value of each group that the row is in, such as ``{"numbers": "4", "needs": "mul-div"}``.
-
-        Metrics, the training log and the curriculum count rows by them. Names of groups have no underscore.
-        """
-        return {}
-
-    @property
-    def rule(self) -> str:
-        """The name of the rule that answers are graded by; "" where the task has one rule only."""
-        return ""
-
-    @property
-    def shape(self) -> str | None:
-        """The form of a right answer, such as ``(n ± n) × n``, by which ``diagnose`` counts; None where it has none."""
-        return None
-
-    @property
     def kept(self) -> dict[str, Any]:
         """The fields that are kept beside a completion."""
-        return {
-            key: self[key] for key in ("id", "task", *self.kept_fields, "style", "template", "split") if key in self
-        }
+        names = ("id", "task", *self.kept_fields, "style", "template", "split")
+        return {name: self[name] for name in names if name in self}
 
-    def vote_key(self, answer: str, value: str | None) -> str:
-        """The canonical form of an *answer* with its *value*, for majority voting."""
-        return value or " ".join(answer.lower().split()).rstrip(".!")
+    @cached_property
+    def style_name(self) -> str:
+        """The name of the response format; where the row has none, the first that fits the prefill of its template."""
+        if self.get("style") or self.template is None:
+            return self.get("style") or self.styles[0]
+        prefill = prefill_of(self.template)
+        fitting = [name for name in self.styles if not STYLES[name].model_opens and STYLES[name].opened(prefill)]
+        return [*fitting, *(name for name in self.styles if STYLES[name].model_opens), *self.styles][0]
+
+    @cached_property
+    def style(self) -> Style:
+        """The response format."""
+        return STYLES[self.style_name]
+
+    @property
+    def layout(self) -> dict[str, str]:
+        """The fields that decide on the prompt and the response format, for other rows of the task."""
+        return {"style": self.style_name} | ({} if self.template is None else {"template": self.template})
+
+    def without_prefill(self) -> Self:
+        """This row, in a style in which the model opens its thinking: most endpoints continue no assistant turn."""
+        return self if self.style.model_opens else type(self)({**self, "style": "model_opens"})
+
+    def prompt(self) -> Prompt:
+        """The prompt: the template of the user's own and nothing else, or the task's.
+
+        Raises:
+            InputError: the template cannot be rendered, leaves out a part of the question or does not fit the style.
+        """
+        if self.template is None:
+            default = self.default_prompt()
+            return replace(default, prefill="") if self.style.model_opens else default
+        names = self.prompt_fields or self.kept_fields
+        rendered = from_template(self.template, {name: self[name] for name in names if name in self})
+        if absent := rendered.missing(self.asked):
+            raise InputError(f"the user turn for {self.headline} does not show {' and '.join(absent)}")
+        self.style.check_prefill(rendered.prefill)
+        return rendered
+
+    def messages(self) -> list[dict[str, str]]:
+        """The prompt as a conversation; a prefill is its last turn, of the assistant."""
+        return self.prompt().messages()
+
+    def to_trl(self) -> dict[str, Any]:
+        """A row of a data set for TRL, verl or a chat template: the fields of this one, and its ``prompt``.
+
+        The prompt ends in the user turn: these add the generation prompt themselves, and a second one behind a
+        prefilled turn would end the reasoning before it begins.
+        """
+        return {"prompt": self.prompt().turns(), **self}
 
     def grade(self, completion: str) -> Grade:
         """The grade of a *completion* of the prompt."""
@@ -280,18 +273,6 @@ class Group:
         return self.names.get(group_value) or self.label.format(group_value)
 
 
-#: A function or class, or where to import it from when it is used, as "module:name".
-Hook = Callable[..., Any] | str
-
-
-def resolve(hook: Hook) -> Any:
-    """Return what *hook* stands for."""
-    if not isinstance(hook, str):
-        return hook
-    module, _, name = hook.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 @dataclass(frozen=True)
 class Baseline:
     """A solver that is no model, evaluated like one; each is a value of ``eval --model``.
@@ -304,7 +285,7 @@ class Baseline:
 
     kind: Literal["floor", "ceiling"]
     about: str
-    answer: Hook
+    answer: Callable[[Any, random.Random], str]
 
 
 @dataclass(frozen=True)
@@ -314,18 +295,17 @@ class Task:
     Attributes:
         title: for headings, such as ``Countdown numbers puzzle``.
         purpose: what a completion has to do, in one sentence; for cards.
-        noun: the word for one row, such as ``puzzle``.
-        row: the class of its rows.
         fields: descriptions of a row's fields, for the data card.
         example: the fields of a row, for cards and checks.
+        noun: the word for one row, such as ``puzzle``.
         reasons: reasons of its grades, in words.
-        groups: titles of the groups of its rows.
-        draw: ``(rng) -> fields`` of a random row, if rows can be generated. A row that was drawn before, or belongs to
-            another split, is drawn again.
+        draw: ``(rng) -> fields`` of a random row, if rows can be generated. A repeated row, or one of another split, is
+            sampled again.
         import_row: ``(fields) -> fields`` of a row from those of a published one; InputError where it is none. Without
             it published rows are taken as they are.
         probe: as ``draw``, for prompts that need no answer; where it is not given, ``draw`` or the example serves.
-        source: in place of ``draw`` and ``import_row``, a class such as :class:`countdown_rl.data.source.RowSource`.
+        source: in place of ``draw`` and ``import_row``, "module:name" of a subclass of
+            :class:`countdown_rl.data.source.RowSource`.
         data_options: options of ``gen-data`` that apply to this task beside those that apply to every one.
         baselines: by the name that ``--model`` takes.
     """
@@ -342,7 +322,7 @@ class Task:
     draw: Callable[[random.Random], Mapping[str, Any]] | None = None
     import_row: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     probe: Callable[[random.Random], Mapping[str, Any]] | None = None
-    source: Hook = "countdown_rl.data.source:RowSource"
+    source: str = "countdown_rl.data.source:RowSource"
     data_options: frozenset[str] = frozenset()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
 

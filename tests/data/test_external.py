@@ -1,12 +1,11 @@
 """Import of published data sets, from files and from a local Hub server."""
 
-import bz2
 import gzip
 import json
-import lzma
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
@@ -15,8 +14,6 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
 from countdown_rl.data import build, external
 from countdown_rl.data.config import DataOptions
-from countdown_rl.data.countdown import CountdownSource
-from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import files, jsonl
 from countdown_rl.tasks.countdown.rules import SPLITS
 from countdown_rl.tasks.layouts import held_out
@@ -263,21 +260,6 @@ def test_unknown_formats_are_refused(tmp_path, name, content):
         list(external.from_file(tmp_path / name))
 
 
-@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
-@pytest.mark.parametrize("kind", ["csv", "json", "jsonl"])
-def test_compressed_files_of_every_kind_are_read(tmp_path, kind, ending, pack):
-    text = {
-        "csv": 'nums,target\n"[3, 7, 50]",46\n',
-        "json": json.dumps(PUZZLES[:1]),
-        "jsonl": json.dumps(PUZZLES[0]) + "\n",
-    }[kind]
-    path = tmp_path / f"rows.{kind}.{ending}"
-    path.write_bytes(pack.compress(text.encode()))
-    source = CountdownSource(task("countdown"), DataOptions())
-    imported = external.import_rows(external.from_file(path), 1, source.candidate, limits={})
-    assert [row["id"] for rows in imported.splits.values() for row in rows] == ["3-7-50=46"]
-
-
 def test_a_file_that_expands_too_far_is_refused_before_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_BYTES", 10**6)
     path = tmp_path / "rows.jsonl.gz"
@@ -286,15 +268,17 @@ def test_a_file_that_expands_too_far_is_refused_before_it_is_read(tmp_path, monk
         next(external.from_file(path))
 
 
-@pytest.mark.parametrize("key", ["nums", "numbers"])
-def test_columns_that_are_neither_kept_nor_read_are_named(tmp_path, key):
-    rows = [{key: row["nums"], "target": row["target"], "completion": "?", "note": 1} for row in PUZZLES]
-    source = CountdownSource(task("countdown"), DataOptions())
-    imported = external.import_rows((("", row) for row in rows), 9, source.candidate, {})
-    assert imported.unused == ["completion", "note"]
-
-
-def test_columns_that_a_task_reads_are_not_named():
-    rows = [("", {"question": "One and one?", "answer": "2 #### 2", "level": 1})]
-    source = RowSource(task("gsm8k"), DataOptions(task="gsm8k"))
-    assert external.import_rows(rows, 1, source.candidate, {}).unused == ["level"]
+@pytest.mark.parametrize(
+    ("name", "row", "unused"),
+    [
+        ("countdown", {"nums": [3, 7, 50], "target": 46, "completion": "?", "note": 1}, {"completion", "note"}),
+        ("countdown", {"numbers": [3, 7, 50], "target": 46, "note": 1}, {"note"}),
+        ("countdown", {"nums": [3, 7, 50], "target": 46, "solutions": ["50 - 7 + 3"], "style": "?"}, {"style"}),
+        ("gsm8k", {"question": "One and one?", "answer": "2 #### 2", "level": 1}, {"level"}),
+    ],
+)
+def test_columns_that_are_neither_written_nor_read_are_named(name, row, unused):
+    source = resolve_name(task(name).source)(task(name), DataOptions(task=name))
+    imported = source.import_rows([("here", "", row)], 1, {})
+    assert imported.unused == unused
+    assert len(imported) == 1

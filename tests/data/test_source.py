@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.data import build, external
+from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import jsonl
@@ -50,7 +50,7 @@ def test_a_generator_that_runs_out_is_one_sentence(monkeypatch):
 def test_rows_kept_out_are_not_drawn():
     source = RowSource(replace(DRAWN, import_row=None), DataOptions())
     for k in range(1, 401, 2):
-        source.keep_out({"question": f"what is {k}  + 1", "gold": "7"})
+        source.exclude({"question": f"what is {k}  + 1", "gold": "7"})
     questions = [row["question"] for row in source.rows({"train": 40})["train"]]
     assert all(int(question.split()[2]) % 2 == 0 for question in questions)
 
@@ -70,8 +70,8 @@ def test_problems_that_differ_in_white_space_case_or_punctuation_are_one_problem
 def test_a_problem_of_a_published_test_split_is_in_no_other_split():
     published = [("test", variants(PROBLEM.format(k))[k % 4]) for k in range(40)]
     published += [("train", text) for k in range(60) for text in variants(PROBLEM.format(k))]
-    rows = [(split, {"question": text, "answer": "#### 1"}) for split, text in published]
-    imported = external.import_rows(rows, 10_000, RowSource(task("gsm8k"), DataOptions()).candidate, {}).splits
+    rows = [("here", split, {"question": text, "answer": "#### 1"}) for split, text in published]
+    imported = RowSource(task("gsm8k"), DataOptions()).import_rows(rows, 10_000, {}).splits
     assert len(imported["test"]) == 40
     assert len(imported["train"]) + len(imported["valid"]) == 20
 

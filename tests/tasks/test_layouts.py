@@ -132,13 +132,11 @@ def test_fields_that_are_not_used_are_said(tmp_path):
 
 
 def test_imported_rows_are_found_with_their_split(tmp_path):
-    notes = []
     records = [VERL, VERL | {"extra_info": {"split": "test"}}, {"nums": [1, 2], "target": 3, "split": "validation"}]
     jsonl.write_rows(tmp_path / "rows.jsonl", records)
-    imported = list(external.from_file(tmp_path / "rows.jsonl", notes.append))
-    assert [split for split, _ in imported] == ["train", "test", "validation"]
-    assert [fields.get("numbers") or fields["nums"] for _, fields in imported] == [[3, 7, 50], [3, 7, 50], [1, 2]]
-    assert len(notes) == 1
+    imported = list(external.from_file(tmp_path / "rows.jsonl"))
+    assert [split for _, split, _ in imported] == ["train", "test", "validation"]
+    assert [layouts.find_row(record).row["nums"] for *_, record in imported] == [[3, 7, 50], [3, 7, 50], [1, 2]]
 
 
 def completions(record):

@@ -118,12 +118,12 @@ def test_a_wrong_template_is_one_sentence(template, fault):
     ],
 )
 def test_a_prompt_that_leaves_out_a_number_or_the_target_is_found(text, absent):
-    assert prompt.missing(text, parse_row(ROW).asked) == absent
+    assert Prompt(text).missing(parse_row(ROW).asked) == absent
 
 
 def test_equal_numbers_are_all_shown():
     asked = parse_row({"nums": [5, 5], "target": 5}).asked
-    assert prompt.missing("5 and 5", asked) == ["5"]
+    assert Prompt("5 and 5").missing(asked) == ["5"]
 
 
 @pytest.mark.parametrize(

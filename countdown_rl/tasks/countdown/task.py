@@ -25,6 +25,8 @@ DIRECT = "You are a careful solver of number puzzles. Give the final answer alon
 #: The prefill of the style ``prefilled``.
 PREFILL = "Let me work through this step by step.\n<think>"
 
+#: Names of the numbers of a row.
+NUMBERS = ("nums", "numbers", "num")
 _USE = {
     "exactly-once": "using each number exactly once",
     "at-most-once": "using each number at most once",
@@ -60,7 +62,7 @@ class CountdownRow(Row):
     prompt_fields = ("nums", "target")
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        for key, names in (("nums", ("nums", "numbers", "num")), ("target", ("target",))):
+        for key, names in (("nums", NUMBERS), ("target", ("target",))):
             if fields.keys().isdisjoint(names):
                 raise InputError(f"there is no `{key}`")
         nums, target = numbers_of(fields), integer(fields["target"])
