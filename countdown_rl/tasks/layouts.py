@@ -8,7 +8,7 @@ conversations may be text in the notation of JSON or Python.
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,24 +28,17 @@ SYSTEM = ("system", "system_prompt")
 #: Values of these that turn reasoning on or tell how much there is of it, as in Nemotron's data.
 _EFFORTS = ("on", "off", "true", "false", "none", "minimal", "low", "medium", "high", True)
 
-_ROLES = {
-    **{role: role for role in ("system", "user", "assistant")},
-    "human": "user",
-    "gpt": "assistant",
-    "model": "assistant",
-    "developer": "system",
-}
-_PROJECTS = {
-    **dict.fromkeys(("reward_model", "extra_info", "gts"), "verl"),
-    "metadata": "Inspect or reasoning-gym",
-    "info": "verifiers",
-    "custom_id": "OpenAI batch",
-}
+_ROLES = dict.fromkeys(("system", "developer"), "system") | dict.fromkeys(("user", "human"), "user")
+_ROLES |= dict.fromkeys(("assistant", "gpt", "model"), "assistant")
+_PROJECTS = dict.fromkeys(("reward_model", "extra_info", "gts"), "verl")
+_PROJECTS |= {"metadata": "Inspect or reasoning-gym", "info": "verifiers", "custom_id": "OpenAI batch"}
 #: Fields that Alpaca's and Dolly's prompts consist of.
 _INSTRUCTIONS = ("instruction", "input", "context")
 #: Levels of mappings at which a row is looked for.
 _DEPTH = 4
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
+#: Keys of a turn, and those of a choice in a response that may hold one.
+_TURN, _CHOICE = ("role", "from"), ("message", "text")
 #: The beginning of messages as text; pandas writes those of an array without commas, which nothing can read.
 _MESSAGES = re.compile(r"""\[\s*\{\s*["'](role|from|content|value)["']\s*:""").match
 #: Names of splits that are not for training, as ``datasets`` finds them and as people write them (testmini, dev2).
@@ -262,8 +255,14 @@ def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         texts = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
         if not (_is_conversation(value) or (texts and name != "completion")):
             return [dict(record)]
-    if isinstance(value, Mapping) and not value.keys() & {"role", "from", "message", "text"}:
-        value = _choices(value, name)
+    if isinstance(value, Mapping) and not value.keys() & {*_TURN, *_CHOICE}:  # a server's response, or a batch's
+        body = value.get("body", value)
+        value = body.get("choices") if isinstance(body, Mapping) else None
+        if not isinstance(value, list) or not value:
+            raise InputError(
+                f"`{name}` has no `choices`, as responses of the chat and text completions APIs have; write the text, "
+                "and take out requests that failed"
+            )
     if not isinstance(value, list | tuple) or (_is_conversation(value) and name != "choices"):
         return [dict(record)]
     if not value:
@@ -278,18 +277,6 @@ def _completion_name(record: Mapping[str, Any]) -> str | None:
     return names[0] if names else None
 
 
-def _choices(response: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """The choices in the *response* of an OpenAI-compatible server, or in that of a batch."""
-    body = response.get("body", response)
-    choices = body.get("choices") if isinstance(body, Mapping) else None
-    if not isinstance(choices, list) or not choices:
-        raise InputError(
-            f"`{name}` has no `choices`, as responses of the chat and text completions APIs have; write the text, "
-            "and take out requests that failed"
-        )
-    return choices
-
-
 def completion(record: Mapping[str, Any]) -> Turn | None:
     """The only completion in *record*: its own, else the last turn of a conversation if it is the assistant's."""
     name = _completion_name(record)
@@ -299,14 +286,13 @@ def completion(record: Mapping[str, Any]) -> Turn | None:
     value = record[name]
     if _is_text(value):
         return Turn("assistant", value, _reasoning(record))
-    if isinstance(value, Mapping) and ("message" in value or "text" in value):  # a choice
-        value = value.get("message") or value.get("text")
-        if isinstance(value, str):
-            return Turn("assistant", value)
-    last = _turns(value)
-    if len(last) != 1 or last[0].role != "assistant":
+    if isinstance(value, Mapping) and value.keys() & set(_CHOICE):
+        choice = next((value[key] for key in _CHOICE if value.get(key) is not None), "")
+        value = {"role": "assistant", "content": choice} if isinstance(choice, str) else choice
+    turns = _turns(value)
+    if len(turns) != 1 or turns[0].role != "assistant":
         raise InputError("the completion should be one turn of the assistant")
-    return last[0]
+    return turns[0]
 
 
 def exchange(record: Mapping[str, Any]) -> Exchange | None:
@@ -397,7 +383,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_turn(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value.keys() & {"role", "from"})
+    return isinstance(value, Mapping) and bool(value.keys() & set(_TURN))
 
 
 def _is_conversation(value: Any) -> bool:
@@ -414,11 +400,8 @@ def _turn(turn: Any) -> Turn:
         content = "".join(text for thought, text in parts if not thought)
         reasoning = reasoning or "".join(text for thought, text in parts if thought)
     # A model may write nothing, and a system turn may be there for nothing.
-    if (
-        role is None
-        or not isinstance(content, str)
-        or (not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"}))
-    ):
+    empty = not content and not reasoning and (role == "user" or not turn.keys() & {"content", "value"})
+    if role is None or not isinstance(content, str) or empty:
         raise InputError("a turn should have `role` (system, user or assistant) and `content`, both text")
     if unused := sorted(fields.keys() - set(REASONING)):
         raise InputError(f"a turn has `{unused[0]}`, which is not used; leave such rows or fields out")

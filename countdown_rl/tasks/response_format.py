@@ -6,7 +6,8 @@ thinking is read from its start, and its format is wrong. In the style ``direct`
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from countdown_rl.core.errors import InputError
@@ -39,15 +40,19 @@ class Style:
     model_opens: bool = False
     lines: bool = False
     direct: bool = False
-    _strict: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _strict(self) -> re.Pattern[str]:
         # Text without any of these tags, in time linear in its length. Python 3.11.2 has wrong possessive quantifiers.
         text = rf"[^<]*(?:<(?!/?(?:{self.tag}|answer)>)[^<]*)*"
-        new = r"\n" if self.lines else ""
-        begin = rf"<{self.tag}>{new}" if self.model_opens else rf"(?:<{self.tag}>{new})?"
-        pattern = rf"{begin}{text}</{self.tag}>\n{ANSWER_OPEN}{new}({text}){ANSWER_CLOSE}\n?"
-        object.__setattr__(self, "_strict", re.compile(pattern))
+        opening = f"<{self.tag}>{self._break}"
+        opening = opening if self.model_opens else f"(?:{opening})?"
+        answer = f"{ANSWER_OPEN}{self._break}({text}){ANSWER_CLOSE}"
+        return re.compile(f"{opening}{text}</{self.tag}>\n{answer}\n?")
+
+    @property
+    def _break(self) -> str:
+        return "\n" if self.lines else ""
 
     @property
     def opening(self) -> str:
@@ -83,14 +88,13 @@ class Style:
         begin, closing, _ = text.partition(f"</{self.tag}>")
         if not self.opening or not closing or self.opening in begin:
             return text
-        return self.opening + ("\n" if self.lines else "") + text
+        return self.opening + self._break + text
 
     def answer(self, answer: str) -> str:
         """The completion that gives *answer* without any thinking."""
         if self.direct:
             return answer
-        line = "\n" if self.lines else ""
-        return f"{self.opening}\n</{self.tag}>\n{ANSWER_OPEN}{line}{answer}{line}{ANSWER_CLOSE}"
+        return f"{self.opening}\n</{self.tag}>\n{ANSWER_OPEN}{self._break}{answer}{self._break}{ANSWER_CLOSE}"
 
     def completion(self, content: str, reasoning: str | None, *, closed: bool = True) -> str:
         """The completion as one text, of *content* and of *reasoning* that an endpoint keeps apart.
@@ -100,9 +104,8 @@ class Style:
         """
         if not reasoning or self.direct:
             return content
-        end = "\n" if self.lines else ""
-        thinking = f"<{self.tag}>{end}{reasoning}"
-        return f"{thinking}{end}</{self.tag}>\n{content.lstrip()}" if closed else thinking
+        thinking = f"<{self.tag}>{self._break}{reasoning}"
+        return f"{thinking}{self._break}</{self.tag}>\n{content.lstrip()}" if closed else thinking
 
     def read(self, completion: str) -> Blocks:
         """The blocks of *completion*, in time linear in its length."""
@@ -118,20 +121,11 @@ class Style:
             thought, start = False, len(completion) if opened >= 0 else 0
         else:
             thought, start = 0 <= opened < closed or not self.model_opens, closed
-        answer = _last_answer(completion, start)
-        _, tag, rest = completion.rpartition(ANSWER_CLOSE)
-        return Blocks(thought and answer is not None, False, answer, bool(tag and rest and not rest.isspace()))
-
-
-def _last_answer(text: str, start: int) -> str | None:
-    """The last complete answer block at or after *start*, stripped; None where there is none."""
-    end = len(text)
-    while (begin := text.rfind(ANSWER_OPEN, start, end)) >= 0:
-        close = text.find(ANSWER_CLOSE, begin, end)
-        if close >= 0:
-            return text[begin + len(ANSWER_OPEN) : close].strip()
-        end = begin
-    return None
+        end, answer = completion.rfind(ANSWER_CLOSE), None
+        if (begin := completion.rfind(ANSWER_OPEN, start, max(start, end))) >= 0:
+            answer = completion[begin + len(ANSWER_OPEN) : completion.find(ANSWER_CLOSE, begin)].strip()
+        trailing = end >= 0 and bool(completion[end + len(ANSWER_CLOSE) :].strip())
+        return Blocks(thought and answer is not None, False, answer, trailing)
 
 
 #: By the name in a row's ``style``.

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown.rules import PARTS, SPLITS
+from countdown_rl.tasks.countdown.rules import PARTS, split_at
 from countdown_rl.tasks.prompt import Prompt, from_template, prefill_of
 from countdown_rl.tasks.response_format import STYLES, Style, style_name
 
@@ -189,8 +189,7 @@ class Row(Mapping[str, Any]):
     @property
     def own_split(self) -> str:
         """The split by :attr:`identity` alone, the same in every data set."""
-        part = int(hashlib.sha256(self.identity.encode()).hexdigest()[:15], 16) % PARTS
-        return SPLITS[max(0, part - PARTS + 3)]
+        return split_at(int(hashlib.sha256(self.identity.encode()).hexdigest()[:15], 16) % PARTS)
 
     @property
     def kept(self) -> dict[str, Any]:

@@ -27,15 +27,12 @@ class Rule:
     whole: bool
 
 
-RULES = {
-    rule.name: rule
-    for rule in (
-        Rule("exactly-once", every=True, whole=False),
-        Rule("at-most-once", every=False, whole=False),
-        Rule("television", every=False, whole=True),
-    )
-}
 DEFAULT_RULE = "exactly-once"
+RULES = {
+    DEFAULT_RULE: Rule(DEFAULT_RULE, every=True, whole=False),
+    "at-most-once": Rule("at-most-once", every=False, whole=False),
+    "television": Rule("television", every=False, whole=True),
+}
 
 
 @dataclass(frozen=True)
@@ -84,10 +81,15 @@ def puzzle_id(ordered: Iterable[int], target: int, rule_name: str = DEFAULT_RULE
 
 def split_of(numbers: Iterable[int]) -> str:
     """The split that a set of numbers belongs to in every data set."""
-    return SPLITS[max(0, split_part(sorted(numbers), PARTS) - PARTS + 3)]
+    return split_at(split_part(sorted(numbers), PARTS))
+
+
+def split_at(part: int) -> str:
+    """The split of a part."""
+    return SPLITS[max(0, part - PARTS + len(SPLITS))]
 
 
 def parts_of(split: str) -> tuple[int, int]:
     """The first and the last part of *split*."""
-    last = PARTS - 3 + SPLITS.index(split)
+    last = PARTS - len(SPLITS) + SPLITS.index(split)
     return (0, last) if split == "train" else (last, last)

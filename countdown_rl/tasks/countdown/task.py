@@ -2,8 +2,8 @@
 
 import random
 import re
+from collections import Counter
 from collections.abc import Mapping
-from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -75,10 +75,9 @@ class CountdownRow(Row):
         if fields.get("needs") not in (None, "add-sub", "mul-div"):
             raise InputError("`needs` should be add-sub or mul-div")
         if fields.get("solutions") is not None:
-            solutions = integer(fields["solutions"])
-            if solutions is None or solutions < 0:
+            converted["solutions"] = integer(fields["solutions"])
+            if converted["solutions"] is None:
                 raise InputError("`solutions` should be a whole number from 0 on")
-            converted["solutions"] = solutions
         super().__init__({**fields, **converted})
         rule = rules.rule(fields.get("rule") or DEFAULT_RULE)
         operators = rules.operators(fields["operators"]) if fields.get("operators") else OPERATORS
@@ -185,47 +184,37 @@ class CountdownRow(Row):
 
     def _misuse(self, numbers: list[int]) -> str:
         """The reason why *numbers* are not those that the rule asks for, or ""."""
-        unused = list(self._sorted)
-        reason = ""
-        for number in numbers:
-            if number in unused:
-                unused.remove(number)
-            elif number not in self._sorted:
-                return "number-not-given"
-            else:
-                reason = "number-used-twice"
-        return reason or ("number-left-out" if self.puzzle.rule.every and unused else "")
+        used, expected = Counter(numbers), Counter(self._sorted)
+        if used.keys() - expected.keys():
+            return "number-not-given"
+        if used - expected:
+            return "number-used-twice"
+        return "number-left-out" if self.puzzle.rule.every and expected - used else ""
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int] | None:
     """The numbers of a row, a list or text such as ``[3, 7, 50]`` or ``3 7 50``; None where it has none, or two lists
     that differ."""
-    given = [nums for name in ("nums", "numbers") if (nums := fields.get(name)) is not None] or [fields.get("num")]
-    first, *others = map(_numbers, given)
+    lists = [nums for name in NUMBERS[:2] if (nums := fields.get(name)) is not None] or [fields.get("num")]
+    first, *others = map(_numbers, lists)
     return first if all(first and nums and sorted(nums) == sorted(first) for nums in others) else None
 
 
 def _numbers(nums: Any) -> list[int] | None:
     if isinstance(nums, str):
-        nums = re.split(r"\s*[,;\s]\s*", nums.strip().strip("[](){}").strip(" \t\n,;"))
-    if not isinstance(nums, list | tuple) or not nums:
+        nums = re.findall(r"[^][(){},;\s]+", nums)
+    if not isinstance(nums, list | tuple):
         return None
     integers = [number for number in map(integer, nums) if number is not None]
-    return integers if len(integers) == len(nums) else None
+    return integers if integers and len(integers) == len(nums) else None
 
 
 def integer(value: object) -> int | None:
-    """The whole number *value*, which may be text or a float; None where it is none."""
-    if type(value) is int and abs(value) < 10**MAX_DIGITS:  # nearly all are
+    """The whole number *value*, not negative, which may be text or a float; None where it is none."""
+    if type(value) is int and 0 <= value < 10**MAX_DIGITS:  # nearly all are
         return value
-    if isinstance(value, str):
-        match = _INTEGER(value)
-        return int(match[1]) if match else None
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not abs(value) < 10**MAX_DIGITS:
-        return None
-    if value != int(value):
-        return None
-    return int(value)
+    match = _INTEGER(str(value))
+    return int(match[1]) if match else None
 
 
 @lru_cache(maxsize=65_536)
