@@ -9,7 +9,7 @@ from countdown_rl.core import processes
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import generate
 from countdown_rl.data.config import DataOptions
-from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion
+from countdown_rl.data.distribution import PRESETS, Distribution, Exclusion, is_excluded
 from countdown_rl.data.source import Dropped, RowSource
 from countdown_rl.tasks import layouts
 from countdown_rl.tasks.countdown import rules
@@ -26,7 +26,7 @@ class CountdownSource(RowSource):
     def __init__(self, task: Task, options: DataOptions) -> None:
         super().__init__(task, options)
         self._distribution = distribution_of(options)
-        self._exclusion = Exclusion()
+        self._exclusion: Exclusion = set()
 
     def exclude(self, record: Mapping[str, Any]) -> None:
         """Keep out a puzzle; without a target, its numbers with every target."""
@@ -35,12 +35,12 @@ class CountdownSource(RowSource):
         except layouts.NoRowError:
             if (nums := numbers_of(record)) is None:
                 raise
-            self._exclusion.number_sets.add(tuple(sorted(nums)))
+            self._exclusion.add(tuple(sorted(nums)))
         else:
-            self._exclusion.puzzles.add((tuple(sorted(row["nums"])), row["target"]))
+            self._exclusion.add((tuple(sorted(row["nums"])), row["target"]))
 
     def hold_out(self, row: Row) -> None:
-        self._exclusion.number_sets.add(tuple(sorted(row["nums"])))
+        self._exclusion.add(tuple(sorted(row["nums"])))
 
     def find(self, record: Mapping[str, Any]) -> layouts.Found:
         try:
@@ -53,7 +53,7 @@ class CountdownSource(RowSource):
         nums, target, wanted = row["nums"], row["target"], self._distribution
         if len(nums) > MAX_NUMBERS:
             raise Dropped("too-many-numbers", f"of more than {MAX_NUMBERS} numbers")
-        if not own_test and (tuple(sorted(nums)), target) in self._exclusion:
+        if not own_test and is_excluded(self._exclusion, nums, target):
             raise Dropped("excluded", "in a file of rows to keep out of the training data")
         return CountdownRow({"nums": nums, "target": target, "rule": wanted.rule.name, "operators": wanted.operators})
 

@@ -1,7 +1,9 @@
 """Distributions of puzzles to draw from, and puzzles to keep out."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, RULES, Rule
 
@@ -60,15 +62,11 @@ PRESETS = {
 }
 
 
-@dataclass
-class Exclusion:
-    """Puzzles to keep out: by numbers (ascending) and target, or by their numbers whatever the target."""
+#: Puzzles to keep out: by numbers (ascending) and target, or by their numbers whatever the target.
+Exclusion = set[tuple[Any, ...]]
 
-    puzzles: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
-    number_sets: set[tuple[int, ...]] = field(default_factory=set)
 
-    def __bool__(self) -> bool:
-        return bool(self.puzzles or self.number_sets)
-
-    def __contains__(self, item: tuple[tuple[int, ...], int]) -> bool:
-        return item in self.puzzles or item[0] in self.number_sets
+def is_excluded(exclude: Exclusion, nums: Sequence[int], target: int) -> bool:
+    """True where the puzzle of *nums*, in any order, is kept out."""
+    ordered = tuple(sorted(nums))
+    return ordered in exclude or (ordered, target) in exclude

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from countdown_rl.data.distribution import Distribution, Exclusion
+from countdown_rl.data.distribution import Distribution, Exclusion, is_excluded
 from countdown_rl.tasks.countdown import kernel, kernel_numba, solver
 from countdown_rl.tasks.countdown.rules import PARTS, parts_of
 
@@ -39,7 +39,7 @@ def puzzles(
         rows, above = np.isin(found, columns).nonzero()
         listed = np.column_stack((distribution.low + above, nums[rows]))
         if exclude:
-            kept = [(tuple(numbers), target) not in exclude for target, *numbers in listed.tolist()]
+            kept = [not is_excluded(exclude, numbers, target) for target, *numbers in listed.tolist()]
             listed = listed[np.array(kept, dtype=bool)]
         parts.append(listed)
         count, total = count + len(listed), total + sets

@@ -1,7 +1,7 @@
-"""Generation of puzzles: drawn at random from a seed, with facts proved by the solver, one split at a time.
+"""Generation of puzzles: sampled from a seed, with facts proved by the solver, one split at a time.
 
 Row *i* of a split depends on the seed and *i* alone: its random numbers are a hash of the two, tried again until
-the puzzle is of a wanted cell and is no earlier row. So a longer file begins with the shorter one, and the number
+the puzzle is of a requested cell and is no earlier row. So a longer file begins with the shorter one, and the number
 of workers changes nothing. Only where more than half of all puzzles are wanted are they listed and shuffled.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import enumeration
-from countdown_rl.data.distribution import DIFFICULTY, IMPOSSIBLE, NEEDS, Distribution, Exclusion
+from countdown_rl.data.distribution import DIFFICULTY, IMPOSSIBLE, NEEDS, Distribution, Exclusion, is_excluded
 from countdown_rl.data.enumeration import Array, zeros
 from countdown_rl.tasks.countdown import kernel, kernel_numba, rules, solver
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, OPERATORS, PARTS, SPLITS, Puzzle
@@ -33,12 +33,12 @@ _MAX_REPEATED = 10_000
 
 @dataclass
 class SplitPlan:
-    """Sizes and cells of the rows of a split.
+    """The rows of a split.
 
     Attributes:
-        sizes: counts of numbers, (rows,). cells: the cells that will do, as bits, (rows,).
-        listed: by size and cells, all puzzles in random order, where rows are taken from a list.
-        positions: of such a row, its position in the list, (rows,).
+        sizes, cells: counts of numbers, and the cells that will do, as bits, (rows,).
+        attempts, targets, nums: those of rows taken from a list, (rows,) and (rows, numbers); attempts are -2 there.
+        listed: by size and cells, all puzzles in random order.
     """
 
     distribution: Distribution
@@ -47,13 +47,20 @@ class SplitPlan:
     seed: int
     sizes: Array
     cells: Array
-    positions: Array
+    attempts: Array
+    targets: Array
+    nums: Array
     listed: dict[tuple[int, int], Array] = field(default_factory=dict)
 
     def limit(self, size: int) -> int:
-        """The attempts that draw about ``_MAX_SETS`` sets of *size* numbers of the split."""
+        """The attempts that sample about ``_MAX_SETS`` sets of *size* numbers of the split."""
         first, last = rules.parts_of(self.split)
         return min(LIMIT, _MAX_SETS[size] * PARTS // (last - first + 1))
+
+    def tables(self) -> tuple[kernel.Classes, kernel.Matches, Array]:
+        """Working memory of the kernel; threads must not share it."""
+        targets = self.distribution.high - self.distribution.low + 1
+        return *kernel.tables(zeros, max(self.distribution.sizes), targets, 0), zeros(kernel.SCRATCH)
 
 
 def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: int, *, seed: int) -> SplitPlan:
@@ -61,21 +68,22 @@ def plan_split(distribution: Distribution, exclude: Exclusion, split: str, n: in
     values, most = sorted(distribution.values), max(distribution.sizes)
     largest = prod(values[-most:] if distribution.tiles else values[-1:] * most)
     if 16 * distribution.high * largest >= 1 << 62 or distribution.high - distribution.low >= 100_000:
-        raise UsageError("Such large numbers or targets cannot be drawn; lower --numbers or --targets.")
-    if n > (most := distribution.upper_bound()):
-        raise InputError(f"There are at most {most:,} such puzzles, not {n:,}; lower --n or widen the options.")
+        raise UsageError("Such large numbers or targets cannot be sampled; lower --numbers or --targets.")
+    if n > (bound := distribution.upper_bound()):
+        raise InputError(f"There are at most {bound:,} such puzzles, not {n:,}; lower --n or widen the options.")
     indices = np.arange(n, dtype=np.int64)
     before = np.floor(indices * distribution.impossible + 1e-9).astype(np.int64)
     impossible = np.floor((indices + 1) * distribution.impossible + 1e-9).astype(np.int64) > before
     in_turn = np.array(distribution.balanced_cells(), dtype=np.int64)
     cells = np.where(impossible, IMPOSSIBLE, in_turn[(indices - before) % len(in_turn)])
-    result = SplitPlan(distribution, exclude, split, seed, zeros(n), cells, zeros(n))
+    plan = SplitPlan(distribution, exclude, split, seed, zeros(n), cells, zeros(n), zeros(n), zeros(n, most))
     for kind in np.unique(cells).tolist():
-        _choose_sizes(result, kind)
-    for size, kind in result.listed:
-        selected = np.flatnonzero((result.sizes == size) & (cells == kind))
-        result.positions[selected] = np.arange(len(selected))
-    return result
+        _choose_sizes(plan, kind)
+    for (size, kind), puzzles in plan.listed.items():
+        selected = np.flatnonzero((plan.sizes == size) & (cells == kind))
+        plan.attempts[selected] = -2
+        plan.targets[selected], plan.nums[selected, :size] = puzzles[: len(selected), 0], puzzles[: len(selected), 1:]
+    return plan
 
 
 def _choose_sizes(plan: SplitPlan, cells: int) -> None:
@@ -92,27 +100,13 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
             )
         uniform = kernel.scramble(kernel.scramble(kernel.scramble(plan.seed) ^ salt) ^ rows) / 2.0**61
         edges = np.cumsum(list(weights.values())) / sum(weights.values())
-        drawn = np.array(list(weights))[np.searchsorted(edges, uniform, side="right").clip(max=len(edges) - 1)]
+        sizes = np.array(list(weights))[np.searchsorted(edges, uniform, side="right").clip(max=len(edges) - 1)]
         left = []
         for size in list(weights):
-            selected = rows[drawn == size]
+            selected = rows[sizes == size]
             have = int(((plan.sizes == size) & (plan.cells == cells)).sum())
-            enough = 2 * (have + len(selected))
-            drawable = (size, cells) in plan.listed or not len(selected) or _drawable(plan, selected[0], size)
-            # Drawing the rows takes longer than solving as many sets as there have to be puzzles.
-            max_sets = enough if drawable else 0
-            puzzles = enumeration.puzzles(plan.distribution, plan.exclude, size, plan.split, cells, enough, max_sets)
-            if puzzles is None and not drawable:
-                raise InputError(
-                    f"{plan.limit(size):,} draws of {size} numbers gave no {_kind(cells)} puzzle for {plan.split}; "
-                    "widen --numbers, --targets or --operators, or leave out --balance or --size."
-                )
+            puzzles = _list_if_few(plan, size, cells, have, selected)
             if puzzles is not None:
-                if (size, cells) not in plan.listed:
-                    keys = np.full(len(puzzles), kernel.scramble(plan.seed), dtype=np.int64)
-                    for column in puzzles.T:
-                        keys = kernel.scramble(keys ^ column)
-                    plan.listed[size, cells] = puzzles[np.argsort(keys, kind="stable")]  # in random order
                 free = max(0, len(puzzles) - have)
                 left.append(selected[free:])
                 selected = selected[:free]
@@ -123,12 +117,36 @@ def _choose_sizes(plan: SplitPlan, cells: int) -> None:
         salt += 16
 
 
-def _drawable(plan: SplitPlan, index: int, size: int) -> bool:
-    """True where a puzzle of *size* numbers is found for the row at *index*."""
+def _list_if_few(plan: SplitPlan, size: int, cells: int, have: int, rows: Array) -> Array | None:
+    """All puzzles of a size and *cells*; None where *rows* and those that the plan has are at most half of them.
+
+    Raises:
+        InputError: no puzzle is found, and there are too many sets of numbers to list.
+    """
+    enough = 2 * (have + len(rows))
+    found = (size, cells) in plan.listed or not len(rows) or _is_found(plan, rows[0], size)
+    # Sampling the rows takes longer than solving as many sets as there have to be puzzles.
+    max_sets = enough if found else 0
+    puzzles = enumeration.puzzles(plan.distribution, plan.exclude, size, plan.split, cells, enough, max_sets)
+    if puzzles is None and not found:
+        raise InputError(
+            f"{plan.limit(size):,} draws of {size} numbers gave no {_kind(cells)} puzzle for {plan.split}; "
+            "widen --numbers, --targets or --operators, or leave out --balance or --size."
+        )
+    if puzzles is not None and (size, cells) not in plan.listed:
+        keys = np.full(len(puzzles), kernel.scramble(plan.seed), dtype=np.int64)
+        for column in puzzles.T:
+            keys = kernel.scramble(keys ^ column)
+        plan.listed[size, cells] = puzzles[np.argsort(keys, kind="stable")]
+    return puzzles
+
+
+def _is_found(plan: SplitPlan, index: int, size: int) -> bool:
+    """True where sampling finds a puzzle of *size* numbers for the row at *index*."""
     plan.sizes[index] = size
-    drawn = _draw_one(plan, index, 0, _tables(plan), plan.limit(size))
+    sampled = _sample_one(plan, index, 0, plan.tables(), plan.limit(size))
     plan.sizes[index] = 0
-    return bool(drawn.attempts[0] > 0)
+    return bool(sampled.attempts[0] > 0)
 
 
 def _kind(cells: int) -> str:
@@ -140,18 +158,18 @@ def _kind(cells: int) -> str:
 
 
 def rows(plan: SplitPlan, *, workers: int = 1) -> Iterator[dict[str, Any]]:
-    """The rows of *plan* in order, drawn ahead by so many threads."""
+    """The rows of *plan* in order, sampled ahead by so many threads."""
     seen: set[str] = set()
-    tables, total = _tables(plan), 0
-    for first, drawn in _chunks(plan, workers):
-        for offset, row in enumerate(_described(plan, drawn)):
-            index, attempt, repeated = first + offset, int(drawn.attempts[offset]), 0
+    tables, total = plan.tables(), 0
+    for first, sampled in _chunks(plan, workers):
+        for offset, row in enumerate(_described(plan, sampled)):
+            index, attempt, repeated = first + offset, int(sampled.attempts[offset]), 0
             total += max(0, attempt)
-            while row and (row["id"] in seen or (tuple(sorted(row["nums"])), row["target"]) in plan.exclude):
+            while row and (row["id"] in seen or is_excluded(plan.exclude, row["nums"], row["target"])):
                 if not repeated:
                     most = attempt + 2 * plan.limit(plan.sizes[index]) + 20 * total // (index + 1)
                 repeated += 1
-                again = _draw_one(plan, index, attempt, tables, most - attempt)
+                again = _sample_one(plan, index, attempt, tables, most - attempt)
                 attempt = int(again.attempts[0])
                 row = next(_described(plan, again)) if repeated < _MAX_REPEATED else None
             if row is None:
@@ -190,84 +208,56 @@ def _row(
     return row
 
 
-def _described(plan: SplitPlan, drawn: kernel.Rows) -> Iterator[dict[str, Any] | None]:
+def _described(plan: SplitPlan, sampled: kernel.Rows) -> Iterator[dict[str, Any] | None]:
     """The rows as dictionaries; None for one that was not found."""
-    distribution, text = plan.distribution, drawn.texts.tobytes().decode("ascii")
-    columns = (drawn.attempts, drawn.nums, drawn.sizes, drawn.targets, drawn.counts, drawn.plain, drawn.lengths)
-    start = -kernel.TEXT
-    for attempt, nums, size, target, count, plain, length in zip(*(c.tolist() for c in columns), strict=True):
-        start += kernel.TEXT
-        if attempt == -1:
-            yield None
-        elif count:
-            needs = "add-sub" if plain else "mul-div"
-            yield _row(distribution, nums[:size], target, count, text[start : start + length], needs)
-        else:
-            yield _row(distribution, nums[:size], target, 0, None, None)
+    texts = sampled.texts.tobytes().decode("ascii")
+    columns = (sampled.attempts, sampled.nums, sampled.sizes, sampled.targets, sampled.counts, sampled.plain)
+    rows = zip(*(column.tolist() for column in (*columns, sampled.lengths)), strict=True)
+    for start, (attempt, nums, size, target, count, plain, length) in enumerate(rows):
+        text = texts[start * kernel.TEXT : start * kernel.TEXT + length] if count else None
+        needs = None if not count else "add-sub" if plain else "mul-div"
+        yield None if attempt == -1 else _row(plan.distribution, nums[:size], target, count, text, needs)
 
 
-def _draw_one(plan: SplitPlan, index: int, attempt: int, tables: tuple[Any, ...], limit: int) -> kernel.Rows:
-    """The row at *index*, drawn as by :func:`_draw` in so short parts that a signal ends the process soon."""
+def _sample_one(plan: SplitPlan, index: int, attempt: int, tables: tuple[Any, ...], limit: int) -> kernel.Rows:
+    """The row at *index*, sampled as by :func:`_sample` in so short parts that a signal ends the process soon."""
     step = max(1, plan.limit(plan.sizes[index]) // 32)
     for start in range(attempt, attempt + max(1, limit), step):
-        drawn = _draw(plan, np.array([index]), np.array([start]), tables, limit=step)
-        if drawn.attempts[0] != -1:
+        sampled = _sample(plan, np.array([index]), np.array([start]), tables, zeros(1), step)
+        if sampled.attempts[0] != -1:
             break
-    return drawn
+    return sampled
 
 
-def _draw(
-    plan: SplitPlan,
-    indices: Array,
-    attempts: Array,
-    tables: tuple[Any, ...],
-    *,
-    limit: int = LIMIT,
-    stop: Array | None = None,
+def _sample(
+    plan: SplitPlan, indices: Array, attempts: Array, tables: tuple[Any, ...], stop: Array, limit: int = LIMIT
 ) -> kernel.Rows:
-    """The rows at *indices*, each drawn from its own attempt on, or taken from a list and put in random order.
+    """The rows at *indices*, each sampled from its own attempt on; those of a list are put in random order.
 
-    Those after one that is not found within *limit* attempts are not drawn. *tables* come from :func:`_tables`; threads
-    must not share them. *stop* is a flag, (1,), by which another thread ends the drawing.
+    Those after one that is not found within *limit* attempts are not sampled. *stop* is a flag, (1,), by which another
+    thread ends this.
     """
     distribution, count = plan.distribution, len(indices)
-    sizes, cells, attempts, targets = plan.sizes[indices], plan.cells[indices], attempts.copy(), zeros(count)
-    nums = zeros(count, max(distribution.sizes))
-    for (size, kind), puzzles in plan.listed.items():
-        selected = np.flatnonzero((sizes == size) & (cells == kind))
-        listed = puzzles[plan.positions[indices[selected]]]
-        attempts[selected] = -2
-        targets[selected], nums[selected, :size] = listed[:, 0], listed[:, 1:]
     texts = np.zeros((count, kernel.TEXT), dtype=np.uint8)
-    facts = zeros(count), zeros(count), zeros(count)
-    drawn = kernel.Rows(indices, sizes, cells, attempts, nums, targets, *facts, texts)
-    values = np.array(distribution.values, dtype=np.int64)
+    columns = plan.sizes[indices], plan.cells[indices], attempts, plan.nums[indices], plan.targets[indices]
+    sampled = kernel.Rows(indices, *columns, zeros(count), zeros(count), zeros(count), texts)
+    values, stream = np.array(distribution.values, dtype=np.int64), SPLITS.index(plan.split)
     first, last = rules.parts_of(plan.split)
-    stream = SPLITS.index(plan.split)
-    stop = zeros(1) if stop is None else stop
     source = kernel.Source(plan.seed, stream, limit, values, distribution.tiles, first, last, PARTS, stop)
-    kernel_numba.draw(source, drawn, solver.goal(distribution, distribution.low, distribution.high), *tables)
-    return drawn
-
-
-def _tables(plan: SplitPlan) -> tuple[kernel.Classes, kernel.Matches, Array]:
-    """Working memory of the kernel."""
-    distribution = plan.distribution
-    targets = distribution.high - distribution.low + 1
-    return *kernel.tables(zeros, max(distribution.sizes), targets, 0), zeros(kernel.SCRATCH)
+    kernel_numba.draw(source, sampled, solver.goal(distribution, distribution.low, distribution.high), *tables)
+    return sampled
 
 
 def _chunks(plan: SplitPlan, workers: int) -> Iterator[tuple[int, kernel.Rows]]:
-    """The rows in chunks, each with its first index; drawn ahead by threads, as the kernel releases the GIL."""
-
+    """The rows in chunks, each with its first index; sampled ahead by threads, as the kernel releases the GIL."""
     stop = zeros(1)
 
-    def draw(first: int) -> tuple[int, kernel.Rows]:
+    def sample(first: int) -> tuple[int, kernel.Rows]:
         indices = np.arange(first, min(first + CHUNK, len(plan.sizes)), dtype=np.int64)
-        return first, _draw(plan, indices, zeros(len(indices)), _tables(plan), stop=stop)
+        return first, _sample(plan, indices, plan.attempts[indices], plan.tables(), stop)
 
     pool = ThreadPoolExecutor(workers)
-    pending = (pool.submit(draw, first) for first in range(0, len(plan.sizes), CHUNK))
+    pending = (pool.submit(sample, first) for first in range(0, len(plan.sizes), CHUNK))
     ahead = deque(islice(pending, workers + 1))
     try:
         while ahead:
