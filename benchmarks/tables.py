@@ -22,26 +22,31 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 #: Rows of the README's table: the evaluation, and what it is called there.
-SUMMARY = {"base": "the shipped model", "adapter": "trained with GRPO", "quantized": "trained, merged, 4-bit"}
-#: The same of SmolLM2-135M.
-SUMMARY_PRETRAINED = {
-    "sft": "SmolLM2-135M, fine-tuned on hasty searches",
-    "adapter": "trained with GRPO, one seed",
-    "adapter-43": "trained with GRPO, another seed",
-    "quantized": "the first, merged, 4-bit",
-}
-#: Rows of the table of SmolLM2-135M: the evaluation, and what it is called there.
+SUMMARY = {"base": "start", "adapter": "trained with GRPO", "merged": "merged", "quantized": "4-bit (NF4)"}
+#: Rows of the table of SmolLM2-135M in docs/experiments.md: the evaluation, and what it is called there.
 PRETRAINED = {
     "sft": "supervised start",
-    "more-sft": "control: more fine-tuning, at 1e-4",
-    "more-sft-3e-4": "control: more fine-tuning, at 3e-4",
+    "more-sft": "control: more fine-tuning at 1e-4",
+    "more-sft-3e-4": "control: more fine-tuning at 3e-4",
     "adapter": "GRPO, seed 42",
     "adapter-43": "GRPO, seed 43",
+}
+#: Further rows in docs/log.md.
+PRETRAINED_EXPORTS = {
     "merged": "seed 42, merged into the original base",
     "dequantized": "seed 42, merged into the de-quantized base",
-    "quantized": "NF4, of the merge into the original",
-    "q8_0": "Q8_0, of the merge into the de-quantized base",
-    "q4_k_m": "Q4_K_M, of the same",
+    "quantized": "NF4 of the merge into the original base",
+    "q8_0": "Q8_0 of the merge into the de-quantized base",
+    "q4_k_m": "Q4_K_M of the same merge",
+}
+#: Rows of the table of starts: what is demonstrated, and the file, the start and the trained model in it.
+STARTS = {
+    "hasty search: skips 3 ways in 5": ("sampled", "sft-sampled", "adapter-sampled"),
+    "search that skips 1 way in 2": ("skip-900-sampled", "start-sampled", "adapter-sampled"),
+    "the same, after searches in two orders": ("skip-sampled", "start", "adapter"),
+    "direct answers and searches, mixed": ("mixture-sampled", "sft-sampled", "adapter-sampled"),
+    "the same mixture, after hasty searches": ("mixture-trial-sampled", "start", "seed42"),
+    "direct answers alone": ("direct", "sft-sampled", "adapter-sampled"),
 }
 #: What computes completions, by the name of ``--rollouts``.
 ENGINES = {"vllm": "vLLM", "transformers": "`generate`"}
@@ -87,33 +92,59 @@ def compared_pretrained() -> dict[str, Any]:
 
 
 def summary() -> str:
-    columns = {"solved": "solved", "95%": "95% interval", "3 numbers": "3 numbers", "4 numbers": "4 numbers"}
-    rows = compared()
-    cells = [(text, *(rows[name][column] for column in columns)) for name, text in SUMMARY.items()]
-    found, first = compared_pretrained(), []
-    for name, text in SUMMARY_PRETRAINED.items():
-        row, by_numbers = found[name], found[name]["groups"]["numbers"]
-        shares = (by_numbers[count]["accuracy"] if count in by_numbers else None for count in ("3", "4"))
-        interval = " to ".join(map(percent, row["interval"]))
-        first.append((text, percent(row["accuracy"]), interval, *map(percent, shares)))
-    return table(("", *columns.values()), [*first, *cells])
+    """The model of the pipeline at each stage; only the start and the adapter were sampled."""
+    columns = {"solved": "greedy", "95%": "95% interval", "3 numbers": "3 numbers", "4 numbers": "4 numbers"}
+    rows, lines = compared(), []
+    for name, text in SUMMARY.items():
+        sampled = rows.get(f"{name}-sampled", {"solved": "", "pass@2": ""})
+        cells = (rows[name][column] for column in columns)
+        lines.append((text, sampled["solved"], sampled["pass@2"], *cells))
+    return table(("", "sampled", "pass@2", *columns.values()), lines)
 
 
 def learning() -> str:
     """The gains of every seed: 42 is the pipeline's own run."""
     rows = compared()
-    cells = [rows[name][column] for name in ("adapter", "adapter-sampled") for column in ("solved", before(rows))]
+    cells = [rows[name][column] for name in ("adapter-sampled", "adapter") for column in ("solved", before(rows))]
     return by_seed([("42", *cells, minutes(committed("artifacts/train/log.csv"))), *seeds("learning")])
 
 
 def pretrained() -> str:
-    """SmolLM2-135M before and after each stage."""
-    rows, lines = compared_pretrained(), []
+    """SmolLM2-135M before and after GRPO: sampled, where it was, and greedily."""
+    sampled = {row["name"]: row for row in result("smollm2/sampled")["results"]}
+    greedy, lines = compared_pretrained(), []
     for name, text in PRETRAINED.items():
-        row, change = rows[name], rows[name].get("against_first")
+        cells = sampled_cells(sampled[f"{name}-sampled"]) if f"{name}-sampled" in sampled else [""] * 4
+        lines.append((text, *cells, percent(greedy[name]["accuracy"]), change(greedy[name])))
+    return table(("", "sampled", "gain", "pass@16", "change", "greedy", "gain"), lines)
+
+
+def starts() -> str:
+    """Sampled accuracy and pass@16 before and after GRPO, by what was demonstrated."""
+    lines = []
+    for text, (name, start, trained) in STARTS.items():
+        rows = {row["name"]: row for row in result(f"smollm2/{name}")["results"]}
+        before, after = sampled_cells(rows[start]), sampled_cells(rows[trained])
+        lines.append((text, f"{rows[start]['n']:,}", before[0], *after[:2], before[2], *after[2:]))
+    header = ("demonstrations", "puzzles", "start", "trained", "gain", "pass@16, start", "trained", "change")
+    return table(header, lines)
+
+
+def sampled_cells(row: Any) -> list[str]:
+    """Accuracy and pass@16 of a sampled evaluation, each with its paired difference from the start."""
+    start = row.get("against_first")
+    passed = paired(start["pass_at"]["16"]) if start else ""
+    return [percent(row["accuracy"]), change(row), percent(row["pass_at"]["16"]["share"]), passed]
+
+
+def pretrained_greedy() -> str:
+    """SmolLM2-135M after each stage, decoded greedily."""
+    rows, lines = compared_pretrained(), []
+    for name, text in {**PRETRAINED, **PRETRAINED_EXPORTS}.items():
+        row = rows[name]
         low, high = (f"{100 * value:.1f}" for value in row["interval"])
         cells = (percent(row["accuracy"]), f"{low} to {high}", *by_need(row), f"{row['mean_tokens']:.0f}")
-        lines.append((text, *cells, percent(row["truncated"]), paired(change) if change else ""))
+        lines.append((text, *cells, percent(row["truncated"]), change(row)))
     header = ("", "solved", "95%", "+ and − suffice", "× or ÷ is needed", "tokens", "truncated", "against the start")
     return table(header, lines)
 
@@ -124,10 +155,10 @@ def sizes() -> str:
     for millions, name in SIZES.items():
         found = result(name)
         parts = (
-            (percent(found["base"][kind]["accuracy"]), *gain(found["runs"][0][kind])) for kind in ("greedy", "sampled")
+            (percent(found["base"][kind]["accuracy"]), *gain(found["runs"][0][kind])) for kind in ("sampled", "greedy")
         )
         lines.append((millions, *(cell for part in parts for cell in part)))
-    header = ("million parameters", *("start", "trained", "gain", "start, sampled", "trained", "gain"))
+    header = ("million parameters", *("start, sampled", "trained", "gain", "start, greedy", "trained", "gain"))
     return table(header, lines)
 
 
@@ -140,11 +171,11 @@ def variants() -> str:
     for name in sorted(runs, key=lambda name: (name != "pipeline", name.startswith("plain"))):
         some = sorted(runs[name], key=lambda run: run["seed"])
         cells = []
-        for kind in ("greedy", "sampled"):
+        for kind in ("sampled", "greedy"):
             gains = [run[kind]["gain"]["difference"] for run in some]
             cells += [points(mean(gains)), ", ".join(map(points, gains))]
         lines.append((name, *cells, f"{mean([run['minutes'] for run in some]):.1f}"))
-    return table(("", "greedy", "by seed", "sampled", "by seed", "minutes"), lines)
+    return table(("", "sampled", "by seed", "greedy", "by seed", "minutes"), lines)
 
 
 def passes() -> str:
@@ -172,7 +203,7 @@ def coverage() -> str:
 def judging_learning() -> str:
     """The gains of every seed from the start that judges, with the KL term and without it."""
     base = result("judging-learning")["base"]
-    start = ("start", percent(base["greedy"]["accuracy"]), "", percent(base["sampled"]["accuracy"]), "", "")
+    start = ("start", percent(base["sampled"]["accuracy"]), "", percent(base["greedy"]["accuracy"]), "", "")
     return by_seed([start, *(row for name, label in JUDGING.items() for row in seeds(f"{name}-learning", label))])
 
 
@@ -258,7 +289,7 @@ def minutes(log: str) -> str:
 
 
 def by_seed(rows: Sequence[Sequence[str]]) -> str:
-    return table(("seed", "greedy", "gain", "sampled", "gain", "minutes of steps"), rows)
+    return table(("seed", "sampled", "gain", "greedy", "gain", "minutes of steps"), rows)
 
 
 def seeds(name: str, label: str = "") -> list[tuple[str, ...]]:
@@ -271,7 +302,7 @@ def seeds(name: str, label: str = "") -> list[tuple[str, ...]]:
 
 
 def both(run: Any) -> list[str]:
-    return [cell for kind in ("greedy", "sampled") for cell in gain(run[kind])]
+    return [cell for kind in ("sampled", "greedy") for cell in gain(run[kind])]
 
 
 def gain(scored: Any) -> tuple[str, str]:
@@ -287,6 +318,11 @@ def by_need(row: Any) -> list[str]:
 def paired(change: Any) -> str:
     """A paired difference in points, and its interval."""
     return f"{points(change['difference'])} ({' to '.join(map(points, change['interval']))})"
+
+
+def change(row: Any) -> str:
+    """The paired difference from the start; empty for the start itself."""
+    return paired(row["against_first"]) if "against_first" in row else ""
 
 
 def before(rows: dict[str, dict[str, str]]) -> str:
@@ -317,6 +353,8 @@ TABLES = {
         summary,
         comparison,
         pretrained,
+        pretrained_greedy,
+        starts,
         learning,
         sizes,
         variants,
