@@ -43,7 +43,7 @@ def report(
         countdown-rl report --demo artifacts/gguf
         countdown-rl report --log grpo=a.csv,b.csv --log c.csv --figures figures
     """
-    from countdown_rl.release import page, view
+    from countdown_rl.release import page
 
     try:
         results, runs = page.find(run, results=result or (), logs=log or ())
@@ -55,7 +55,7 @@ def report(
     page.check_path(out)
     if beside:
         page.check_path(beside, "demo")
-    content = view.view(results, runs, transcripts)
+    content = page.view(results, runs, transcripts)
     text = page.text(content, demo=beside.name if beside else None)
     if figures:
         page.save_figures(content["curves"], figures)

@@ -9,23 +9,14 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import Options, option
 from countdown_rl.models.reference import HUB_ID
 
-CARD = "Card"
+CARD, HUB = "Card", "Upload"
 #: Options that apply to the release of a data set.
 DATA_OPTIONS = ("data", "name", "license")
-HUB = "Upload"
 
 
-def check_hub_id(flag: str, repo_id: str | None) -> None:
-    """Check that the value of *flag*, if there is one, is an id on the Hub."""
+def _check_hub_id(flag: str, repo_id: str | None) -> None:
     if repo_id is not None and not HUB_ID.fullmatch(repo_id):
         raise UsageError(f"{flag} {repo_id} is not an id on the Hub; give NAME/MODEL, NAME being you or a team.")
-
-
-def _check_printable(**texts: str | None) -> None:
-    """Check that what a card says in one line is one."""
-    for name, text in texts.items():
-        if text and not text.isprintable():
-            raise UsageError(f"{flag(name)} should be one line of printable characters, not {text!r:.40}.")
 
 
 @dataclass(frozen=True)
@@ -58,13 +49,14 @@ class PublishOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_hub_id("--base-model", self.base_model)
-        _check_printable(name=self.name, license=self.license, trained_on="".join(self.trained_on))
-        if self.data is not None:
-            for field in fields(self):
-                if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
-                    name = "--eval" if field.name == "evaluation" else flag(field.name)
-                    raise UsageError(f"{name} is for the release of a model; leave it out with --data.")
+        _check_hub_id("--base-model", self.base_model)
+        for name in ("name", "license", "trained_on"):
+            if not (text := "".join(getattr(self, name) or "")).isprintable():
+                raise UsageError(f"{flag(name)} should be one line of printable characters, not {text!r:.40}.")
+        for field in fields(self) if self.data is not None else ():
+            if field.name not in DATA_OPTIONS and getattr(self, field.name) != field.default:
+                name = "--eval" if field.name == "evaluation" else flag(field.name)
+                raise UsageError(f"{name} is for the release of a model; leave it out with --data.")
         if self.license_file and not Path(self.license_file).is_file():
             raise UsageError(f"--license-file {self.license_file} is not a file.")
 
@@ -79,7 +71,7 @@ class UploadOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_hub_id("--repo-id", self.repo_id)
+        _check_hub_id("--repo-id", self.repo_id)
         if self.push and self.repo_id is None:
             raise UsageError("--push needs a repository; give --repo-id NAME/MODEL.")
         if not self.push and (self.repo_id or self.public):

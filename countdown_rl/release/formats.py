@@ -9,56 +9,40 @@ from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.evaluation.results import Result
-from countdown_rl.models.model_files import GENERATION, TOKENIZER
 from countdown_rl.models.reference import SHIPPED, ModelRef
 
-KINDS = ("quantized", "merged", "model", "adapter")
-
-_COMMON = "".join(f"{re.escape(name)}|" for name in (*TOKENIZER, GENERATION))
-_CHECKPOINT = r"config\.json|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+ADAPTER_CONFIG = "adapter_config.json"
+#: Names of the files of an artifact of weights that a release has.
+FILES = re.compile(r"[\w-][\w.-]*\.(safetensors|gguf|json|jinja|model|txt)|Modelfile", re.ASCII)
 
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """A format of weights: ``files`` matches the names of its files, ``packages`` are what loads them in Python."""
+    """A format of weights; ``package`` is what loads it beside transformers, in Python."""
 
     name: str
     title: str
-    library: str
-    packages: str = ""
-    tags: tuple[str, ...] = ()
-    files: re.Pattern[str] = re.compile(_COMMON + _CHECKPOINT)
+    package: str = ""
+    library: str = "transformers"
+
+    @property
+    def packages(self) -> str:
+        """The packages that load these weights in Python."""
+        return " ".join(filter(None, ("transformers", "accelerate" if "4-bit" in self.tags else "", self.package)))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that a card adds."""
+        if self.library == "gguf":
+            return ("gguf", "llama.cpp")
+        return ("4-bit", self.name, self.package) if self.title.startswith("4-bit") else ()
 
 
-FULL = WeightFormat("full", "full-precision weights (safetensors)", "transformers", "transformers")
-NF4 = WeightFormat(
-    "nf4",
-    "4-bit weights (NF4, double quantization, bf16 compute)",
-    "transformers",
-    "transformers accelerate bitsandbytes",
-    ("4-bit", "nf4", "bitsandbytes"),
-)
-W4A16 = WeightFormat(
-    "w4a16",
-    "4-bit weights for vLLM (compressed-tensors, W4A16)",
-    "transformers",
-    "transformers accelerate compressed-tensors",
-    ("4-bit", "w4a16", "compressed-tensors"),
-)
-GGUF = WeightFormat(
-    "gguf",
-    "GGUF for llama.cpp, Ollama and other programs built on it",
-    "gguf",
-    tags=("gguf", "llama.cpp"),
-    files=re.compile(_COMMON + r"[\w.-]+\.gguf|Modelfile"),
-)
-ADAPTER = WeightFormat(
-    "adapter",
-    "LoRA adapter",
-    "peft",
-    "transformers peft",
-    files=re.compile(_COMMON + r"adapter_config\.json|adapter_model\.safetensors"),
-)
+FULL = WeightFormat("full", "full-precision weights (safetensors)")
+NF4 = WeightFormat("nf4", "4-bit weights (NF4, double quantization, bf16 compute)", "bitsandbytes")
+W4A16 = WeightFormat("w4a16", "4-bit weights for vLLM (compressed-tensors, W4A16)", "compressed-tensors")
+GGUF = WeightFormat("gguf", "GGUF for llama.cpp, Ollama and other programs built on it", library="gguf")
+ADAPTER = WeightFormat("adapter", "LoRA adapter", "peft", library="peft")
 
 #: By the names that the facts of a release have.
 FORMATS = {format.name: format for format in (FULL, NF4, W4A16, GGUF, ADAPTER)}
@@ -74,6 +58,14 @@ class Weights:
     entry: dict[str, Any]
     format: WeightFormat
 
+    @classmethod
+    def read(cls, source: str) -> "Weights":
+        """Return the weights that *source*, the name of a shipped model or a path, names; their files are not read."""
+        path = SHIPPED.get(source) or Path(source).expanduser()
+        manifest = artifacts.read(path, ("quantized", "merged", "model", "adapter"), verify=False)
+        ref = ModelRef(source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest)
+        return cls(path, manifest, ref.as_input(), _format(path))
+
     @property
     def title(self) -> str:
         """The title of the format, with the measured size of quantized weights."""
@@ -85,35 +77,19 @@ class Weights:
         """Name of the GGUF file."""
         return next(name for name in self.manifest.files if name.endswith(".gguf"))
 
+    @property
+    def loadable(self) -> Path:
+        """The GGUF file, or the directory of other weights."""
+        return self.path / self.gguf if self.format is GGUF else self.path
 
-def read(source: str) -> Weights:
-    """Read the manifest of the weights that *source*, the name of a shipped model or a path, names.
-
-    Their files are checked when they are copied.
-    """
-    path = SHIPPED.get(source) or Path(source).expanduser()
-    manifest = artifacts.read(path, KINDS, verify=False)
-    ref = ModelRef(source, "shipped" if source in SHIPPED else "directory", path, manifest=manifest)
-    return Weights(path, manifest, ref.as_input(), _format(path))
-
-
-def evaluation_key(location: str) -> str:
-    """Return the folder of the evaluation of the weights in *location*, and its key among the inputs of a release.
-
-    A release of version 0.1 may have weights in subfolders too.
-    """
-    return f"{location[2:]}-eval" if location != "." else "eval"
-
-
-def measures(evaluation: Result, weights: Manifest) -> bool:
-    """Return True if *evaluation* is of *weights*, or of a GGUF file in them."""
-    digest = evaluation.manifest.inputs.get("model", {}).get("digest")
-    files = [entry["sha256"] for name, entry in weights.files.items() if name.endswith(".gguf")]
-    return digest == weights.digest or digest in files
+    def measured_by(self, evaluation: Result) -> bool:
+        """Return True if *evaluation* is of these weights, or of the GGUF file in them."""
+        files = [entry["sha256"] for name, entry in self.manifest.files.items() if name.endswith(".gguf")]
+        return evaluation.manifest.inputs.get("model", {}).get("digest") in (self.manifest.digest, *files)
 
 
 def _format(path: Path) -> WeightFormat:
-    if (path / "adapter_config.json").is_file():
+    if (path / ADAPTER_CONFIG).is_file():
         return ADAPTER
     if any(path.glob("*.gguf")):
         return GGUF

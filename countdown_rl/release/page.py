@@ -10,17 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts, formatting
-from countdown_rl.core.artifacts import MADE_BY
-from countdown_rl.core.errors import ArtifactError
-from countdown_rl.evaluation import compare, tables
+from countdown_rl.core.artifacts import MADE_BY, ProvenanceEntry
+from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.core.packages import version
+from countdown_rl.evaluation import compare, diagnose, results, tables
+from countdown_rl.evaluation.results import Result, breakdowns
+from countdown_rl.evaluation.sample import Sample
 from countdown_rl.release import charts
 from countdown_rl.release.charts import Curve
+from countdown_rl.tasks import registry
+from countdown_rl.tasks.countdown.arithmetic import pieces, steps
+from countdown_rl.tasks.countdown.expression import ExpressionError, parse
+from countdown_rl.tasks.task import REASONS
+from countdown_rl.training import log as trainlog
+from countdown_rl.training.log import StepRow
 
 #: The beginning of every page; a file that begins otherwise is not overwritten.
 MARK = "<!doctype html>\n<!-- a {} of countdown-rl -->\n"
 
-#: Logs by the name of their run.
+#: Logs by the name of their run, and evaluations by name.
 Runs = dict[str, list[Path]]
+Group = Mapping[str, Result]
 
 
 def find(root: Path, *, results: Sequence[Path] = (), logs: Sequence[str] = ()) -> tuple[dict[str, Path], Runs]:
@@ -41,44 +51,39 @@ def find(root: Path, *, results: Sequence[Path] = (), logs: Sequence[str] = ()) 
 
 def check_path(out: Path, kind: str = "report") -> None:
     """Check that *out* can be written: it is not there yet, or is a page of this *kind* already."""
+    artifacts.check_place(out, "--out")
     if out.is_dir():
         raise ArtifactError(f"{out} is a directory; give --out a file.")
-    artifacts.check_place(out, "--out")
-    if out.exists():
-        mark = MARK.format(kind).encode()
-        with out.open("rb") as stream:
-            if stream.read(len(mark)) != mark:
-                raise ArtifactError(f"{out} is not a {kind} of countdown-rl; give --out another file, or remove it.")
+    mark = MARK.format(kind).encode()
+    if out.exists() and not out.read_bytes().startswith(mark):
+        raise ArtifactError(f"{out} is not a {kind} of countdown-rl; give --out another file, or remove it.")
 
 
 def save(page: str, out: Path) -> int:
     """Write *page* at *out*, atomically, and return its size in bytes."""
-    content = page.encode()
     with artifacts.replacing(out) as partial:
-        partial.write_bytes(content)
-    return len(content)
+        return partial.write_bytes(page.encode())
 
 
 def save_figures(curves: Sequence[Curve], directory: Path) -> None:
     """Write each of *curves* as an SVG file named by its title into *directory*."""
-    directory.mkdir(parents=True, exist_ok=True)
     for curve in curves:
         name = re.sub(r"[^a-z0-9]+", "-", curve.title.lower()).strip("-")
-        with artifacts.replacing(directory / f"{name}.svg") as partial:
-            partial.write_text(charts.picture([curve]), "utf-8")
+        save(charts.picture([curve]), directory / f"{name}.svg")
 
 
 def text(values: Mapping[str, Any], demo: str | None = None) -> str:
-    """The HTML of the report about *values*, see :func:`view.view`; *demo* is the file name of the demo beside it."""
+    """The HTML of the report about *values* of :func:`view`; *demo* is the file name of the demo beside it."""
     environment = formatting.html_templates()
     filters = (formatting.percent, formatting.interval, formatting.short, formatting.duration, tables.points)
-    environment.filters |= {filter.__name__: filter for filter in filters} | {"leaves": _leaves, "value": _value}
+    own = {"leaves": _leaves, "operations": _operations, "pieces": pieces, "value": _value}
+    environment.filters |= {filter.__name__: filter for filter in filters} | own
     html = environment.get_template("release/page.html.jinja").render(values, demo=demo)
     return MARK.format("report") + formatting.printable(html)
 
 
 def _value(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else formatting.value(value)
+    return f"{value:,}" if type(value) is int else formatting.value(value)
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -89,3 +94,134 @@ def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, name)
         elif value is not None:
             yield name, value
+
+
+def _operations(answer: str | None) -> list[Any]:
+    try:
+        return steps(parse(answer or "").tree)
+    except ExpressionError:
+        return []
+
+
+def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]], puzzles: int) -> dict[str, Any]:
+    """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
+
+    Models are in the order in which they are made from each other, else as given; then the floor and the ceiling.
+    Results on other puzzles, or decoded in another way, are in groups of their own, the largest first.
+    """
+    scored = {name: results.read(path) for name, path in evaluations.items()}
+    logs = {path: trainlog.read(path) for paths in training.values() for path in paths}
+    if empty := [path for path, rows in logs.items() if not rows]:
+        raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
+    runs = {name: [logs[path] for path in paths] for name, paths in training.items()}
+    places = {"floor": 1, "ceiling": 2}
+    order = {name: (places.get(item.metrics.model.kind, 0), len(results.chain(item))) for name, item in scored.items()}
+    groups = _groups({name: scored[name] for name in sorted(scored, key=order.__getitem__)})
+    names = [name for name, evaluation in groups[0].items() if not evaluation.metrics.is_baseline]
+    first, last = groups[0][names[0]], groups[0][names[-1]]
+    chain, task = results.chain(last), registry.task(last.metrics.task)
+    described = [_table(group) for group in groups]
+    rows = {row["name"]: row for row in described[0]["rows"]}
+    own = next((path for path in logs if trainlog.is_log_of(path, chain)), None)
+    log = logs[own or next(iter(logs))] if logs else []
+    return {
+        "version": version(),
+        "origin": artifacts.origin(chain).name,
+        "groups": described,
+        "names": names,
+        "noun": task.noun,
+        "first": rows[names[0]],
+        "last": rows[names[-1]],
+        "log": log,
+        "runs": runs,
+        "curves": charts.curves(runs, task) if log else [],
+        "seconds": seconds(log),
+        "puzzles": min(puzzles, first.metrics.n),
+        "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
+        "changed": _changed(first, last) if len(names) > 1 and len(first.by_puzzle[0]) == 1 else None,
+        "lost": {name: diagnose.causes(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
+        "shapes": diagnose.shapes(last),
+        "chain": [(link, _summary(link)) for link in chain],
+        "other_log": logs and own is None,
+        "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),
+        "versions": last.manifest.versions,
+        "reasons": {**REASONS, **task.reasons},
+    }
+
+
+def seconds(log: Sequence[StepRow]) -> float:
+    """The time that all steps of *log* took. A row is the mean of the steps since the row before it."""
+    before = [0, *(row.step for row in log)]
+    return sum(row.seconds * (row.step - step) for row, step in zip(log, before, strict=False))
+
+
+def _groups(scored: Group) -> list[Group]:
+    """The models that were evaluated on the same puzzles in the same way, each group with its baselines."""
+    groups: dict[str, dict[str, Result]] = {}
+    for name, evaluation in scored.items():
+        metrics = evaluation.metrics
+        if not metrics.is_baseline:
+            groups.setdefault(f"{metrics.n} {metrics.data} {metrics.decoding}", {})[name] = evaluation
+    if not groups:
+        raise InputError("give an evaluation of a model beside the baselines.")
+    for group in groups.values():
+        model = next(iter(group.values())).metrics
+        terms = (model.n, model.data, model.decoding.samples or 1)
+        for name, evaluation in scored.items():
+            metrics = evaluation.metrics
+            if metrics.is_baseline and (metrics.n, metrics.data, metrics.decoding.samples) == terms:
+                group[name] = evaluation
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _table(group: Group) -> dict[str, Any]:
+    """One comparison: its rows, breakdowns, and the reasons why answers were not right."""
+    values = compare.figures(group)
+    reasons: dict[str, dict[str, int]] = {}
+    kinds: dict[str, dict[str, list[Any]]] = {}  # of puzzles, by title: each row's name, its share, if it is a bound
+    for row in values["results"]:
+        metrics, completions = group[row["name"]].metrics, len(group[row["name"]].samples)
+        baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
+        about = baseline.about if baseline else f"{metrics.model.source}, held as {metrics.precision}"
+        row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}
+        for reason, count in metrics.reasons.items() if not metrics.is_baseline else ():
+            reasons.setdefault(reason, {})[row["name"]] = count
+        for title, kind, figures in breakdowns(metrics):
+            kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
+    rows = values["results"]
+    models = [row for row in rows if not row["bound"]]
+    pass_at = [k for k in rows[0]["metrics"].pass_at if all(k in row["metrics"].pass_at for row in rows)]
+    return {
+        "rows": rows,
+        "models": models,
+        "samples": models[0]["completions"] // rows[0]["n"],
+        "data": values["data"],
+        "split": values["split"],
+        "called": f"{values['split']} {registry.task_of(values).noun}s".strip(),
+        "terms": tables.conditions(values),
+        "breakdowns": kinds,
+        "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
+        "pass_at": pass_at,
+        "coverage": charts.coverage({row["name"]: row["metrics"] for row in models}, pass_at) if pass_at else None,
+    }
+
+
+def _changed(first: Result, last: Result) -> dict[str, list[tuple[Sample, Sample]]]:
+    """The completions of two models for the puzzles that only the last one (``won``) or the first (``lost``) solved."""
+    changed: dict[str, list[tuple[Sample, Sample]]] = {"won": [], "lost": []}
+    for before, after in zip(first.samples, last.samples, strict=True):
+        if before.grade.correct != after.grade.correct:
+            changed["won" if after.grade.correct else "lost"].append((before, after))
+    return changed
+
+
+def _summary(link: ProvenanceEntry) -> str:
+    """The options or facts that distinguish a link from others of its kind, in a few words."""
+    options, facts = link.options, link.facts
+    if link.kind == "data":
+        rows = sum(split["rows"] for split in facts.get("splits", {}).values())
+        return f"{rows:,} rows, seed {options['seed']}" if rows and "seed" in options else ""
+    steps = facts.get("steps") or options.get("max_steps") or options.get("steps")
+    if link.kind in ("model", "shipped", "adapter") and steps:
+        return f"{steps:,} steps"
+    return str(options.get("format", ""))

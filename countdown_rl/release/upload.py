@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from countdown_rl.core import artifacts, hub_requests
 from countdown_rl.core.artifacts import MANIFEST, Manifest
-from countdown_rl.core.errors import HubError
+from countdown_rl.core.errors import ArtifactError, HubError
 from countdown_rl.core.packages import version
-from countdown_rl.release import secret_scan
 from countdown_rl.release.config import UploadOptions
 
 if TYPE_CHECKING:
@@ -26,13 +25,8 @@ if TYPE_CHECKING:
 
 #: Type of the repository for each kind of artifact that can be uploaded.
 REPO_TYPES: dict[str, Literal["model", "dataset"]] = {"release": "model", "data-release": "dataset"}
-
-_AGAIN = "run the same command again; only what is missing is uploaded."
-#: Messages, by HTTP status, that know more than the Hub's.
-_REFUSALS = {
-    403: "the token may not write to {repo_id}; use one that may, or a --repo-id under your own name.",
-    412: "{repo_id} was changed by someone else meanwhile; " + _AGAIN,
-}
+#: Bytes that are searched of a file of weights: more than its metadata, which come first.
+_METADATA = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -43,6 +37,18 @@ class Upload:
     commit: str
     tag: str
     private: bool
+
+
+def check_no_token(folder: Path, *, manifest: str = "", token: str | None = None) -> None:
+    """Check that no file in *folder*, and no text in *manifest*, has *token* or anything in the format of a token."""
+    texts = {"the manifest": manifest}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with file.open("rb") as stream:
+            data = stream.read(_METADATA if file.suffix in (".safetensors", ".gguf") else -1)
+        texts[file.name] = data.decode("latin-1")
+    for name, text in texts.items():
+        if hub_requests.TOKEN.search(text) or (token and token in text):
+            raise ArtifactError(f"{name} contains what looks like a token for the Hub; remove it before publishing.")
 
 
 def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
@@ -60,7 +66,7 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
         raise HubError("there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise HubError("the token for the Hub contains invalid characters; log in again with `hf auth login`.")
-    secret_scan.check_no_token(folder, token=token)
+    check_no_token(folder, token=token)
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         disable_progress_bars()
@@ -69,9 +75,10 @@ def push(folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
         with warnings.catch_warnings(action="ignore"):
             return _update(api, folder, manifest, options)
     except (RuntimeError, OSError, ValueError, HTTPError) as error:
-        if (sentence := _sentence(error, str(options.repo_id))) is None:
-            raise
-        raise HubError(sentence) from error
+        if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):  # of the card's metadata
+            raise HubError(f"the Hub does not accept {options.repo_id}: {hub_requests.words(error)}.") from error
+        cause = hub_requests.reason(error)
+        raise HubError(f"{options.repo_id} cannot be uploaded, as {cause}; what arrived is not sent again.") from error
 
 
 def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptions) -> Upload:
@@ -81,13 +88,12 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
     if not info.private and not options.public:
         raise HubError(f"{repo_id} is public; give --public to publish there, or choose another --repo-id.")
     present = {sibling.rfilename for sibling in info.siblings or ()} - {".gitattributes"}  # the Hub's own file
-    if present:
-        previous = None
-        if MANIFEST in present:
-            file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
-            previous = artifacts.peek(Path(file).parent)
-        if previous != manifest.kind:
-            raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
+    previous = None
+    if MANIFEST in present:
+        file = api.hf_hub_download(repo_id, MANIFEST, revision=info.sha, repo_type=repo_type)
+        previous = artifacts.peek(Path(file).parent)
+    if present and previous != manifest.kind:
+        raise HubError(f"{repo_id} exists, and countdown-rl did not make it; choose another --repo-id.")
     commit = api.upload_folder(
         repo_id=repo_id,
         repo_type=repo_type,
@@ -107,18 +113,3 @@ def _update(api: "HfApi", folder: Path, manifest: Manifest, options: UploadOptio
         api.update_repo_settings(repo_id, repo_type=repo_type, visibility="public")
     url = f"{api.endpoint}/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
     return Upload(url, commit, tag, not options.public)
-
-
-def _sentence(error: BaseException, repo_id: str) -> str | None:
-    """Return the message for an error of huggingface_hub, None for any other."""
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    while isinstance(error, RuntimeError) and error.__cause__ is not None:  # around an error of an upload thread
-        error = error.__cause__
-    if isinstance(error, HfHubHTTPError) and (refusal := _REFUSALS.get(error.response.status_code)):
-        return refusal.format(repo_id=repo_id)
-    # JSONDecodeError: a gateway's HTML page, or half of a response.
-    known = (HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, json.JSONDecodeError)
-    if isinstance(error, known):
-        return f"{repo_id} cannot be uploaded, as {hub_requests.reason(error)}; what arrived is not sent again."
-    return f"the Hub does not accept {repo_id}: {hub_requests.words(error)}." if isinstance(error, ValueError) else None

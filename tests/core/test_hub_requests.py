@@ -17,7 +17,7 @@ from tests.support.hub import EXPIRED, READ
 USES = {
     "model": lambda name, revision: reference.resolve(name, revision=revision),
     "data set": lambda name, revision: list(external.from_hub(name, revision)[1]),
-    "licence": lambda name, revision: folder.resolve_license(None, name, revision),
+    "licence": lambda name, revision: folder.base_license(name, revision),
     "verify": lambda name, revision: reference.download(name, revision, allowed=None, ignored=None),
 }
 

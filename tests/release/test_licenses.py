@@ -29,23 +29,23 @@ def base_on_hub(hub, folder: Path, metadata: str) -> None:
 )
 def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, metadata, expected):
     base_on_hub(hub, tmp_path / "base", metadata)
-    assert folder.resolve_license(None, "some/base", None) == expected
+    assert folder.base_license("some/base", None) == expected
 
 
 def test_a_base_that_is_not_on_the_hub_has_no_known_licence(hub):
-    assert folder.resolve_license(None, "some/base", None) == {}
+    assert folder.base_license("some/base", None) == {}
 
 
-def test_a_given_licence_asks_nobody(hub):
-    assert folder.resolve_license("mit", "some/base", None) == {"license": "mit"}
-    assert not hub.log
+def test_a_given_licence_asks_nobody(hub, root):
+    manifest = folder.build(PublishOptions(model="merged", base_model="some/base", license="mit"), Path("release"))
+    assert (manifest.facts["license"], hub.log) == ("mit", [])
 
 
 @pytest.mark.parametrize("status", [500, 200])
 def test_a_card_that_cannot_be_read_asks_for_the_licence(hub, status):
     hub.fail("GET", status=status, times=100)  # with 200, an answer that makes no sense
     with pytest.raises(HubError, match="--license"):
-        folder.resolve_license(None, "some/base", None)
+        folder.base_license("some/base", None)
 
 
 def test_a_base_of_this_package_gives_its_licence(root):

@@ -15,7 +15,7 @@ from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.release import page as report
-from countdown_rl.release.view import seconds, view
+from countdown_rl.release.page import seconds, view
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import log as trainlog
 from countdown_rl.training.log import StepRow

@@ -179,8 +179,8 @@ def test_large_files_are_uploaded_in_parts(hub, folder):
     ("token", "sentence"),
     [
         (EXPIRED, "expired or revoked"),
-        (READ, "may not write"),
-        (STRANGER, "may not write"),
+        (READ, "does not allow"),
+        (STRANGER, "does not allow"),
         ("hf_tök en", "invalid characters"),
         (None, "there is no token"),
     ],
@@ -244,9 +244,9 @@ def test_a_fault_loses_nothing_and_a_second_run_finishes(hub, folder, fault):
     [
         ({"match": "PUT /.store", "status": 500}, "answered 500"),
         ({"match": "POST .*/commit/", "cut": "before"}, "connection broke"),
-        ({"match": "POST .*/commit/", "status": 412}, "changed by someone else"),
+        ({"match": "POST .*/commit/", "status": 412}, "refused .412."),
         ({"match": "GET", "status": 429, "headers": {"Retry-After": "3600"}}, "asks to wait"),
-        ({"match": "POST .*/preupload", "status": 403}, "may not write"),
+        ({"match": "POST .*/preupload", "status": 403}, "does not allow"),
         ({"match": "POST .*/validate-yaml", "status": 400}, "does not accept"),
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
