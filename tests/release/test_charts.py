@@ -27,18 +27,15 @@ def curves(*rows: list[StepRow]) -> list[charts.Curve]:
     return charts.curves({f"run {index}": [log] for index, log in enumerate(rows)}, TASK)
 
 
-def test_unmeasured_quantities_have_no_chart():
+def test_unmeasured_and_repeated_quantities_have_no_chart():
+    rows = [replace(row, reward=row.correct, grad_norm=math.inf if row.step == 2 else 0.5) for row in steps(5)]
+    assert "Reward" not in [curve.title for curve in curves(rows)]
+    assert all("nan" not in curve.content + curve.readouts for curve in curves(rows))
     assert "KL from the initial model" not in [curve.title for curve in curves(steps(5))]
     assert [curve.title for curve in curves(steps(5, kl=0.1))].count("KL from the initial model") == 1
     assert curves(steps(5))[0].title == "Completions"
     assert curves(steps(5, eval_correct=0.4))[0].change == "40.0% → 40.0%"
     assert len(curves(steps(1))[0].content) > 0
-
-
-def test_a_reward_equal_to_the_share_solved_has_no_chart_of_its_own():
-    assert "Reward" in [curve.title for curve in curves(steps(5))]
-    rows = [replace(row, reward=row.correct) for row in steps(5)]
-    assert "Reward" not in [curve.title for curve in curves(rows)]
 
 
 def test_the_values_of_a_group_are_lines_of_one_chart_before_the_means():
@@ -84,14 +81,6 @@ def test_seeds_of_unequal_length_keep_their_last_validations():
     assert unvalidated.change == "60.0% → 60.0%"
 
 
-def test_logs_without_a_common_step_have_their_charts():
-    logs = [[row for row in steps(20) if row.step % every == 0] for every in (4, 5)]
-    logs[1].pop()
-    drawn = charts.curves({"": logs}, TASK)
-    assert [curve.title for curve in drawn] == [curve.title for curve in curves(steps(20))]
-    assert all(curve.content.count("<path") > 2 for curve in drawn)
-
-
 def test_a_single_point_is_drawn():
     for curve in curves(steps(1)):
         assert "<circle" in curve.content
@@ -112,12 +101,6 @@ def test_coverage_is_drawn_against_the_tokens_of_all_completions():
     ]
     assert ">tokens 50</text>" in chart.content
     assert "&lt;b&gt; 50.0% → 75.0%" in chart.content
-
-
-def test_figures_that_are_not_finite_are_left_out():
-    rows = [replace(row, grad_norm=math.inf if row.step == 2 else row.grad_norm) for row in steps(5)]
-    chart = next(curve for curve in curves(rows) if curve.title == "Gradient norm")
-    assert "nan" not in chart.content + chart.readouts
 
 
 def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
@@ -164,11 +147,3 @@ def test_ticks_are_even_and_span_all_values(low, span):
     assert marks[-1] >= low + span - 1e-6 * span
     assert max(gaps) == pytest.approx(min(gaps), rel=1e-3)
     assert 2 <= len(marks) <= 7
-
-
-@given(st.lists(st.floats(-10, 10), min_size=1, max_size=200))
-def test_smoothing_keeps_steps_and_bounds(values):
-    series = list(enumerate(values, 1))
-    smooth = charts.smoothed(series)
-    assert [step for step, _ in smooth] == [step for step, _ in series]
-    assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for _, value in smooth)

@@ -1,6 +1,5 @@
 """The release folder: its inputs are found and checked, and it is built whole, the same way each time, or not."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import ArtifactError, UsageError
+from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
 from countdown_rl.release import demo, folder, upload
@@ -17,15 +16,21 @@ from countdown_rl.release.config import PublishOptions, UploadOptions
 from tests.support import release_chain, tiny_llama
 
 OUT = Path("release")
-MERGED = PublishOptions(model="merged")
+TOKEN = "hf_" + "a" * 30
 
 
 def build(**options) -> artifacts.Manifest:
-    return folder.build(dataclasses.replace(MERGED, **options), OUT)
+    return folder.build(PublishOptions(**{"model": "merged"} | options), OUT)
 
 
-def page() -> str:
-    return ModelCard.load(OUT / "README.md").text
+def remake(name: str, kind: str, change=lambda path: None, **described) -> None:
+    """Write the artifact *name* again, with its files as *change* leaves them and other options or inputs if given."""
+    manifest = artifacts.read(Path(name), kind)
+    described = {"options": manifest.options, "inputs": manifest.inputs} | described
+    with artifacts.writing(Path(name), kind, **described) as draft:
+        for file in manifest.files:
+            shutil.copyfile(Path(name) / file, draft.path / file)
+        change(draft.path)
 
 
 def test_the_release_holds_the_weights_and_the_chain(root):
@@ -38,7 +43,7 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     assert results.read(OUT / "eval") == results.read(Path("eval/merged"))
     kinds = [link.kind for link in artifacts.chain(manifest.inputs["model"])]
     assert kinds == ["data", "model", "adapter", "merged"]
-    assert manifest.facts["accuracy"] == 0.62
+    assert (manifest.facts["accuracy"], manifest.facts["license"]) == (0.62, "apache-2.0")
     assert {"eval", "comparison"} <= manifest.inputs.keys()
     assert reference.resolve("release").manifest == manifest
 
@@ -60,21 +65,12 @@ def test_weights_are_hashed_only_while_they_are_copied(hub, root, monkeypatch):
     assert "model.safetensors" not in hashed
 
 
-def test_a_gguf_alone_is_a_release(root):
-    manifest = build(model="gguf")
-    assert "model-q8_0.gguf" in manifest.files
-    assert manifest.facts["name"] == "base-countdown-grpo-gguf"
-    assert manifest.facts["accuracy"] == 0.6
-
-
 def test_an_evaluation_of_the_gguf_file_is_one_of_its_artifact(root):
-    data = artifacts.file_input(Path("data/test.jsonl"))
-    file = artifacts.file_input(Path("gguf/model-q8_0.gguf"))
-    with artifacts.writing(Path("eval/file"), "eval", options={}, inputs={"model": file, "data": data}) as draft:
-        for path in Path("eval/gguf").glob("*.json*"):
-            if path.name != "manifest.json":
-                shutil.copyfile(path, draft.path / path.name)
-    assert build(model="gguf", evaluation="eval/file").facts["accuracy"] == 0.6
+    assert build(model="gguf").facts["accuracy"] == 0.6
+    remake("eval/gguf", "eval", inputs={"model": artifacts.file_input(Path("gguf/model-q8_0.gguf"))})
+    manifest = build(model="gguf")
+    assert (manifest.facts["accuracy"], manifest.facts["name"]) == (0.6, "base-countdown-grpo-gguf")
+    assert "model-q8_0.gguf" in manifest.files
 
 
 def test_an_adapter_names_its_base_on_the_hub(root):
@@ -85,11 +81,9 @@ def test_an_adapter_names_its_base_on_the_hub(root):
     assert config["base_model_name_or_path"] == "some/base"
     data = ModelCard.load(OUT / "README.md").data
     assert (data.library_name, data.base_model_relation) == ("peft", "adapter")
-
-
-def test_a_name_that_is_not_an_id_on_the_hub_is_wrong_usage(root):
-    with pytest.raises(UsageError, match="--base-model"):
-        build(license="mit", base_model="not an id")
+    Path("adapter/adapter_config.json").write_text(json.dumps(config | {"r": 9}))
+    with pytest.raises(ArtifactError, match="damaged"):
+        build(model="adapter", base_model="some/base", license="mit")
 
 
 def test_an_evaluation_of_other_weights_is_refused(root):
@@ -101,95 +95,58 @@ def test_an_evaluation_of_other_weights_is_refused(root):
     assert not OUT.exists()
 
 
-def test_a_comparison_without_this_evaluation_is_refused_or_left_out(root):
+def test_a_comparison_and_a_log_of_others_are_refused_or_left_out(root):
+    log = release_chain.log_of(Path(), steps=3)
     release_chain.evaluate(Path(), "merged", accuracy=0.7)
-    with pytest.raises(ArtifactError, match="not about these weights"):
-        build(comparison="eval/comparison")
-    assert "comparison" not in build().inputs
-
-
-@pytest.mark.parametrize("key", ["data", "from"])
-def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root, key):
-    file = artifacts.file_input(Path("data/test.jsonl"))
-    shutil.rmtree("merged")
-    with artifacts.writing(Path("merged"), "model", options={}, inputs={key: file}) as draft:
-        tiny_llama.checkpoint(draft.path)
-    release_chain.evaluate(Path(), "merged", accuracy=0.99)
-    with pytest.raises(ArtifactError, match="used in training"):
-        build()
-
-
-def test_weights_evaluated_on_their_training_puzzles_are_refused(root):
-    data = artifacts.read(Path("data"), "data")
-    shutil.rmtree("data")
-    with artifacts.writing(Path("data"), "data", options=data.options) as draft:
-        (draft.path / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n')
-    data = artifacts.read(Path("data"), "data").as_input()
-    shutil.rmtree("merged")
-    with artifacts.writing(Path("merged"), "model", options={}, inputs={"data": data}) as draft:
-        tiny_llama.checkpoint(draft.path)
-    release_chain.evaluate(Path(), "merged", accuracy=0.99, puzzles=Path("data/train.jsonl"))
-    with pytest.raises(ArtifactError, match="used in training"):
-        build()
-
-
-def test_the_card_of_weights_without_an_evaluation_says_so(root):
-    shutil.rmtree("eval")
-    build()
-    assert "have not been evaluated" in page()
-    assert ModelCard.load(OUT / "README.md").data.eval_results is None
+    for options in ({"comparison": "eval/comparison"}, {"log": str(log)}):
+        with pytest.raises(ArtifactError, match="not about these weights"):
+            build(**options)
+    manifest = build()
+    assert not {"comparison", "log"} & manifest.inputs.keys()
+    assert "curves.svg" not in manifest.files
 
 
 def test_the_curves_are_drawn_from_the_log_of_this_training(root):
     release_chain.log_of(Path())
     build()
-    assert "](curves.svg)" in page()
+    assert "](curves.svg)" in (OUT / "README.md").read_text()
     assert Path("release/curves.svg").read_text("utf-8").startswith("<svg xmlns=")
 
 
-def test_the_log_of_another_training_is_left_out_or_refused(root):
-    log = release_chain.log_of(Path(), steps=3)
-    assert "curves.svg" not in build().files
-    with pytest.raises(ArtifactError, match="not about these weights"):
-        build(log=str(log))
+@pytest.mark.parametrize("key", ["data", "from", "artifact"])
+def test_weights_evaluated_on_the_file_that_they_were_trained_on_are_refused(root, key):
+    file = Path("data/test.jsonl")
+    inputs = {key: artifacts.file_input(file)}
+    if key == "artifact":
+        file = Path("data/train.jsonl")
+        remake("data", "data", lambda path: (path / "train.jsonl").write_text('{"nums": [1, 2], "target": 3}\n'))
+        inputs = {"data": artifacts.read(Path("data"), "data").as_input()}
+    shutil.rmtree("merged")
+    with artifacts.writing(Path("merged"), "model", options={}, inputs=inputs) as draft:
+        tiny_llama.checkpoint(draft.path)
+    release_chain.evaluate(Path(), "merged", accuracy=0.99, puzzles=file)
+    with pytest.raises(ArtifactError, match="used in training"):
+        build()
 
 
 @pytest.mark.parametrize(
     ("harm", "word"),
     [
         (lambda: Path("merged/config.json").write_text("{}"), "damaged"),
-        (lambda: Path("merged/model.safetensors").write_bytes(bytes(Path("merged/model.safetensors").stat().st_size)), "damaged"),  # noqa: E501
         (lambda: Path("merged/model.safetensors").unlink(), "missing"),
-        (lambda: Path("merged/manifest.json").unlink(), "manifest"),
         (lambda: shutil.rmtree("merged"), "countdown-rl merge"),
         (lambda: Path("eval/merged/metrics.json").unlink(), "missing"),
-        (lambda: Path("eval/merged/manifest.json").write_text("{"), "damaged"),
         (lambda: Path("eval/comparison/manifest.json").write_text("{"), "damaged"),
         (lambda: Path("release").write_text("a file"), "is a file"),
         (lambda: shutil.copytree("base", "release"), "holds a model artifact"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_chain_is_one_sentence(root, harm, word):
     harm()
     with pytest.raises(ArtifactError, match=word) as raised:
         build()
     assert "\n" not in str(raised.value)
     assert not Path("release/README.md").exists()
-
-
-def test_a_changed_configuration_of_an_adapter_is_refused(root):
-    path = Path("adapter/adapter_config.json")
-    path.write_text(path.read_text().replace('"lora_alpha": 8', '"lora_alpha": 9'))
-    with pytest.raises(ArtifactError, match="damaged"):
-        build(model="adapter", base_model="some/base", license="mit")
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("name", "x\nlicense: mit"), ("license", "\x1b"), ("trained_on", ("\u202e",))]
-)
-def test_a_card_takes_printable_names_of_one_line(option, value):
-    with pytest.raises(UsageError, match="printable"):
-        PublishOptions(**{option: value})
 
 
 def test_a_chain_that_was_changed_afterwards_is_refused(root):
@@ -201,27 +158,41 @@ def test_a_chain_that_was_changed_afterwards_is_refused(root):
         build()
 
 
-def test_the_command_takes_the_results_beside_the_weights(root, command):
-    done = command("publish", "--model", "merged", "--out", "release", "--json")
-    assert done.exit_code == 0, done.output
+def test_the_command_takes_the_results_beside_the_weights_and_fails_without_a_trace(root, command):
+    words = ("publish", "--model", "merged", "--out", "release", "--json")
+    done = command(*words)
+    assert (done.exit_code, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert (result["accuracy"], result["n"]) == (0.62, 100)
-    assert {"eval", "comparison"} <= artifacts.read(OUT, "release").inputs.keys()
-    assert not done.stderr
-
-
-def test_a_failed_command_leaves_the_release_that_was_there(root, command):
-    build()
     before = artifacts.read(OUT, "release")
+    assert {"eval", "comparison"} <= before.inputs.keys()
     release_chain.again(Path(), "merged", seed=5)
-    done = command("publish", "--model", "merged", "--out", "release")
-    assert isinstance(done.exception, ArtifactError)
+    assert isinstance(command(*words).exception, ArtifactError)
     assert artifacts.read(OUT, "release") == before
 
 
-@pytest.mark.parametrize("words", [["--public"], ["--repo-id", "me/x"], ["--push"]])
-def test_options_of_the_upload_go_together(root, command, words):
-    assert isinstance(command("publish", "--model", "merged", *words).exception, UsageError)
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"name": "x\nlicense: mit"}, "printable"),
+        ({"license": "\x1b"}, "printable"),
+        ({"trained_on": ("\u202e",)}, "printable"),
+        ({"base_model": "not an id"}, "--base-model"),
+        ({"license_file": "gone.txt"}, "--license-file"),
+        ({"data": "data", "evaluation": "eval"}, "leave it out with --data"),
+        ({"data": "data", "model": "merged"}, "leave it out with --data"),
+        ({"data": "data", "with_demo": True}, "leave it out with --data"),
+    ],
+)
+def test_options_that_no_release_can_have_are_wrong_usage(options, word):
+    with pytest.raises(UsageError, match=word):
+        PublishOptions(**options)
+
+
+@pytest.mark.parametrize("options", [{"public": True}, {"repo_id": "me/x"}, {"push": True}])
+def test_options_of_the_upload_go_together(options):
+    with pytest.raises(UsageError, match="--push"):
+        UploadOptions(**options)
 
 
 def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
@@ -239,11 +210,61 @@ def test_a_release_carries_the_page_of_its_gguf(root, command, monkeypatch):
 def test_a_release_decodes_as_it_was_measured(root):
     """Weights that an older version merged have the base's sampling settings."""
     config = {"eos_token_id": [1, 2], "pad_token_id": 0, "repetition_penalty": 1.1, "do_sample": True, "max_length": 20}
-    inputs = artifacts.read(Path("merged"), "merged").inputs
-    with artifacts.writing(Path("older"), "merged", options={}, inputs=inputs) as draft:
-        for file in Path("merged").iterdir():
-            shutil.copyfile(file, draft.path / file.name)
-        (draft.path / "manifest.json").unlink()
-        (draft.path / "generation_config.json").write_text(json.dumps(config))
-    folder.build(PublishOptions(model="older", name="older"), OUT)
+    shutil.rmtree("eval")
+    remake("merged", "merged", lambda path: (path / "generation_config.json").write_text(json.dumps(config)))
+    build()
     assert json.loads((OUT / "generation_config.json").read_text()) == {"eos_token_id": [1, 2], "pad_token_id": 0}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ("license: llama3.1", {"license": "llama3.1"}),
+        (
+            "license: other\nlicense_name: qwen-research\nlicense_link: https://x/LICENSE",
+            {"license": "other", "license_name": "qwen-research", "license_link": "https://x/LICENSE"},
+        ),
+        ("tags: [x]", {}),
+        (None, {}),
+    ],
+)
+def test_the_licence_is_read_from_the_card_of_the_base(hub, tmp_path, metadata, expected):
+    if metadata is not None:
+        (tmp_path / "README.md").write_text(f"---\n{metadata}\n---\n")
+        hub.add_model("some/base", tmp_path)
+    assert folder.base_license("some/base", None) == expected
+
+
+@pytest.mark.parametrize("status", [500, 200])
+def test_a_card_that_cannot_be_read_asks_for_the_licence(hub, status):
+    hub.fail("GET", status=status, times=100)  # with 200, an answer that makes no sense
+    with pytest.raises(HubError, match="--license"):
+        folder.base_license("some/base", None)
+
+
+def test_a_given_licence_asks_nobody_and_its_text_is_added(hub, root):
+    Path("terms.txt").write_text("Do as you like.\n")
+    assert build(base_model="some/base", license="mit", license_file="terms.txt").facts["license"] == "mit"
+    assert Path("release/LICENSE").read_text() == "Do as you like.\n"
+    assert not hub.log
+
+
+@pytest.mark.parametrize("place", ["Modelfile", "tokenizer_config.json", "head", "weights", "options"])
+def test_a_token_is_in_no_release(root, place):
+    from safetensors.numpy import save_file
+
+    shutil.rmtree("eval")
+    model = "base" if place in ("weights", "options") else "gguf"
+    if place == "head":
+        shutil.rmtree("gguf")
+        release_chain.quantized(Path(), "gguf", strings={"general.source.url": TOKEN})
+    elif place == "weights":
+        remake("base", "model", lambda path: save_file({}, path / "model.safetensors", {"made_with": TOKEN}))
+    elif place == "options":
+        remake("base", "model", options={"note": TOKEN})
+    else:
+        remake("gguf", "quantized", lambda path: (path / place).write_text(f'"FROM ./model-q8_0.gguf # {TOKEN}"\n'))
+    with pytest.raises(ArtifactError, match="token") as raised:
+        build(model=model)
+    assert TOKEN not in str(raised.value)
+    assert not OUT.exists()

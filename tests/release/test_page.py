@@ -15,7 +15,6 @@ from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.release import page as report
-from countdown_rl.release.page import seconds, view
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import log as trainlog
 from countdown_rl.training.log import StepRow
@@ -103,7 +102,7 @@ def run(tmp_path, monkeypatch):
 
 
 def page(root=Path("artifacts"), transcripts=12, **sources) -> str:
-    return report.text(view(*report.find(root, **sources), transcripts))
+    return report.text(report.view(*report.find(root, **sources), transcripts))
 
 
 class Tree(HTMLParser):
@@ -147,6 +146,11 @@ def test_the_page_is_well_formed_and_every_id_is_there_once(run):
     assert {attrs["for"] for attrs in tree.all("label")} == {attrs["id"] for attrs in tree.all("input")}
     assert {attrs["href"][1:] for attrs in tree.all("a")} <= set(ids)
     assert {"results", "training", "changed", "texts", "origin"} <= set(ids)
+    text = page()
+    assert text == page()
+    assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text)
+    trainlog.write(run / "train" / "log.csv", trainlog.thinned(steps(10, seconds=21.0), 4))
+    assert "<b>10</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
 
 
 def test_the_page_has_no_scripts_and_no_outside_references(run):
@@ -179,21 +183,6 @@ def test_model_text_is_escaped(run):
     Tree(text)
 
 
-def test_markup_in_the_name_of_a_group_is_text(run):
-    name = '"><meta http-equiv="refresh" content="0"><form action="//example.com"><a href="//example.com"><script>'
-    recorded = results.read(run / "eval" / "base")
-    for group, values in recorded.metrics.groups.items():
-        recorded.metrics.groups[group] = {f"{name}{value}": figures for value, figures in values.items()}
-    manifest = recorded.manifest
-    with artifacts.writing(run / "eval" / "base", "eval", options={}, inputs=manifest.inputs) as draft:
-        results.write(draft.path, recorded.metrics, recorded.samples)
-    tree = Tree(page(run, results=[run / "eval" / "base"]))
-    assert not {"script", "form"} & {tag for tag, _ in tree.elements}
-    assert [attrs["http-equiv"] for attrs in tree.all("meta") if "http-equiv" in attrs] == ["Content-Security-Policy"]
-    assert all(attrs["href"].startswith("#") for attrs in tree.all("a"))
-    assert any("//example.com" in text for _, text in tree.texts)
-
-
 def test_figures_are_those_of_the_metrics(run):
     text = page()
     for name in ("base", "adapter", "merged"):
@@ -217,44 +206,14 @@ def test_figures_are_those_of_the_metrics(run):
         assert {reason: count for reason, count in counts.items() if count} == metrics["reasons"]
 
 
-def test_pass_at_k_tokens_solutions_and_refusals_are_those_of_the_metrics(tmp_path):
-    rows = [row | {"solutions": at % 6} for at, row in enumerate(ROWS)]
-    no_way = [row for row in rows if not row["solutions"]]
-    assert len(no_way) == 2
-    text = "</think>\n<answer>impossible</answer>"
-    write_eval(tmp_path / "eval" / "base", "+-" * 12, samples=2, rows=rows, text=text)
-    metrics = json.loads((tmp_path / "eval" / "base" / "details.json").read_text())
-    shown = page(tmp_path)
-
-    def values(pattern: str) -> list[float]:
-        return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, shown, re.S)[1])]
-
-    assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]]
-    assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]]
-    assert 'data-pass="1"' not in shown  # the accuracy
-    assert "base 58.3% → 100.0%</text>" in shown  # pass@k against tokens
-    for key in ("mean_tokens", "median", "p95", "mean_right", "mean_wrong", "per_right_answer", "truncated"):
-        assert values(rf'<tr data-tokens="{key}">(.*?)</tr>') == [(metrics | metrics["tokens"])[key]]
-    kinds = dict(re.findall(r'data-kind="([^"]*)">.*?<data value="([^"]*)"', shown, re.S))
-    for kind, share in {"no solution": "0", "1 solution": "1", "2-4 solutions": "2-4"}.items():
-        assert json.loads(kinds[kind]) == metrics["groups"]["solutions"][share]["accuracy"]
-    assert "normal for paired differences" in shown
-
-
-def summary() -> str:
-    return re.sub(r"<[^>]*>", "", re.search(r'<p class="sum">(.*?)</p>', page(), re.S)[1])
+def summary(text: str) -> str:
+    return re.sub(r"<[^>]*>", "", re.search(r'<p class="sum">(.*?)</p>', text, re.S)[1])
 
 
 def of_split(split: str) -> list[dict]:
     """Twelve puzzles that every data set has in *split*."""
     rows = ({"nums": [n, 3, 50], "target": n + 53} for n in range(1, 10**6))
     return list(islice((row for row in rows if parse_row(row).split == split), 12))
-
-
-def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_eval(Path("artifacts/eval/base"), 12 * "+++-", samples=4, rows=of_split("test"))
-    assert "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each." in summary()
 
 
 @pytest.mark.parametrize(
@@ -264,15 +223,9 @@ def test_puzzles_are_called_by_their_split_and_not_by_their_file(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     write_eval(Path("artifacts/eval/base"), 12 * "+", rows=of_split(split))
     trainlog.write(Path("artifacts/train/log.csv"), steps(3, eval_correct=0.5))
-    assert f"base solves 12 of {called}" in summary()
+    assert f"base solves 12 of {called}" in summary(page())
     assert page().count("held-out") == (4 if split == "test" else 0)
     assert ("nor those above" in page()) == (split == "test")
-
-
-def test_a_log_without_steps_is_refused_by_name(run):
-    trainlog.write(run / "train" / "log.csv", [])
-    with pytest.raises(InputError, match=r"log\.csv has no steps"):
-        page()
 
 
 def test_paired_differences_are_those_of_a_comparison(run):
@@ -287,10 +240,6 @@ def test_paired_differences_are_those_of_a_comparison(run):
             cell = f"{tables.points(change)}<small>p {change['p']:.2g}, {change['won']} won"
             assert cells.count(cell) == 1  # the second model's two differences are one
     assert "merged wins 4 puzzles and loses 0." in text
-
-
-def test_the_same_artifacts_give_the_same_bytes(run):
-    assert page() == page()
 
 
 def test_models_are_ordered_by_their_chain_and_bounds_come_last(run):
@@ -326,32 +275,6 @@ def test_results_on_other_puzzles_or_with_other_decoding_have_their_own_table(ru
     assert folded == [("The same puzzles, decoded in another way", "sampled 50.0%"), ("Other puzzles", "five 66.7%")]
 
 
-def test_of_several_completions_the_first_is_shown_and_no_changes_are_listed(tmp_path):
-    for name in ("base", "adapter"):
-        write_eval(tmp_path / "eval" / name, "+-" * 12, samples=2)
-    text = page(tmp_path)
-    assert 'id="changed"' not in text
-    assert text.count('class="t card w0 ok"') == 12
-    assert text.count('class="t card w0 no"') == 0
-
-
-def test_word_problems_are_shown(tmp_path):
-    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5", "style": "prefilled"}]
-    write_eval(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
-    text = page(tmp_path)
-    assert "How &lt;many&gt; are 2 and 3?" in text
-    assert "an answer that is no number" in text
-    Tree(text)
-
-
-def test_one_evaluation_makes_a_page(tmp_path):
-    write_eval(tmp_path / "eval" / "base", "+-+.")
-    text = page(tmp_path, transcripts=0)
-    tree = Tree(text)
-    assert "<h1>base</h1>" in text
-    assert not {"training", "changed", "texts"} & {attrs.get("id") for _, attrs in tree.elements}
-
-
 def test_equations_are_checked_and_answers_evaluated_step_by_step(run):
     text = page()
     assert "<li>50 − 3 = <b>47</b></li>" in text
@@ -375,8 +298,10 @@ def test_faults_are_listed_with_the_points_they_cost(run):
 
 def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
     assert "This log is not of the run" not in page()
+    assert "A curriculum is on" in page()
     assert "Every manifest in this chain has the digest" in page()
     trainlog.write(run / "train" / "log.csv", steps(4))
+    assert "A curriculum is on" not in page()
     entry = chained("model", "adapter")
     metrics = json.loads((run / "eval" / "base" / "details.json").read_text())
     samples = (run / "eval" / "base" / "samples.jsonl").read_text()
@@ -391,40 +316,6 @@ def test_a_log_of_another_run_is_reported_and_an_altered_manifest_refused(run):
     entry["manifest"]["inputs"]["model"]["manifest"]["options"]["n"] = 1
     with pytest.raises(ArtifactError, match=r"the manifest of artifacts/adapter, in the chain of model .* was changed"):
         page_of(entry)
-
-
-def test_missing_inputs_and_foreign_outputs_are_refused_and_nothing_is_overwritten(run, tmp_path):
-    def write(out, **sources):
-        report.check_path(Path(out))
-        return report.save(report.text(view(*report.find(run, **sources), 2)), Path(out))
-
-    with pytest.raises(ArtifactError, match="nothing/eval holds no evaluation; `countdown-rl eval` makes one"):
-        report.find(Path("nothing"))
-    with pytest.raises(ArtifactError, match=r"no\.csv does not exist"):
-        report.find(run, logs=["no.csv"])
-    with pytest.raises(InputError, match="given twice"):
-        report.find(run, results=[run / "eval" / "base", run / "eval" / "base"])
-    with pytest.raises(ArtifactError, match="is a directory; give --out a file"):
-        write(run)
-    Path("mine.html").write_text("<html>mine</html>")
-    with pytest.raises(ArtifactError, match=r"mine\.html is not a report of countdown-rl"):
-        write("mine.html")
-    assert Path("mine.html").read_text() == "<html>mine</html>"
-    size = write("deep/page.html")
-    before = Path("deep/page.html").read_bytes()
-    assert len(before) == size
-    assert write("deep/page.html") == size
-    (run / "eval" / "merged" / "samples.jsonl").write_text("")
-    with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
-        write("deep/page.html")
-    (run / "train" / "log.csv").write_text("step\n1\n")
-    with pytest.raises(InputError, match="not a training log"):
-        write("deep/page.html", results=[run / "eval" / "base"])
-    assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
-    write_eval(run / "eval" / "floor", "-" * 12, model={"source": "random", "kind": "floor"}, decoding={"samples": 1})
-    trainlog.write(run / "train" / "log.csv", steps(3))
-    with pytest.raises(InputError, match="give an evaluation of a model"):
-        write("new.html", results=[run / "eval" / "floor"])
 
 
 def command(monkeypatch, *words: str) -> int:
@@ -463,22 +354,6 @@ def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeyp
     assert "not a demo" in capsys.readouterr().err
 
 
-def test_the_time_of_the_training_is_told(run):
-    trainlog.write(Path("artifacts/train/log.csv"), steps(3, seconds=70.0))
-    assert "<b>3</b><span>steps of GRPO,<br>in 3m 30s</span>" in page()
-
-
-def test_training_seconds_count_every_step():
-    log = trainlog.thinned(steps(10, seconds=2.0), 4)
-    assert seconds(log) == 20
-
-
-def test_sections_and_their_links_have_the_same_order(run):
-    text = page()
-    assert re.findall(r'<a href="#([^"]*)"', text) == re.findall(r'<section id="([^"]*)"', text)
-    assert re.findall(r'<section id="([^"]*)"', text)[:2] == ["results", "training"]
-
-
 def test_panels_about_few_puzzles_are_folded(tmp_path):
     rows = [row | {"id": f"{row['id']}-{copy}"} for row in ROWS for copy in range(2)]
     rows[0] |= {"nums": [1, 2, 3, 4, 5]}
@@ -488,12 +363,6 @@ def test_panels_about_few_puzzles_are_folded(tmp_path):
     assert "5 numbers" in folded[0][0]
     assert 'data-kind="5 numbers"' in folded[0][1]
     assert text.count('data-kind="5 numbers"') == 1
-
-
-def test_a_curriculum_is_explained_where_the_log_is_of_that_run(run):
-    assert "A curriculum is on" in page()
-    trainlog.write(run / "train" / "log.csv", steps(4))
-    assert "A curriculum is on" not in page()
 
 
 def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsys):
@@ -508,3 +377,69 @@ def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsy
     assert "None of these logs is" in text
     assert (Path("figures") / "validation-accuracy.svg").read_text().count('<path class="range ') == 1
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
+
+
+def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path):
+    for name in ("base", "adapter"):
+        write_eval(tmp_path / "eval" / name, 12 * "+++-", samples=4, rows=of_split("test"))
+    text = page(tmp_path)
+    metrics = json.loads((tmp_path / "eval" / "base" / "details.json").read_text())
+    assert "solves 75.0% of 12 held-out puzzles, the mean over 4 completions of each." in summary(text)
+    assert 'id="changed"' not in text
+    assert text.count('class="t card w0 ok"') == 12  # the first completions
+
+    def values(pattern: str) -> list[float]:
+        return [json.loads(value) for value in re.findall(r'<data value="([^"]*)"', re.search(pattern, text, re.S)[1])]
+
+    assert values(r'<tr data-pass="2">(.*?)</tr>') == [metrics["pass_at"]["2"]["share"]] * 2
+    assert values(r'<tr data-pass="majority">(.*?)</tr>') == [metrics["majority"]["share"]] * 2
+    assert 'data-pass="1"' not in text  # the accuracy
+    for key in ("mean_tokens", "median", "p95", "mean_right", "mean_wrong", "per_right_answer", "truncated"):
+        assert values(rf'<tr data-tokens="{key}">(.*?)</tr>') == [(metrics | metrics["tokens"])[key]] * 2
+
+
+def test_one_evaluation_of_word_problems_makes_a_page(tmp_path):
+    rows = [{"id": "g", "task": "gsm8k", "question": "How <many> are 2 and 3?", "gold": "5"}]
+    write_eval(tmp_path / "eval" / "gsm", "+-", rows=rows * 2, text="</think>\n<answer>six</answer>")
+    text = page(tmp_path)
+    assert "<h1>gsm</h1>" in text
+    assert "How &lt;many&gt; are 2 and 3?" in text
+    assert "an answer that is no number" in text
+    tree = Tree(text)
+    assert not {"training", "changed"} & {attrs.get("id") for _, attrs in tree.elements}
+
+
+def test_what_is_missing_or_of_somebody_else_is_refused(run):
+    def write(out, **sources):
+        report.check_path(Path(out))
+        return report.save(report.text(report.view(*report.find(run, **sources), 2)), Path(out))
+
+    Path("mine.html").write_text("<html>mine</html>")
+    for out, sources, word in (
+        ("nothing.html", {"logs": ["no.csv"]}, r"no\.csv does not exist"),
+        ("nothing.html", {"results": [run / "eval" / "base"] * 2}, "given twice"),
+        (run, {}, "is a directory; give --out a file"),
+        ("mine.html", {}, r"mine\.html is not a report of countdown-rl"),
+    ):
+        with pytest.raises((ArtifactError, InputError), match=word):
+            write(out, **sources)
+    assert Path("mine.html").read_text() == "<html>mine</html>"
+    size = write("deep/page.html")
+    before = Path("deep/page.html").read_bytes()
+    assert (len(before), write("deep/page.html"), Path("deep/page.html").read_bytes()) == (size, size, before)
+    trainlog.write(run / "train" / "log.csv", [])
+    with pytest.raises(InputError, match=r"log\.csv has no steps"):
+        write("deep/page.html")
+    (run / "eval" / "merged" / "samples.jsonl").write_text("")
+    with pytest.raises(ArtifactError, match=r"merged/samples\.jsonl is damaged"):
+        write("deep/page.html")
+    assert [file.read_bytes() for file in Path("deep").iterdir()] == [before]
+
+
+def test_an_evaluation_of_baselines_alone_or_nothing_makes_no_page(tmp_path):
+    with pytest.raises(ArtifactError, match="holds no evaluation; `countdown-rl eval` makes one"):
+        page(tmp_path)
+    floor = {"model": {"source": "random", "kind": "floor"}, "decoding": {"samples": 1}}
+    write_eval(tmp_path / "eval" / "floor", "-" * 12, **floor)
+    with pytest.raises(InputError, match="give an evaluation of a model"):
+        page(tmp_path)

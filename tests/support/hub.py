@@ -1,8 +1,8 @@
 """A Hub on this machine, in memory: the requests that huggingface_hub 2.4 sends to huggingface.co without Xet.
 
-Repositories with commits, tags and privacy; LFS storage on another origin, as the real one has it, with
-single and multi-part uploads; tokens that may write, only read, or have expired; and faults on demand.
-``hub.env`` points a child process at it; the ``hub`` fixture points this process at it.
+Repositories with commits, tags and privacy; LFS storage on another origin, as the real one has it; tokens that may
+write, only read, or have expired; and faults on demand. ``hub.env`` points a child process at it; the ``hub`` fixture
+points this process at it.
 """
 
 import base64
@@ -19,16 +19,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import yaml
+
 from countdown_rl.core import artifacts
 from countdown_rl.release import upload
 from countdown_rl.release.config import UploadOptions
 
-WRITE, READ, EXPIRED, STRANGER = (
-    "hf_testwrite" + "w" * 24,
-    "hf_testread" + "r" * 24,
-    "hf_old" + "x" * 30,
-    "hf_other" + "s" * 26,
-)
+WRITE, READ, EXPIRED = "hf_testwrite" + "w" * 24, "hf_testread" + "r" * 24, "hf_old" + "x" * 30
+STRANGER = "hf_other" + "s" * 26
 LFS = re.compile(r".*\.(safetensors|bin|gguf|pt|parquet|png|zip)$")
 
 
@@ -50,13 +48,10 @@ class Blob:
         return hashlib.sha256(self.data).hexdigest() if self.lfs else git_sha1(self.data)
 
     def entry(self, path: str) -> dict[str, Any]:
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.oid}\nsize {len(self.data)}\n".encode()
         entry: dict[str, Any] = {"type": "file", "path": path, "size": len(self.data), "oid": self.oid}
         if self.lfs:
-            entry |= {
-                "oid": git_sha1(pointer),
-                "lfs": {"oid": self.oid, "size": len(self.data), "pointerSize": len(pointer)},
-            }
+            lfs = {"oid": self.oid, "size": len(self.data), "pointerSize": 130}
+            entry |= {"oid": git_sha1(self.oid.encode()), "lfs": lfs}
         return entry
 
 
@@ -77,8 +72,11 @@ class Repo:
         self.branches[branch] = sha
         return sha
 
-    def find(self, revision: str) -> str | None:
-        return self.branches.get(revision) or self.tags.get(revision) or (revision if revision in self.trees else None)
+    def find(self, revision: str) -> str:
+        sha = self.branches.get(revision) or self.tags.get(revision) or revision
+        if sha not in self.trees:
+            raise RefusalError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return sha
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -109,18 +107,15 @@ class Hub:
         self.token = WRITE
         self.repos: dict[tuple[str, str], Repo] = {}
         self.storage: dict[str, bytes] = {}
-        self.parts: dict[str, dict[int, bytes]] = {}
-        self.part_size: int | None = None  # files larger than this go up in parts
         self.log: list[str] = []
         self.leaks: list[str] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self.server.daemon_threads = True
-        self.port = self.server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.store_url = f"http://localhost:{self.port}/.store"  # another name is another origin
+        port = self.server.server_address[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.store_url = f"http://localhost:{port}/.store"  # another name is another origin
 
     def add_model(self, repo_id: str, folder: Path, *, private: bool = False, repo_type: str = "model") -> str:
         """Put the files under *folder* into *repo_id*, which is created if new. Returns the commit."""
@@ -132,9 +127,9 @@ class Hub:
     def model(self, repo_id: str) -> Repo:
         return self.repos["model", repo_id]
 
-    def fail(self, match: str, **what: Any) -> None:
+    def fail(self, match: str, **fault: Any) -> None:
         """Let something go wrong; see :class:`Fault`. *match* is a pattern over "METHOD /path"."""
-        self.faults.append(Fault(match, **what))
+        self.faults.append(Fault(match, **fault))
 
     def env(self, home: Path, token: str | None = WRITE) -> dict[str, str]:
         """The environment of a child process that should take this for the Hub."""
@@ -143,15 +138,12 @@ class Hub:
         clean |= {"NO_PROXY": "127.0.0.1,localhost", "OMP_NUM_THREADS": "1"}
         return clean | ({"HF_TOKEN": token} if token else {})
 
-    def serving(self) -> None:
-        self.server.serve_forever(poll_interval=0.02)
-
 
 @contextmanager
 def running() -> Iterator[Hub]:
     """A Hub for the length of a block."""
     hub = Hub()
-    thread = threading.Thread(target=hub.serving, daemon=True)
+    thread = threading.Thread(target=hub.server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield hub
@@ -167,8 +159,6 @@ def git_sha1(data: bytes) -> str:
 
 def card_data(page: str) -> dict[str, Any]:
     """The metadata of a card."""
-    import yaml
-
     match = re.match(r"---\n(.*?)\n---\n", page, re.DOTALL)
     return yaml.safe_load(match[1]) if match else {}
 
@@ -176,9 +166,14 @@ def card_data(page: str) -> dict[str, Any]:
 class RefusalError(Exception):
     """A refusal, as the Hub words it."""
 
-    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None, **content: str) -> None:
         super().__init__(message)
-        self.status, self.message, self.code = status, message, code
+        self.status, self.content = status, {"error": message, **content}
+        self.headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
+
+
+#: Status, content and headers of a response.
+Answer = tuple[int, Any, dict[str, str]]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -186,7 +181,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
     body: bytes
-    cut: str | None
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -198,47 +192,39 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_GET(self) -> None:
-        self.route()
-
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
-
-    def route(self) -> None:
-        split = urlsplit(self.path)
-        self.query = parse_qs(split.query)
-        path = unquote(split.path)
-        line = f"{self.command} {path}"
-        hub = self.hub
-        length = int(self.headers.get("Content-Length") or 0)
+        hub, split = self.hub, urlsplit(self.path)
+        self.query, path = parse_qs(split.query), unquote(split.path)
+        line, length = f"{self.command} {path}", int(self.headers.get("Content-Length") or 0)
         with hub.lock:
             hub.log.append(line)
             fault = next((fault for fault in hub.faults if fault.times > 0 and re.search(fault.match, line)), None)
             if fault:
                 fault.times -= 1
-        self.cut = fault.cut if fault else None
-        if self.cut == "before":
+        cut = fault.cut if fault else None
+        if cut == "before":
             self.rfile.read(length // 2)
             return self.hang_up()
-        self.body = (
-            self.chunked() if "chunked" in self.headers.get("Transfer-Encoding", "") else self.rfile.read(length)
-        )
-        if fault and not self.cut:
-            return self.send(fault.status, {"error": "a fault was put in"}, **fault.headers)
+        self.body = self.chunks() if self.headers.get("Transfer-Encoding") else self.rfile.read(length)
+        if fault and not cut:
+            return self.send(fault.status, {"error": "a fault was put in"}, fault.headers)
         try:
-            for method, pattern, handle in ROUTES:
-                match = re.fullmatch(pattern, path)
-                if match and self.command in method.split():
-                    with hub.lock:
-                        answer = handle(self, **match.groupdict())
-                    if self.cut == "after":
-                        return self.hang_up()
-                    return answer()
-            raise RefusalError(404, f"{line} is nothing that this Hub knows")
+            with hub.lock:
+                answer = self.answer(path)
         except RefusalError as refusal:
-            extra = {"X-Error-Message": refusal.message} | ({"X-Error-Code": refusal.code} if refusal.code else {})
-            self.send(refusal.status, {"error": refusal.message}, **extra)
-        return None
+            answer = refusal.status, refusal.content, refusal.headers
+        return self.hang_up() if cut == "after" else self.send(*answer, cut=cut == "body")
 
-    def chunked(self) -> bytes:
+    do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815
+
+    def answer(self, path: str) -> Answer:
+        for method, pattern, handle in ROUTES:
+            match = re.fullmatch(pattern, path)
+            if match and self.command in method.split():
+                content, *headers = handle(self, **match.groupdict())
+                return (302 if "Location" in (headers or [{}])[0] else 200), content, *(headers or [{}])
+        raise RefusalError(404, f"{self.command} {path} is nothing that this Hub knows")
+
+    def chunks(self) -> bytes:
         data = b""
         while size := int(self.rfile.readline(), 16):
             data += self.rfile.read(size)
@@ -251,20 +237,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.connection.shutdown(2)
 
-    def send(self, status: int, content: Any = b"", **headers: str) -> None:
+    def send(self, status: int, content: Any, headers: dict[str, str], cut: bool = False) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
+        self.send_response(status)
         for key, value in ({"Content-Type": kind, "Content-Length": str(len(data))} | headers).items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data[: len(data) // 2] if self.cut == "body" else data)
-            if self.cut == "body":
+            self.wfile.write(data[: len(data) // 2] if cut else data)
+            if cut:
                 self.hang_up()
-
-    def reply(self, status: int, content: Any = b"", **headers: str) -> Callable[[], None]:
-        return lambda: self.send(status, content, **headers)
 
     def user(self) -> tuple[str, str] | None:
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -277,53 +260,36 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos.get(((kind or "models").removesuffix("s"), id))
         if repo is None or (repo.private and (user is None or user[0] != repo.owner)):
             raise RefusalError(404 if user else 401, "Repository not found", "RepoNotFound")
-        if write and (user is None or user[0] != repo.owner or user[1] != "write"):
+        if write and user != (repo.owner, "write"):
             raise RefusalError(403, "you need write access to this repository")
         return repo
 
-    def json(self) -> dict[str, Any]:
-        return json.loads(self.body)
+    # One method per request of the API, which returns the content of the response and, where needed, headers.
 
-    # One method per request of the API. Each returns a function that sends the response, so that it can be lost.
-
-    def whoami(self) -> Callable[[], None]:
-        user = self.user()
-        if user is None:
-            raise RefusalError(401, "Invalid username or password.")
-        return self.reply(200, {"type": "user", "name": user[0], "auth": {"accessToken": {"role": user[1]}}})
-
-    def create(self) -> Callable[[], None]:
-        user, request = self.user(), self.json()
-        if user is None:
-            raise RefusalError(401, "Invalid username or password.")
-        owner = request.get("organization") or user[0]
-        id, kind = f"{owner}/{request['name']}", request.get("type", "model")
+    def create(self) -> tuple[Any, ...]:
+        user, request = self.user() or ("", ""), json.loads(self.body)
+        owner, kind = request.get("organization") or user[0], request.get("type", "model")
         if user != (owner, "write"):
             raise RefusalError(403, f"You don't have the rights to create a {kind} under the namespace {owner}.")
+        id = f"{owner}/{request['name']}"
         created = {"url": f"{self.hub.url}/{id}", "name": id, "id": id}
         if (kind, id) in self.hub.repos:
-            return self.reply(409, {"error": "You already created this model repo", **created})
+            raise RefusalError(409, f"You already created this {kind} repo", **created)
         repo = self.hub.repos[kind, id] = Repo(owner, request.get("visibility") == "private")
         repo.commit({".gitattributes": Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)})
-        return self.reply(200, created)
+        return (created,)
 
-    def settings(self, kind: str, id: str) -> Callable[[], None]:
-        self.repo(kind, id, write=True).private = self.json()["visibility"] == "private"
-        return self.reply(200, {})
+    def settings(self, kind: str, id: str) -> tuple[Any, ...]:
+        self.repo(kind, id, write=True).private = json.loads(self.body)["visibility"] == "private"
+        return ({},)
 
-    def validate(self) -> Callable[[], None]:
-        import yaml
+    def validate(self) -> tuple[Any, ...]:
+        card_data(json.loads(self.body)["content"])
+        return ({"errors": [], "warnings": []},)
 
-        try:
-            data = card_data(self.json()["content"])
-        except yaml.YAMLError as error:
-            return self.reply(400, {"errors": [{"message": str(error)}], "warnings": []})
-        errors = [] if isinstance(data.get("tags", []), list) else [{"message": '"tags" must be an array'}]
-        return self.reply(400 if errors else 200, {"errors": errors, "warnings": []})
-
-    def preupload(self, kind: str, id: str, rev: str) -> Callable[[], None]:
+    def preupload(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id, write=True)
-        tree = repo.trees[repo.find(rev) or repo.branches["main"]]
+        tree = repo.trees[repo.find(rev)]
         files = [
             {
                 "path": file["path"],
@@ -331,106 +297,71 @@ class _Handler(BaseHTTPRequestHandler):
                 "shouldIgnore": False,
                 "oid": tree[file["path"]].oid if file["path"] in tree else None,
             }
-            for file in self.json()["files"]
+            for file in json.loads(self.body)["files"]
         ]
-        return self.reply(200, {"files": files})
+        return ({"files": files},)
 
-    def batch(self, kind: str | None, id: str) -> Callable[[], None]:
+    def batch(self, kind: str | None, id: str) -> tuple[Any, ...]:
         self.repo(kind, id, write=True)
-        objects = []
-        for wanted in self.json()["objects"]:
-            oid, size = wanted["oid"], wanted["size"]
-            entry: dict[str, Any] = {"oid": oid, "size": size}
-            if oid not in self.hub.storage:
-                prefix = f"{kind}/" if kind else ""
-                upload: dict[str, Any] = {"href": f"{self.hub.store_url}/{oid}?X-Amz-Signature=secret"}
-                if self.hub.part_size and size > self.hub.part_size:
-                    count = -(-size // self.hub.part_size)
-                    urls = {f"{n:05d}": f"{self.hub.store_url}/{oid}/{n}" for n in range(1, count + 1)}
-                    href = f"{self.hub.url}/{prefix}{id}.git/info/lfs/complete"
-                    upload = {"href": href, "header": {"chunk_size": str(self.hub.part_size), **urls}}
-                verify = {"href": f"{self.hub.url}/{prefix}{id}.git/info/lfs/verify", "header": {}}
-                entry["actions"] = {"upload": upload, "verify": verify}
-            objects.append(entry)
-        return self.reply(200, {"transfer": "basic", "objects": objects})
+        objects = [{"oid": file["oid"], "size": file["size"]} for file in json.loads(self.body)["objects"]]
+        for file in objects:
+            if file["oid"] not in self.hub.storage:
+                file["actions"] = {"upload": {"href": f"{self.hub.store_url}/{file['oid']}?X-Amz-Signature=secret"}}
+        return ({"transfer": "basic", "objects": objects},)
 
-    def store(self, oid: str, part: str | None) -> Callable[[], None]:
+    def store(self, oid: str) -> tuple[Any, ...]:
         if "Authorization" in self.headers:
             self.hub.leaks.append(self.headers["Authorization"])
         if self.command != "PUT":
-            data, status, extra = self.ranged(self.hub.storage[oid])
-            return self.reply(status, data, **extra)
-        if part:
-            self.hub.parts.setdefault(oid, {})[int(part)] = self.body
-        elif hashlib.sha256(self.body).hexdigest() != oid:
+            return (self.hub.storage[oid],)
+        if hashlib.sha256(self.body).hexdigest() != oid:
             raise RefusalError(400, "the content does not have this hash")
-        else:
-            self.hub.storage[oid] = self.body
-        return self.reply(200, ETag=f'"{hashlib.md5(self.body).hexdigest()}"')
+        self.hub.storage[oid] = self.body
+        return b"", {"ETag": f'"{oid}"'}
 
-    def complete(self, kind: str | None, id: str) -> Callable[[], None]:
-        request = self.json()
-        data = b"".join(self.hub.parts[request["oid"]][part["partNumber"]] for part in request["parts"])
-        if hashlib.sha256(data).hexdigest() != request["oid"]:
-            raise RefusalError(400, "the parts do not have this hash")
-        self.hub.storage[request["oid"]] = data
-        return self.reply(200, {"success": True})
-
-    def verify(self, kind: str | None, id: str) -> Callable[[], None]:
-        self.repo(kind, id, write=True)
-        data = self.hub.storage.get(self.json()["oid"])
-        if data is None or len(data) != self.json()["size"]:
-            raise RefusalError(404, "the object is not in the storage")
-        return self.reply(200, {})
-
-    def commit(self, kind: str, id: str, rev: str) -> Callable[[], None]:
+    def commit(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id, write=True)
         head = repo.branches[rev]
         tree = dict(repo.trees[head])
-        for line in self.body.splitlines():
-            item = json.loads(line)
+        for item in map(json.loads, self.body.splitlines()):
             value = item["value"]
             if item["key"] == "header" and value.get("parentCommit", head) != head:
                 raise RefusalError(412, "A commit has happened since. Please refresh and try again.")
             if item["key"] == "file":
                 tree[value["path"]] = Blob(base64.b64decode(value["content"]), False)
             elif item["key"] == "lfsFile":
-                if value["oid"] not in self.hub.storage:
-                    raise RefusalError(400, "LFS pointer pointed to a file that does not exist")
                 tree[value["path"]] = Blob(self.hub.storage[value["oid"]], True)
-            elif item["key"] == "deletedFile" and tree.pop(value["path"], None) is None:
-                raise RefusalError(404, "A file with this name doesn't exist", "EntryNotFound")
+            elif item["key"] == "deletedFile":
+                del tree[value["path"]]
         sha = repo.commit(tree, rev)
-        return self.reply(200, {"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"})
+        return ({"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{id}/commit/{sha}"},)
 
-    def tag(self, kind: str, id: str, rev: str) -> Callable[[], None]:
-        repo, name = self.repo(kind, id, write=True), self.json()["tag"]
+    def tag(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
+        repo, name = self.repo(kind, id, write=True), json.loads(self.body)["tag"]
         if name in repo.tags:
             raise RefusalError(409, f"Reference already exists: {name}")
-        repo.tags[name] = self.revision(repo, rev)
-        return self.reply(200, {})
+        repo.tags[name] = repo.find(rev)
+        return ({},)
 
-    def refs(self, kind: str, id: str) -> Callable[[], None]:
+    def refs(self, kind: str, id: str) -> tuple[Any, ...]:
+        repo, refs = self.repo(kind, id), {"converts": list[Any]()}
+        for title, place, names in (("branches", "heads", repo.branches), ("tags", "tags", repo.tags)):
+            refs[title] = [{"name": n, "ref": f"refs/{place}/{n}", "targetCommit": sha} for n, sha in names.items()]
+        return (refs,)
+
+    def info(self, kind: str, id: str, rev: str | None = None) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
+        sha = repo.find(rev or "main")
+        tree = repo.trees[sha]
+        info = {"id": id, "modelId": id, "sha": sha, "private": repo.private, "tags": [], "gated": False}
+        info |= {"siblings": [{"rfilename": path} for path in sorted(tree)], "downloads": 0, "likes": 0}
+        if "README.md" in tree:
+            info["cardData"] = card_data(tree["README.md"].data.decode())
+        return (info,)
 
-        def listing(names: dict[str, str], place: str) -> list[dict[str, str]]:
-            return [{"name": name, "ref": f"refs/{place}/{name}", "targetCommit": sha} for name, sha in names.items()]
-
-        refs = {"branches": listing(repo.branches, "heads"), "tags": listing(repo.tags, "tags"), "converts": []}
-        return self.reply(200, refs)
-
-    def info(self, kind: str, id: str, rev: str | None = None) -> Callable[[], None]:
+    def tree(self, kind: str, id: str, rev: str, under: str | None) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
-        sha = self.revision(repo, rev or "main")
-        names = [{"rfilename": path} for path in sorted(repo.trees[sha])]
-        info = {"id": id, "modelId": id, "sha": sha, "private": repo.private, "tags": [], "siblings": names}
-        if "README.md" in repo.trees[sha]:
-            info["cardData"] = card_data(repo.trees[sha]["README.md"].data.decode())
-        return self.reply(200, info | {"downloads": 0, "likes": 0, "gated": False, "disabled": False})
-
-    def tree(self, kind: str, id: str, rev: str, under: str | None) -> Callable[[], None]:
-        repo = self.repo(kind, id)
-        tree, prefix = repo.trees[self.revision(repo, rev)], f"{under}/" if under else ""
+        tree, prefix = repo.trees[repo.find(rev)], f"{under}/" if under else ""
         entries = [blob.entry(path) for path, blob in sorted(tree.items()) if path.startswith(prefix)]
         folders = {parent.as_posix() for entry in entries for parent in PurePosixPath(entry["path"]).parents[:-1]}
         within = sorted(folder for folder in folders if folder.startswith(prefix))
@@ -439,46 +370,30 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusalError(404, f"{under} does not exist on {rev}", "EntryNotFound")
         if self.query.get("recursive", ["false"])[0].lower() != "true":
             entries = [entry for entry in entries if "/" not in entry["path"].removeprefix(prefix)]
-        return self.reply(200, entries)
+        return (entries,)
 
-    def paths(self, kind: str, id: str, rev: str) -> Callable[[], None]:
+    def paths(self, kind: str, id: str, rev: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
-        tree = repo.trees[self.revision(repo, rev)]
-        paths = parse_qs(self.body.decode())["paths"]
-        return self.reply(200, [tree[path].entry(path) for path in paths if path in tree])
+        tree = repo.trees[repo.find(rev)]
+        return ([tree[path].entry(path) for path in parse_qs(self.body.decode())["paths"] if path in tree],)
 
-    def resolve(self, kind: str | None, id: str, rev: str, path: str) -> Callable[[], None]:
+    def resolve(self, kind: str | None, id: str, rev: str, path: str) -> tuple[Any, ...]:
         repo = self.repo(kind, id)
-        sha = self.revision(repo, rev)
-        blob = repo.trees[sha].get(path)
-        if blob is None:
-            raise RefusalError(404, "Entry not found", "EntryNotFound")
-        headers = {"X-Repo-Commit": sha, "ETag": f'"{blob.oid}"', "Accept-Ranges": "bytes"}
-        if blob.lfs:
-            self.hub.storage[blob.oid] = blob.data
-            headers |= {"X-Linked-Etag": f'"{blob.oid}"', "X-Linked-Size": str(len(blob.data))}
-            return self.reply(302, Location=f"{self.hub.store_url}/{blob.oid}", **headers)
-        data, status, extra = self.ranged(blob.data)
-        return self.reply(status, data, **headers, **extra)
-
-    def ranged(self, data: bytes) -> tuple[bytes, int, dict[str, str]]:
-        requested = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not requested:
-            return data, 200, {}
-        first, last = int(requested[1]), int(requested[2] or len(data) - 1)
-        return data[first : last + 1], 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
-
-    def revision(self, repo: Repo, rev: str) -> str:
         sha = repo.find(rev)
-        if sha is None:
-            raise RefusalError(404, f"Invalid rev id: {rev}", "RevisionNotFound")
-        return sha
+        if path not in repo.trees[sha]:
+            raise RefusalError(404, "Entry not found", "EntryNotFound")
+        blob = repo.trees[sha][path]
+        headers = {"X-Repo-Commit": sha, "ETag": f'"{blob.oid}"', "X-Linked-Etag": f'"{blob.oid}"'}
+        if not blob.lfs:
+            return blob.data, headers
+        self.hub.storage[blob.oid] = blob.data
+        headers |= {"X-Linked-Size": str(len(blob.data)), "Location": f"{self.hub.store_url}/{blob.oid}"}
+        return b"", headers
 
 
 _API = r"/api/(?P<kind>models|datasets)/(?P<id>[^/]+/[^/]+)"
 _GIT = r"/(?:(?P<kind>datasets)/)?(?P<id>[^/]+/[^/]+)"
-ROUTES: list[tuple[str, str, Callable[..., Callable[[], None]]]] = [
-    ("GET", "/api/whoami-v2", _Handler.whoami),
+ROUTES: list[tuple[str, str, Callable[..., tuple[Any, ...]]]] = [
     ("POST", "/api/repos/create", _Handler.create),
     ("POST", "/api/validate-yaml", _Handler.validate),
     ("PUT", f"{_API}/settings", _Handler.settings),
@@ -490,8 +405,6 @@ ROUTES: list[tuple[str, str, Callable[..., Callable[[], None]]]] = [
     ("GET", f"{_API}/tree/(?P<rev>[^/]+)(?:/(?P<under>.+))?", _Handler.tree),
     ("GET", f"{_API}(?:/revision/(?P<rev>.+))?", _Handler.info),
     ("POST", rf"{_GIT}\.git/info/lfs/objects/batch", _Handler.batch),
-    ("POST", rf"{_GIT}\.git/info/lfs/complete", _Handler.complete),
-    ("POST", rf"{_GIT}\.git/info/lfs/verify", _Handler.verify),
     ("GET HEAD", f"{_GIT}/resolve/(?P<rev>[^/]+)/(?P<path>.+)", _Handler.resolve),
-    ("GET HEAD PUT", "/.store/(?P<oid>[0-9a-f]{64})(?:/(?P<part>[0-9]+))?", _Handler.store),
+    ("GET HEAD PUT", "/.store/(?P<oid>[0-9a-f]{64})", _Handler.store),
 ]

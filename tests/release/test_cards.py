@@ -1,0 +1,228 @@
+"""Cards: metadata that the Hub reads, results, examples that run, and splits that ``load_dataset`` reads."""
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import DatasetCard, ModelCard
+
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import ArtifactError, HubError
+from countdown_rl.core.formatting import cell
+from countdown_rl.data import build
+from countdown_rl.data.config import DataOptions
+from countdown_rl.models import chat_template
+from countdown_rl.release import folder
+from countdown_rl.release.config import PublishOptions
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.countdown.task import CountdownRow
+from countdown_rl.training.config import TrainOptions
+from tests.support import release_chain, tiny_llama
+from tests.support.hub import push
+
+OUT = Path("release")
+ROW = CountdownRow({"nums": [19, 36, 55, 7], "target": 65})
+PUZZLES = "me/puzzles"
+
+
+def card(**options) -> ModelCard:
+    folder.build(PublishOptions(**{"model": "merged"} | options), OUT)
+    return ModelCard.load(OUT / "README.md")
+
+
+def merged_with(tokenizer, **shape) -> None:
+    """Replace the merged weights by others with this *tokenizer*, which nothing has evaluated."""
+    inputs = artifacts.read(Path("merged"), "merged").inputs
+    for name in ("merged", "eval"):
+        shutil.rmtree(name)
+    with artifacts.writing(Path("merged"), "merged", options={}, inputs=inputs) as draft:
+        tiny_llama.checkpoint(draft.path, **shape)
+        tokenizer.save_pretrained(draft.path)
+
+
+def example(page: str, monkeypatch) -> dict:
+    """The variables of the example on the *page*, after it was run."""
+    monkeypatch.chdir(OUT)
+    variables: dict = {}
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1].replace("=256", "=4"), variables)
+    return variables
+
+
+def test_the_metadata_is_what_the_hub_reads(root):
+    data = card(name="no", base_model="some/base", license="mit", trained_on=("some/data",)).data
+    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "text-generation", "mit")
+    assert (data.base_model, data.base_model_relation) == ("some/base", "finetune")
+    assert (data.model_name, data.datasets) == ("no", ["some/data"])
+    assert {"countdown-rl", "grpo", "lora"} <= set(data.tags)
+    everything, *groups = data.eval_results
+    assert (everything.metric_type, everything.metric_value, everything.dataset_split) == ("accuracy", 0.62, "test")
+    assert (everything.metric_args["n"], everything.metric_args["interval_95"]) == (100, [0.52, 0.72])
+    assert len(groups) == 3
+
+
+def test_the_card_shows_results_options_and_the_comparison(root):
+    page = card().text
+    assert "| all puzzles | 62.0% | 52.0% to 72.0% | 100 |" in page
+    assert "| base | 50.0% |" in page
+    assert "| learning-rate | 0.0002 |" in page
+    assert f"GRPO; reward: {', '.join(TrainOptions().reward)}." in page
+    assert str(root) not in page
+    assert cell("a|b <img>") == r"a\|b &lt;img>"  # so that a name ends no cell and opens no tag
+
+
+@pytest.mark.parametrize("model", ["merged", "gguf"])
+def test_every_file_that_the_card_links_to_is_there(root, model):
+    release_chain.log_of(Path())
+    page = card(license="llama3.1", model=model).text
+    links = re.findall(r"\]\((?!https?://)([^)]+)\)", page)
+    assert "manifest.json" in links
+    assert [link for link in links if not (OUT / link).is_file()] == []
+    assert "\n\n\n" not in page
+
+
+def test_formats_have_their_instructions(root):
+    page = card(base_model="some/base", license="mit", model="adapter").text
+    assert "vllm serve some/base --enable-lora --lora-modules countdown=." in page
+    gguf = card(model="gguf")
+    assert gguf.data.library_name == "gguf"
+    assert "llama-cli -m model-q8_0.gguf" in gguf.text
+    assert "ollama create countdown -f Modelfile" in gguf.text
+    assert {"gguf", "llama.cpp"} <= set(gguf.data.tags)
+
+
+def test_the_example_runs_and_its_prompt_is_that_of_training(root, monkeypatch):
+    variables = example(card().text, monkeypatch)
+    assert variables["output"].shape[1] - variables["inputs"]["input_ids"].shape[1] <= 4
+    assert variables["prompt"] == chat_template.render(tiny_llama.tokenizer(), ROW.messages())
+
+
+def test_the_example_of_a_completed_chat_template_is_a_user_turn_alone(root, monkeypatch):
+    tokenizer = tiny_llama.tokenizer()
+    prompt = chat_template.render(tokenizer, ROW.messages())
+    chat_template.complete_user_turn(tokenizer, ROW.messages())
+    merged_with(tokenizer)
+    page = card(license="mit").text
+    assert "A user turn is enough" in page
+    assert '"system"' not in page
+    assert "have not been evaluated" in page
+    assert example(page, monkeypatch)["prompt"] == prompt
+
+
+@pytest.mark.parametrize(
+    "ending", ["<|assistant|><think>\n", "<|assistant|>{{ date_string | default(strftime_now('%d %b %Y')) }}"]
+)
+def test_the_example_has_the_prompt_of_an_evaluation_whatever_the_template_adds(root, monkeypatch, ending):
+    tokenizer = tiny_llama.tokenizer(tiny_llama.TEMPLATE.replace("<|assistant|>", ending))
+    tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
+    merged_with(tokenizer, vocab_size=328)
+    page = card(license="mit").text
+    assert "skip_special_tokens" not in page  # which would take out the tags
+    assert example(page, monkeypatch)["prompt"] == chat_template.render(tokenizer, ROW.messages())
+
+
+def test_the_example_of_gsm8k_is_a_word_problem(root):
+    shutil.rmtree("eval")
+    release_chain.evaluate(Path(), "merged", accuracy=0.5, task="gsm8k")
+    assert "A shelf holds 3 rows" in card().text
+
+
+def test_the_bits_of_quantized_weights_are_those_measured(root):
+    inputs = artifacts.read(Path("merged"), "merged").inputs
+    with artifacts.writing(Path("nf4"), "quantized", options={}, inputs=inputs) as draft:
+        for file in Path("merged").iterdir():
+            shutil.copyfile(file, draft.path / file.name)
+        (draft.path / "manifest.json").unlink()
+        config = json.loads((draft.path / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "bitsandbytes"}
+        (draft.path / "config.json").write_text(json.dumps(config))
+        draft.facts["bits_per_parameter"] = 7.468
+    assert "bf16 compute), 7.5 bits a parameter." in card(model="nf4").text
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "data"
+    build.make(DataOptions(n=40, valid=5, test=5, seed=3), path)
+    return path
+
+
+@pytest.fixture
+def published(data, tmp_path) -> Path:
+    """The release of the data."""
+    folder.build(PublishOptions(data=str(data), license="cc0-1.0"), tmp_path / "release")
+    return tmp_path / "release"
+
+
+def test_a_release_of_data_is_the_splits_and_a_card(data, published):
+    manifest, source = artifacts.read(published, "data-release"), artifacts.read(data, "data")
+    assert manifest.files.keys() - source.files.keys() == {"README.md"}
+    assert source.files.items() <= manifest.files.items()
+    assert manifest.inputs["data"]["digest"] == source.digest
+    assert manifest.facts["rows"] == {"train": 30, "valid": 5, "test": 5}
+    again = folder.build(PublishOptions(data=str(data), license="cc0-1.0"), published.with_name("again"))
+    assert again == manifest
+    page = DatasetCard.load(published / "README.md")
+    assert (page.data.license, page.data.task_categories) == ("cc0-1.0", ["text-generation"])
+    splits = {file["split"]: (published / file["path"]).is_file() for file in page.data.configs[0]["data_files"]}
+    assert splits == dict.fromkeys(("train", "validation", "test"), True)
+    for key in jsonl.read_rows(published / "test.jsonl")[0]:
+        assert re.search(rf"^\| {key} \| \S", page.text, re.MULTILINE)
+    assert re.search(r"countdown-rl gen-data .*--n 40", page.text)
+
+
+def test_load_dataset_returns_the_rows(hub, published, tmp_path):
+    push(published, PUZZLES)
+    code = (
+        "import json, datasets; print(json.dumps({k: list(v) for k, v in datasets.load_dataset('me/puzzles').items()}))"
+    )
+    env = hub.env(tmp_path) | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    splits = json.loads(done.stdout)
+    for ours, theirs in {"train": "train", "valid": "validation", "test": "test"}.items():
+        assert splits.pop(theirs) == jsonl.read_rows(published / f"{ours}.jsonl")
+    assert not splits
+    assert not hub.leaks
+
+
+def test_the_upload_of_data_is_a_data_set_with_a_tag_for_each_release(hub, data, published, tmp_path):
+    upload = push(published, PUZZLES)
+    assert list(hub.repos) == [("dataset", PUZZLES)]
+    repo = hub.repos["dataset", PUZZLES]
+    assert (repo.private, repo.tags) == (True, {"v1": upload.commit})
+    assert upload.url == f"{hub.url}/datasets/{PUZZLES}"
+    assert push(published, PUZZLES).commit == upload.commit
+    options = PublishOptions(data=str(data), license="cc0-1.0")
+    folder.build(dataclasses.replace(options, license="mit"), tmp_path / "next")
+    assert push(tmp_path / "next", PUZZLES).tag == "v2"
+
+
+def test_a_data_set_of_another_tool_is_not_overwritten(hub, published, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "train.jsonl").write_text("{}\n")
+    before = hub.add_model(PUZZLES, tmp_path / "theirs", private=True, repo_type="dataset")
+    with pytest.raises(HubError, match="did not make it"):
+        push(published, PUZZLES)
+    assert hub.repos["dataset", PUZZLES].branches == {"main": before}
+
+
+def test_damaged_data_are_refused(data, tmp_path):
+    copy = Path(shutil.copytree(data, tmp_path / "data"))
+    (copy / "test.jsonl").write_text("{}\n")
+    with pytest.raises(ArtifactError, match="damaged"):
+        folder.build(PublishOptions(data=str(copy)), tmp_path / "release")
+    assert not (tmp_path / "release").exists()
+
+
+def test_the_command_publishes_data(hub, data, tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = command("publish", "--data", str(data), "--json", "--push", "--repo-id", PUZZLES)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["upload"]["tag"] == "v1"
+    assert Path("artifacts/data-release/train.jsonl").is_file()
+    assert ("dataset", PUZZLES) in hub.repos
