@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 
@@ -24,20 +25,7 @@ POINTS, READOUTS = 240, 60
 _TITLE, _ROW = 34, 16
 #: Dashes of the lines of a chart, whose colours are those of the classes c0, c1 and so on.
 _DASHES = ("", *(f' stroke-dasharray="{dashes}"' for dashes in ("7 3", "2 3", "9 3 2 3", "4 4")))
-_STYLE = """
-svg { font: 11px system-ui, sans-serif; fill: #5d646b; }
-.title { font-size: 12px; font-weight: 600; fill: #1b1d1f; }
-.grid { stroke: #e4e5e2; }
-.c0 { color: #2f5fd0; }
-.c1 { color: #b4530a; }
-.c2 { color: #17794a; }
-.c3 { color: #8a3fb0; }
-.c4 { color: #5d646b; }
-.raw, .mean { stroke: currentColor; fill: none; }
-.raw { opacity: 0.36; }
-.mean { stroke-width: 2.2; }
-.range { fill: currentColor; opacity: 0.16; }
-"""
+_STYLE = Path(__file__).with_name("charts.css").read_text("utf-8")
 
 Log = Sequence[StepRow]
 Series = list[tuple[int, float]]
@@ -155,7 +143,7 @@ def picture(charts: Sequence[Curve]) -> str:
     """*charts* in two columns, or one alone, as one SVG file; the same charts give the same text."""
     columns, pitch = min(2, len(charts)), _TITLE + max(curve.height for curve in charts)
     size = f'viewBox="0 0 {columns * WIDTH} {math.ceil(len(charts) / columns) * pitch}"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>']
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>\n{_STYLE}</style>']
     parts.append('<rect width="100%" height="100%" fill="#ffffff"/>')
     for index, curve in enumerate(charts):
         parts.append(f'<g transform="translate({index % columns * WIDTH} {index // columns * pitch + _TITLE})">')

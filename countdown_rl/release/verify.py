@@ -28,7 +28,6 @@ from countdown_rl.evaluation.evaluate import OnBatch
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import DETAILS, METRICS, Result
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, ends, load, model_files, reference
 from countdown_rl.models.model_files import GENERATION
 from countdown_rl.release import formats, model_card
@@ -46,6 +45,10 @@ RECORDED, NEW = "recorded", "new"
 #: Level of each test; puzzles of the claim, and of each measurement, without which nothing is confirmed; recorded
 #: puzzles that are made again, more have to be given; share of greedy fp32 completions that other processors repeat.
 LEVEL, MIN_PUZZLES, MAX_ROWS, REPEATED = 0.01, 100, 1_000_000, 0.9
+_CHECKED = (
+    "the sha256 of each file, those of the weights also in their chain of manifests",
+    "the figures in eval, from their samples, graded again",
+)
 #: Files of a release that are only read.
 _PAGES = re.compile(rf"{CARD}|{CURVES}|{INDEX}|{LICENSE}|eval/{MANIFEST}")
 
@@ -122,19 +125,21 @@ def verify(
     if artifacts.peek(folder) != "release":
         raise ArtifactError(f"{source} is no release of countdown-rl; give a directory that publish made, or its copy.")
     manifest = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
-    format = formats.FORMATS.get(str((manifest.facts.get("formats") or {}).get(".")))
-    if format is None or len(manifest.facts["formats"]) > 1 or not {"model", "eval"} <= manifest.inputs.keys():
+    listed, entries = manifest.facts.get("formats"), [manifest.inputs.get(key, {}) for key in ("model", "eval")]
+    known = isinstance(listed, dict) and listed.keys() == {"."} and str(listed["."]) in formats.FORMATS
+    if not known or not all("manifest" in entry for entry in entries):
         raise ArtifactError(f"{source} does not hold weights in one known format and their evaluation; build it again.")
-    weights, evaluation = (Manifest(**manifest.inputs[key]["manifest"]) for key in ("model", "eval"))
-    made = Weights(folder, weights, manifest.inputs["model"], format)
+    weights, evaluation = (
+        Manifest.parse(json.dumps(entry["manifest"]).encode(), f"an input in {folder / MANIFEST}") for entry in entries
+    )
+    made = Weights(folder, weights, entries[0], formats.FORMATS[manifest.facts["formats"]["."]])
     report = Verification(source, revision, manifest.digest, secrets.randbelow(1 << 31) if seed is None else seed)
-    report.checked += ["the sha256 of each file, those of the weights also in their chain of manifests"]
-    report.checked += ["the figures in eval, from their samples, graded again"]
+    report.checked += [*_CHECKED]
     try:
         _check_files(made, manifest, evaluation, report)
         recorded = results.read(folder / "eval")
         _check_claims(made, manifest, recorded)
-        rows, new = _puzzles(str(recorded.metrics.data["digest"]), made, data, fresh, report)
+        rows, new = _puzzles(str(recorded.metrics.data.get("digest")), made, data, fresh, report)
         decoding = {key: value for key, value in typed_json.dump(recorded.metrics.decoding).items() if key != "greedy"}
         options = _options(EvalOptions, decoding | {"pass_at": evaluation.options.get("pass_at")}, "eval")
         _check_figures(recorded, rows[: recorded.metrics.n], options)
@@ -193,29 +198,26 @@ def _check_claims(made: Weights, manifest: Manifest, recorded: Result) -> None:
         card: Any = ModelCard((made.path / CARD).read_text("utf-8")).data
     except Exception as error:  # of YAML, and of the Hub's own checks
         raise ArtifactError(f"the metadata of {CARD} cannot be read: {first_line(error)}") from error
-    metrics, facts = recorded.metrics, manifest.facts
-    decoding = typed_json.dump(metrics.decoding)
-    is_adapter = made.format is ADAPTER
-    loaded = model_files.adapter_config(made.path).get("base_model_name_or_path") if is_adapter else card.base_model
-    holds = {
-        "eval is not the evaluation in the manifest": recorded.manifest.digest == manifest.inputs["eval"]["digest"],
-        "eval is an evaluation of other weights": made.measured_by(recorded),
-        f"eval/{DETAILS} and its manifest have different settings": decoding | recorded.manifest.options
-        == recorded.manifest.options | decoding
-        and recorded.manifest.inputs.get("data") == metrics.data,
-        "the evaluation is on puzzles that the weights were trained on": metrics.data.get("digest")
-        not in results.training_data(artifacts.chain(made.entry)),
-        f"the figures in {MANIFEST} are not those of the evaluation": [metrics.accuracy, metrics.n, [*metrics.interval]]
-        == [facts.get(name) for name in ("accuracy", "n", "interval")],
+    metrics, facts, options = recorded.metrics, manifest.facts, recorded.manifest.options
+    decoding, data = typed_json.dump(metrics.decoding), recorded.manifest.inputs.get("data")
+    trained_on = results.training_data(artifacts.chain(made.entry))
+    loads = model_files.adapter_config(made.path) if made.format is ADAPTER else {}
+    bases = {card.base_model, facts.get("base_model"), loads.get("base_model_name_or_path", card.base_model)}
+    figures = [metrics.accuracy, metrics.n, [*metrics.interval]]
+    faults = {
+        "eval is not the evaluation in the manifest": recorded.manifest.digest != manifest.inputs["eval"]["digest"],
+        "eval is an evaluation of other weights": not made.measured_by(recorded),
+        f"eval/{DETAILS} and its manifest have different settings": decoding | options != options | decoding
+        or data != metrics.data,
+        "the evaluation is on puzzles that the weights were trained on": metrics.data.get("digest") in trained_on,
+        f"the figures in {MANIFEST} are not those of the evaluation": figures
+        != [facts.get(name) for name in ("accuracy", "n", "interval")],
         f"the metadata of {CARD} do not have the figures of the evaluation": card.eval_results
-        == model_card.eval_results(recorded),
-        f"{CARD}, {MANIFEST} and the weights name different bases": card.base_model
-        == facts.get("base_model")
-        == loaded,
+        != model_card.eval_results(recorded),
+        f"{CARD}, {MANIFEST} and the weights name different bases": len(bases) > 1,
     }
-    for fault, holding in holds.items():
-        if not holding:
-            raise _RefutedError(fault)
+    if fault := next((fault for fault, holds in faults.items() if holds), None):
+        raise _RefutedError(fault)
 
 
 def _puzzles(
@@ -272,10 +274,9 @@ def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
         raise _RefutedError("eval has another number of samples than its decoding and its puzzles")
     samples = []
     for index, sample in enumerate(recorded.samples):
-        completion = Completion(sample.completion, sample.tokens, not sample.truncated)
-        samples.append(Sample.of(rows[index // per_row], completion, index % per_row if per_row > 1 else None))
-        written = sample.to_json()
-        if any(written.get(name, value) != value for name, value in samples[-1].to_json().items()):
+        row, turn = rows[index // per_row], index % per_row if per_row > 1 else None
+        samples.append(replace(sample, row=row, grade=row.grade(sample.completion), turn=turn))
+        if not sample.to_json().items() >= samples[-1].to_json().items():
             raise _RefutedError("the samples in eval do not have the grades of their texts, or are of other puzzles")
     figures = measure(samples, rows, pass_at=options.pass_at_values)
     details = replace(recorded.metrics, **vars(figures)).to_json()
