@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import astuple
 from datetime import timedelta
 from pathlib import Path
@@ -109,14 +110,15 @@ def complete(
     if isinstance(engine, generate.Generator):
         engine.on_step = on_step
     if isinstance(engine, OpenAI):  # several at once, in the order in which they end
-        completed = engine.complete_all(asked, report)
+        completed = engine.complete_all(asked)
     else:
         completed = ((place, engines.complete(engine, part, number)) for place, (number, part) in enumerate(asked))
-    for place, texts in completed:
-        batch = batches[place][1]
-        progress.add(batch, texts)
-        completions.update(zip(batch, texts, strict=True))
-        report()
+    with closing(completed):  # an exception cancels requests in flight
+        for place, texts in completed:
+            batch = batches[place][1]
+            progress.add(batch, texts)
+            completions.update(zip(batch, texts, strict=True))
+            report()
     if world > 1:
         completions = _gathered(completions)
     in_order = [completions[index] for index in range(len(repeated))]

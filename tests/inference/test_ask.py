@@ -65,26 +65,22 @@ def test_text_is_streamed_in_pieces_that_join_to_the_completion(loaded, monkeypa
     assert 1 < len(pieces) <= completion.tokens
 
 
-def test_a_character_of_several_tokens_is_streamed_when_complete():
-    tokenizer, pieces = tiny_llama.tokenizer(), []
-    text = "7 × 3 → 21 🧮."
-    stream = ask._TextStream(tokenizer, pieces.append)
-    for token in tokenizer.encode(text, add_special_tokens=False):
-        stream.add(token)
-    assert "".join(pieces) == text
-    assert "🧮" in pieces
-    assert not any("\ufffd" in piece for piece in pieces)
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_character_of_several_tokens_is_streamed_when_complete_or_at_the_end(loaded, monkeypatch, cut):
+    ids = loaded.tokenizer.encode("7 × 3 → 21 🧮", add_special_tokens=False)
+    ids = ids[: len(ids) - cut]
 
+    def complete(self, prompts, number=0):
+        for end in range(len(ids)):
+            self.on_step(ids[: end + 1])
+        return [Completion(loaded.tokenizer.decode(ids), len(ids), True)]
 
-def test_a_truncated_character_is_streamed_at_the_end():
-    tokenizer, pieces = tiny_llama.tokenizer(), []
-    stream = ask._TextStream(tokenizer, pieces.append)
-    ids = tokenizer.encode("9🧮", add_special_tokens=False)[:-1]
-    for token in ids:
-        stream.add(token)
-    assert pieces == ["9"]
-    stream.write(tokenizer.decode(ids))
-    assert "".join(pieces) == tokenizer.decode(ids)
+    monkeypatch.setattr(generate.Generator, "complete", complete)
+    pieces = []
+    completion = ask.ask(loaded, ask.puzzle_row(SHORT, [3, 7], 10), SHORT, pieces.append)
+    assert "".join(pieces) == completion.text
+    assert not any("\ufffd" in piece for piece in pieces[:-1])
+    assert pieces[-1] == ("\ufffd" if cut else "🧮")
 
 
 def test_a_reply_equals_the_sample_of_an_evaluation(folder, loaded):

@@ -1,7 +1,6 @@
 """The client of OpenAI-compatible servers: against llama.cpp's own server, and against one with every fault."""
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,11 +16,9 @@ from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.evaluation import evaluate, results
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.export import llama_cpp
-from countdown_rl.inference import ask as asking
 from countdown_rl.inference import engines, openai
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import jsonl, probe
-from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import task
 from tests.support.command import status as command
 from tests.support.graded import PUZZLES, graded
@@ -137,7 +134,7 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert result.metrics.endpoint == {
         "base_url": stub.url,
         "server": "vllm",
-        "begun_turn": "continued",
+        "prefill": "continued",
         "refused": 0,
         "prompt_tokens": 240,
         "completion_tokens": 96,
@@ -223,19 +220,6 @@ def test_cost_is_recorded_where_the_server_reports_it(stub, tmp_path):
     assert run(stub, tmp_path).metrics.endpoint["cost"] == 2.0
 
 
-def test_as_many_requests_as_allowed_are_in_flight(stub, tmp_path):
-    together = threading.Barrier(4)
-
-    def reply(number, body, handler):
-        together.wait(timeout=20)
-        return answer()
-
-    stub.reply = reply
-    run(stub, tmp_path, concurrency=4)
-    assert stub.most_in_flight == 4
-    assert len(stub.requests) == 8
-
-
 # Faults
 
 
@@ -250,11 +234,6 @@ def cut(handler) -> None:
     handler.end_headers()
     handler.wfile.write(b'{"choices": [{"mess')
     handler.close_connection = True
-
-
-def slow(handler) -> None:
-    time.sleep(0.2)
-    send(handler, answer())
 
 
 def trickle(handler) -> None:
@@ -284,50 +263,22 @@ def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
     assert written(tmp_path / "eval") == written(tmp_path / "expected")
 
 
-def test_a_wait_says_for_what_and_until_when(stub, tmp_path, monkeypatch):
-    monkeypatch.setattr(openai, "_TICK", 0.02)
-    told = []
-    stub.reply = lambda number, body, handler: slow(handler)
-    run(stub, tmp_path, rows=ROWS[:1], on_batch=lambda *now: told.append(now))
-    assert (told[0], told[-1]) == ((0, 1), (1, 1))
-    assert any(re.search("waiting for .* 600 s", words) for _, _, words in told[1:-1])
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
         (fail(429), r"HTTP 429: sorry, 429\)"),
-        (fail(500), r"HTTP 500: sorry, 500\)"),
         (cut, r"lost connection"),
         (trickle, r"timeout: no answer within --timeout 0\.5 s"),
         (fail(401), r"HTTP 401"),
         (lambda handler: send(handler, b"<html>", Content_Type="text/html"), "malformed response"),
         (lambda handler: send(handler, b'{"choices": [{'), "malformed response"),
-        (
-            lambda handler: send(handler, {"error": {"message": "overloaded"}}),
-            "malformed response",
-        ),
-        (lambda handler: send(handler, answer() | {"choices": []}), "malformed response"),
+        (lambda handler: send(handler, {"error": {"message": "overloaded"}}), "malformed response"),
         (lambda handler: send(handler, b"[" * 100_000), "malformed response"),
         (lambda handler: send(handler, {"choices": answer()["choices"]}), "malformed response"),
-        (lambda handler: send(handler, answer(["a"])), "malformed response"),
-        (lambda handler: send(handler, answer("", "error")), r"malformed response: .*`finish_reason` is error"),
+        (lambda handler: send(handler, answer(["a"])), "malformed response: .*content"),
+        (lambda handler: send(handler, answer("", "error")), "malformed response: .*finish_reason"),
     ],
-    ids=[
-        "429",
-        "500",
-        "cut",
-        "trickle",
-        "401",
-        "html",
-        "broken",
-        "no-choices",
-        "empty",
-        "deep",
-        "no-usage",
-        "parts",
-        "error",
-    ],
+    ids=["429", "cut", "trickle", "401", "html", "broken", "no-choices", "deep", "no-usage", "parts", "error"],
 )
 def test_a_lasting_fault_ends_the_run_and_finished_answers_are_not_asked_again(
     stub, tmp_path, monkeypatch, fault, message
@@ -364,7 +315,7 @@ def test_an_interrupted_evaluation_asks_only_for_what_is_missing(stub, tmp_path)
     expected = run(stub, tmp_path, "expected").samples
     stub.requests.clear()
     with pytest.raises(KeyboardInterrupt):
-        run(stub, tmp_path, concurrency=4, on_batch=interrupt)
+        run(stub, tmp_path, concurrency=1, on_batch=interrupt)
     assert len(stub.requests) < 8
     stub.requests.clear()
     assert run(stub, tmp_path).samples == expected
@@ -390,7 +341,7 @@ def test_the_key_is_sent_and_never_written(stub, tmp_path, monkeypatch, capsys):
     assert KEY not in printed.out + printed.err
     assert not any(KEY.encode() in data for data in written(tmp_path).values())
     monkeypatch.delenv("OPENAI_API_KEY")
-    run(stub, tmp_path)
+    run(stub, tmp_path, concurrency=4)
     assert len(stub.keys) == 2
 
 
@@ -421,11 +372,10 @@ def test_a_server_without_a_list_of_models_gets_the_strict_form_and_one_that_is_
     assert not stub.requests
     stub.status = 404
     endpoint = run(stub, tmp_path).metrics.endpoint
-    assert (endpoint["server"], endpoint["begun_turn"]) == ("", "left out")
+    assert (endpoint["server"], endpoint["prefill"]) == ("", "left out")
 
 
 def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
-    stub.reply = events({"content": RIGHT[:9]}, {"content": RIGHT[9:]})
     arguments = ("ask", "2", "3", "--target", "5", "--engine", "openai", "--base-url", stub.url, "--model", "m")
     assert command(monkeypatch, *arguments) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -438,55 +388,8 @@ def test_ask_prints_the_answer_of_a_server(stub, monkeypatch, capsys):
     assert len(stub.requests[1]["messages"]) == 2
 
 
-def begin_events(handler: Any, **headers: str) -> None:
-    handler.send_response(200)
-    for name, text in ({"Content-Type": "text/event-stream", "Connection": "close"} | headers).items():
-        handler.send_header(name.replace("_", "-"), text)
-    handler.end_headers()
-
-
-def events(*deltas: dict[str, Any]) -> Callable[[int, dict[str, Any], Any], None]:
-    """A reply in pieces: one event for each of *deltas*, then the reason to stop, then the usage."""
-
-    def reply(number: int, body: dict[str, Any], handler: Any) -> None:
-        assert body["stream_options"] == {"include_usage": True}
-        begin_events(handler)
-        choices = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
-        choices.append([{"index": 0, "delta": {}, "finish_reason": "stop"}])
-        parts: list[dict[str, Any]] = [{"choices": choice} for choice in choices]
-        for part in [*parts, {"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 12}}]:
-            handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
-        handler.wfile.write(b"data: [DONE]\n\n")
-
-    return reply
-
-
-@pytest.mark.parametrize(
-    ("deltas", "pieces"),
-    [
-        ([{"content": ""}, {"content": " 2 and"}, {"content": " 3</think>\n<answer>2 + 3</answer>"}],
-         [" 2 and", " 3</think>\n<answer>2 + 3</answer>"]),
-        # The prefilled turn repeated, and text after the answer.
-        ([{"content": PREFILL[:9]}, {"content": PREFILL[9:] + " 5</think>\n<answer>2 + 3</ans"},
-          {"content": "wer> and"}],
-         [" 5</think>\n<answer>2 + 3</ans", "wer>"]),
-        ([{"reasoning_content": "5 is"}, {"reasoning_content": " 2 + 3"}, {"content": "<answer>2 + 3</answer>"}],
-         ["<think>5 is", " 2 + 3", "</think>\n<answer>2 + 3</answer>"]),
-    ],
-)  # fmt: skip
-def test_the_completion_of_a_server_is_streamed(stub, deltas, pieces):
-    stub.reply = events(*deltas)
-    options = AskOptions(engine="openai", base_url=stub.url)
-    server, written = openai.OpenAI("m", options), []
-    row = server.row(asking.puzzle_row(options, [2, 3], 5))
-    completion = asking.ask(server, row, options, written.append)
-    assert written == pieces
-    assert completion.text == "".join(pieces)
-    assert (row.grade(completion.text).correct, completion.tokens, completion.ended) == (True, 12, True)
-
-
-def odd(message: Mapping[str, Any] = {}, finish: str = "stop", **usage: Any) -> bytes:
-    value = answer(finish=finish, **message)
+def odd(message: Mapping[str, Any] = {}, **usage: Any) -> bytes:
+    value = answer(**message)
     return json.dumps(value | {"usage": value["usage"] | usage}).encode()
 
 
@@ -497,7 +400,6 @@ def odd(message: Mapping[str, Any] = {}, finish: str = "stop", **usage: Any) -> 
         odd({"content": "", "refusal": {"a": 1}}),
         odd(completion_tokens=float("inf")),
         odd(completion_tokens=-1),
-        odd(prompt_tokens=10**400),
         odd(cost=float("nan")),
     ],
 )
@@ -511,36 +413,6 @@ def test_a_redirect_is_not_followed(stub, tmp_path):
     stub.reply = lambda number, body, handler: send(handler, {}, 307, Location="http://127.0.0.1:9/v1")
     with pytest.raises(ModelError, match=r"HTTP 307.*redirects"):
         run(stub, tmp_path)
-
-
-@pytest.mark.parametrize("cut", ["connection", "error", "usage"])
-def test_a_stream_that_breaks_off_is_an_error(stub, cut):
-    def reply(number: int, body: dict[str, Any], handler: Any) -> None:
-        begin_events(handler, **({"Content_Length": "9999"} if cut == "connection" else {}))
-        part = {"choices": [{"index": 0, "delta": {"content": " 2 and"}, "finish_reason": None}]}
-        handler.wfile.write(f"data: {json.dumps(part)}\n\n".encode())
-        if cut == "error":
-            handler.wfile.write(b'data: {"error": {"message": "out of memory"}}\n\n')
-
-    stub.reply = reply
-    options, written = AskOptions(engine="openai", base_url=stub.url), []
-    server = openai.OpenAI("m", options)
-    said = {"connection": "lost connection", "error": "out of memory", "usage": "malformed response"}[cut]
-    with pytest.raises(ModelError, match=said):
-        asking.ask(server, asking.puzzle_row(options, [2, 3], 5), options, written.append)
-    assert written == [" 2 and"]
-    assert len(stub.requests) == 1  # a text that has begun is not asked for again
-
-
-def test_a_reader_that_has_gone_ends_a_stream(stub):
-    stub.reply = events({"content": " 2 and"}, {"content": " 3"})
-    options = AskOptions(engine="openai", base_url=stub.url)
-
-    def gone(text: str) -> None:
-        raise SystemExit(141)  # as the terminal does for a closed pipe
-
-    with pytest.raises(SystemExit):
-        asking.ask(openai.OpenAI("m", options), asking.puzzle_row(options, [2, 3], 5), options, gone)
 
 
 # llama.cpp's own server
@@ -559,19 +431,13 @@ def test_an_evaluation_through_the_server_of_llama_cpp_equals_the_one_in_process
     options = replace(small, engine="openai", base_url=f"{server.listening_address}/v1", concurrency=4)
     result = evaluate.evaluate(options, model="any", data=data, out=tmp_path / "server")
     endpoint = result.metrics.endpoint
-    assert (endpoint["server"], endpoint["begun_turn"]) == ("llamacpp", "continued")
+    assert (endpoint["server"], endpoint["prefill"]) == ("llamacpp", "continued")
     both = [(a, b) for a, b in zip(result.samples, expected, strict=True) if a.completion == b.completion]
     assert len(both) >= 36  # half precision may turn a token here and there
     assert all((a.grade.reason, a.truncated) == (b.grade.reason, b.truncated) for a, b in both)
     assert {a.truncated for a, _ in both} == {True, False}
     assert all(0 <= a.tokens - b.tokens <= 1 for a, b in both)  # the server counts the end token
     assert endpoint["completion_tokens"] == sum(sample.tokens for sample in result.samples)
-    asked, written = AskOptions(engine="openai", base_url=options.base_url, max_new_tokens=32), []
-    first = result.samples[0]
-    puzzle = asking.puzzle_row(asked, first.row["nums"], first.row["target"])
-    completion = asking.ask(openai.OpenAI("any", asked), puzzle, asked, written.append)
-    assert (completion.text, len(written) > 10) == (first.completion, True)
-    assert "".join(written) == completion.text
     # A prompt that fills the context is the server's to refuse, in its own words.
     jsonl.write_rows(data, [{"task": "gsm8k", "question": "How many? " * 500, "gold": "5"}])
     with pytest.raises(ModelError, match=r"HTTP 400: .*context"):
