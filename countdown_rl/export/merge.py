@@ -49,7 +49,7 @@ def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.
     artifacts.check_writable(out, "merged")
     trained_over = _trained_over(ref, options)
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
-    stored = shape.quantization_config(base) if base.is_dir() else None
+    stored = model_files.quantization_config(base) if base.is_dir() else None
     _check_base(ref.base, stored, options)
     adapter.check_unchanged_base()
     settings = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact

@@ -75,7 +75,7 @@ def _checked_source(ref: ModelRef, format: str) -> Path:
     if ref.base is not None:
         raise ModelError(f"{ref.source} is an adapter; merge it into its base first with `countdown-rl merge`.")
     directory = reference.local_path(ref)
-    if ref.kind == "gguf" or shape.quantization_config(directory) is not None:
+    if ref.kind == "gguf" or model_files.quantization_config(directory) is not None:
         raise ModelError(f"{ref.source} is quantized already; give the full-precision weights.")
     if format == "nf4" and ref.manifest is not None and ref.manifest.facts.get("base") == "dequantized":
         raise ModelError(

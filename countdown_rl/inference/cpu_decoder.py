@@ -1,10 +1,10 @@
 """A decoder of Llama models on a CPU, bound by its matrix products.
 
 For small models ``generate`` of transformers is bound by overhead: a Python layer stack, a key-value cache that is
-copied at every token, LoRA's extra products, and rows that wait for the longest one. Here the adapter is folded into
-a copy of fp32 weights once a round, projections of the same input are one product, each distinct prompt is read once,
-the cache is written in place, and finished rows are removed. The arithmetic is that of ``LlamaForCausalLM`` (a test
-compares the logits).
+copied at every token, LoRA's extra products, and rows that wait for the longest one. Here an adapter is folded into
+a copy of fp32 weights once a round, bf16 weights are packed for oneDNN once, projections of the same input are one
+product, each distinct prompt is read once, the cache is written in place, and finished rows are removed. The arithmetic
+is that of ``LlamaForCausalLM`` (a test compares the logits). Measured in ``benchmarks/README.md``.
 
 Shapes: B rows, U distinct prompts, P prompt columns, S columns of the cache, H hidden size, K key-value heads,
 D head size, V vocabulary.
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from countdown_rl.inference.stop import Stop
-from countdown_rl.models import lora
+from countdown_rl.models import lora, torch_internals
 from countdown_rl.models.shape import ModelShape
 
 #: Finished rows are removed once they are this share of the batch; removing them copies the cache.
@@ -29,8 +29,8 @@ _COMPACT_SHARE = 0.125
 #: Shortest common prefix of all prompts in a batch that is read once, separately.
 _MIN_SHARED_PREFIX = 32
 
-#: From a vocabulary of so many tokens on, a block of tokens is drawn first: cumulative sums over all cost more than the
-#: output layer does.
+#: From a vocabulary of this size on, a block of tokens is sampled first: cumulative sums over all tokens cost more than
+#: the output layer does.
 _LARGE_VOCABULARY, _BLOCK = 1 << 14, 128
 
 #: Rows from which attention in loops of our own is faster than torch's.
@@ -38,6 +38,9 @@ _COMPILED_ROWS = 32
 
 #: Values of a layer's inner activations over the prompts that are read at once.
 _CHUNK_VALUES = 1 << 21
+
+#: Rows of a product for which the packed layout is chosen.
+_PACKED_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,11 @@ class _Linear:
     def __call__(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
         """The output in fp32; with *keep_dtype* in the weights' type, if there is no LoRA to add."""
         x = x.to(self.weight.dtype)
-        out = self._product(x)
+        product = torch_internals.packed_linear if self.weight.is_mkldnn else F.linear
+        out = product(x, self.weight, self.bias)
         if self.lora is not None:
             return out.float() + F.linear(F.linear(x, self.lora[0]), self.lora[1]).float()
         return out if keep_dtype else out.float()
-
-    def _product(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,15 @@ class Decoder:
     """A snapshot of the weights of *model*, laid out for decoding. Make a new one when the weights change.
 
     Matrix products are in *dtype*, fp32 or bf16. In bf16 LoRA's two products stay beside the weights', because bf16
-    would round the sum of the matrices. Everything else is in fp32.
+    would round the sum of the matrices. The cache is in bf16 (as in ``generate``) where oneDNN computes in bf16.
+    Everything else is in fp32.
     """
-
-    cache_dtype = torch.float32
 
     @torch.no_grad()
     def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        packed = dtype == torch.bfloat16 and torch_internals.has_bf16_products()
+        self.cache_dtype = dtype if packed else torch.float32
         self.shape = ModelShape.of(base.config)
         self.eps: float = base.config.rms_norm_eps
         self.rotary = base.model.rotary_emb
@@ -110,11 +112,11 @@ class Decoder:
         self.layers = [
             _Layer(
                 norm_in=block.input_layernorm.weight.float(),
-                qkv=_joined(dtype, block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
-                out=_joined(dtype, block.self_attn.o_proj),
+                qkv=_joined(dtype, packed, block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
+                out=_joined(dtype, packed, block.self_attn.o_proj),
                 norm_mlp=block.post_attention_layernorm.weight.float(),
-                gate_up=_joined(dtype, block.mlp.gate_proj, block.mlp.up_proj),
-                down=_joined(dtype, block.mlp.down_proj),
+                gate_up=_joined(dtype, packed, block.mlp.gate_proj, block.mlp.up_proj),
+                down=_joined(dtype, packed, block.mlp.down_proj),
             )
             for block in base.model.layers
         ]
@@ -126,14 +128,11 @@ class Decoder:
         *,
         max_new_tokens: int,
         stop: Stop,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
         generator: torch.Generator | None = None,
-        on_step: Callable[[Sequence[int]], None] | None = None,
+        on_step: Callable[[list[int]], None] | None = None,
+        **samplers: Any,
     ) -> list[list[int]]:
-        """Complete each of *prompts* (token ids); greedily where *temperature* is 0.
+        """Complete each of *prompts* (token ids); greedily without *samplers*, which are those of :func:`_sample`.
 
         Args:
             on_step: called after each step with the token ids so far of a completion that had not ended before.
@@ -149,7 +148,7 @@ class Decoder:
         for step in range(max_new_tokens):
             normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
             logits = F.linear(normed.to(self.head.dtype), self.head).float()  # (B, V)
-            tokens = _sample(logits, temperature, generator, top_p=top_p, top_k=top_k, min_p=min_p)  # (B,)
+            tokens = _sample(logits, generator=generator, **samplers)  # (B,)
             candidates = stop.may_end[tokens] & active
             for row, token in zip(rows[active].tolist(), tokens[active].tolist(), strict=True):
                 completions[row].append(token)
@@ -178,15 +177,15 @@ class Decoder:
             lengths (B,), and which of their columns are padding (B, P).
         """
         unique = list(dict.fromkeys(map(tuple, prompts)))
-        positions = {prompt: index for index, prompt in enumerate(unique)}
-        of = torch.tensor([positions[tuple(prompt)] for prompt in prompts])  # (B,) indices into unique
-        columns = zip(*(prompt[:-1] for prompt in unique), strict=False)  # the last token is never shared
-        shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns)) if len(unique) > 1 else 0
-        prefix: list[tuple[Tensor, Tensor]] = []
-        if shared >= _MIN_SHARED_PREFIX:
-            prefix = self._forward(torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), [])[0]
-        else:
-            shared = 0
+        indices = {prompt: index for index, prompt in enumerate(unique)}
+        of = torch.tensor([indices[tuple(prompt)] for prompt in prompts])  # (B,) indices into unique
+        shared, prefix = 0, list[tuple[Tensor, Tensor]]()
+        if len(unique) > 1:
+            columns = zip(*(prompt[:-1] for prompt in unique), strict=False)  # the last token is never shared
+            shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+            shared = shared if shared >= _MIN_SHARED_PREFIX else 0
+        if shared:
+            prefix, _ = self._forward(torch.tensor([unique[0][:shared]]), torch.zeros(1, shared, dtype=torch.bool), [])
         longest = max(map(len, unique))
         lengths = torch.tensor([len(prompt) for prompt in unique])
         # The shared prefix comes first, then padding, then the rest of each prompt; (U, P - shared)
@@ -196,18 +195,18 @@ class Decoder:
         size = max(1, _CHUNK_VALUES // (self.shape.intermediate_size * (longest - shared)))
         chunks = zip(ids.split(size), padding.split(size), strict=True)
         parts = [self._forward(some_ids, some_padding, prefix) for some_ids, some_padding in chunks]
-        caches: tuple[list[Tensor], list[Tensor]] = ([], [])
         cache_shape = len(prompts), self.shape.num_kv_heads, longest + max_new_tokens, self.shape.head_dim
-        for layer in range(len(self.layers)):
-            for kind, cache in enumerate(caches):  # keys, values
-                columns_of_layer = torch.empty(cache_shape, dtype=self.cache_dtype)
-                if shared:
-                    columns_of_layer[:, :, :shared] = prefix[layer][kind]
-                columns_of_layer[:, :, shared:longest] = torch.cat([kept[layer][kind] for kept, _ in parts])[of]
-                cache.append(columns_of_layer)
+
+        def cached(layer: int, kind: int) -> Tensor:
+            cache = torch.empty(cache_shape, dtype=self.cache_dtype)
+            if shared:
+                cache[:, :, :shared] = prefix[layer][kind]
+            cache[:, :, shared:longest] = torch.cat([computed[layer][kind] for computed, _ in parts])[of]
+            return cache
+
+        keys, values = ([cached(layer, kind) for layer in range(len(self.layers))] for kind in (0, 1))
         hidden = torch.cat([last for _, last in parts])
-        padding = F.pad(padding, (shared, 0))
-        return *caches, hidden[of], lengths[of], padding[of]
+        return keys, values, hidden[of], lengths[of], F.pad(padding, (shared, 0))[of]
 
     def _forward(
         self, ids: Tensor, padding: Tensor, prefix: Sequence[tuple[Tensor, Tensor]]
@@ -227,17 +226,16 @@ class Decoder:
         hidden = self.embedding[ids].float()  # (U, P, H)
         cos, sin = self.rotary(hidden, positions)
         repeats = self.shape.num_heads // self.shape.num_kv_heads
-        kept = []
+        computed = []
         for index, layer in enumerate(self.layers):
-            q, k, v = self._qkv(hidden, layer, cos[:, :, None], sin[:, :, None])
-            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (U, heads, P, D)
-            kept.append((k, v))
+            q, k, v = (part.transpose(1, 2) for part in self._qkv(hidden, layer, cos[:, :, None], sin[:, :, None]))
+            computed.append((k, v))  # (U, K, P, D)
             if prefix:
                 k, v = (torch.cat((prefix[index][i].expand(rows, -1, -1, -1), new), 2) for i, new in enumerate((k, v)))
             k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
             attended = F.scaled_dot_product_attention(q, k, v, mask[:, None])
             hidden = self._rest(hidden, attended.transpose(1, 2).flatten(2), layer)
-        return kept, hidden[:, -1]
+        return computed, hidden[:, -1]
 
     def _step(
         self, tokens: Tensor, positions: Tensor, keys: list[Tensor], values: list[Tensor], padding: Tensor, column: int
@@ -281,7 +279,7 @@ class Decoder:
         return hidden + layer.down(F.silu(gate) * up)
 
 
-def _joined(dtype: torch.dtype, *linears: Any) -> _Linear:
+def _joined(dtype: torch.dtype, packed: bool, *linears: Any) -> _Linear:
     """Join layers with the same input; LoRA is folded in where *dtype* is fp32, which is exact."""
     weights, biases = [], []
     lora_a: list[Tensor] = []
@@ -300,21 +298,24 @@ def _joined(dtype: torch.dtype, *linears: Any) -> _Linear:
         weights.append(weight)
         biases.append(layer.bias)
         lora_b.append(block)
-    bias = torch.cat(biases).to(dtype) if biases[0] is not None else None
-    lora = (torch.cat(lora_a), torch.block_diag(*lora_b)) if lora_a else None
-    return _Linear(torch.cat(weights), bias, lora)
+    joined = torch.cat(weights)
+    return _Linear(
+        torch_internals.packed_weight(joined, _PACKED_ROWS) if packed else joined,
+        torch.cat(biases).to(dtype) if biases[0] is not None else None,
+        (torch.cat(lora_a), torch.block_diag(*lora_b)) if lora_a else None,
+    )
 
 
 def _sample(
     logits: Tensor,
-    temperature: float,
-    generator: torch.Generator | None,
+    temperature: float = 0.0,
+    generator: torch.Generator | None = None,
     *,
     top_p: float = 1.0,
     top_k: int = 0,
     min_p: float = 0.0,
 ) -> Tensor:
-    """Draw a token for each row of *logits* (B, V), from those that top-k, then top-p, then min-p keep."""
+    """Sample a token for each row of *logits* (B, V) after top-k, then top-p, then min-p; temperature 0 is greedy."""
     if temperature == 0:
         return logits.argmax(-1)
     if top_k:
@@ -328,21 +329,21 @@ def _sample(
     if min_p:
         probabilities[probabilities < min_p * probabilities.amax(-1, keepdim=True)] = 0
     if probabilities.size(-1) < _LARGE_VOCABULARY or probabilities.size(-1) % _BLOCK:
-        return _draw(probabilities, generator)
+        return _columns(probabilities, generator)
     blocks = probabilities.unflatten(-1, (-1, _BLOCK))
-    block = _draw(blocks.sum(-1), generator)
-    return block * _BLOCK + _draw(blocks[torch.arange(len(blocks)), block], generator)
+    block = _columns(blocks.sum(-1), generator)
+    return block * _BLOCK + _columns(blocks[torch.arange(len(blocks)), block], generator)
 
 
-def _draw(weights: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw a column for each row of *weights* (B, N), in proportion."""
+def _columns(weights: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Sample a column for each row of *weights* (B, N), in proportion."""
     cumulative = weights.cumsum(-1, dtype=torch.float64)
-    drawn = torch.rand(len(weights), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, drawn, right=True)[:, 0]
+    points = torch.rand(len(weights), 1, dtype=torch.float64, generator=generator) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, points, right=True)[:, 0]
 
 
-def _compact(cache: Tensor, keep: Tensor, used: int) -> Tensor:
-    """The rows *keep* of *cache* (B, K, S, D), of which *used* columns are copied."""
-    kept = cache.new_empty((int(keep.sum()), *cache.shape[1:]))
-    kept[:, :, :used] = cache[keep, :, :used]
-    return kept
+def _compact(cache: Tensor, active: Tensor, used: int) -> Tensor:
+    """The rows *active* of *cache* (B, K, S, D), of which *used* columns are copied."""
+    compact = cache.new_empty((int(active.sum()), *cache.shape[1:]))
+    compact[:, :, :used] = cache[active, :, :used]
+    return compact

@@ -12,12 +12,8 @@ from countdown_rl.core import packages
 from countdown_rl.core.errors import ModelError, UsageError, out_of_memory
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
-from countdown_rl.models import load, shape
-from countdown_rl.models.model_files import adapter_config
+from countdown_rl.models import load, model_files
 from countdown_rl.models.reference import ModelRef, local_path, without_weights
-
-#: The package that an engine needs, as Python imports it and as pip installs it.
-PACKAGES = {"openai": "openai", "vllm": "vllm"}
 
 #: Fields of a LoraConfig that vLLM refuses or does not read.
 _NOT_IN_VLLM = ("alpha_pattern", "lora_bias", "modules_to_save", "rank_pattern", "use_dora")
@@ -43,7 +39,7 @@ class Engine(Protocol):
         """Prepare for prompts and completions of *length* tokens together; returns the context length if known."""
 
     def max_rows(self, prompt: int, completion: int) -> int:
-        """Return the number of rows that it takes at once: of *prompt* tokens, and up to *completion* more."""
+        """Return the size of a batch of rows of *prompt* tokens and up to *completion* more."""
 
     def complete(self, prompts: Sequence[Sequence[int]], number: int = 0) -> list[Completion]:
         """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
@@ -62,7 +58,7 @@ def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     if name == "auto":
         import torch
 
-        usable = installed("vllm") and torch.cuda.is_available()
+        usable = find_spec("vllm") is not None and torch.cuda.is_available()
         return "vllm" if usable and _unsupported(ref, precision, device) is None else "transformers"
     if (reason := _unsupported(ref, precision, device)) is not None:
         raise UsageError(reason)
@@ -125,7 +121,7 @@ def _unsupported(ref: ModelRef, precision: str, device: str) -> str | None:
     base = ref.base or ref
     if base.kind == "gguf":
         return f"--engine vllm does not run GGUF files, and {base.source} is one; leave --engine out."
-    config = shape.quantization_config(local_path(without_weights(base))) or {}
+    config = model_files.quantization_config(local_path(without_weights(base))) or {}
     nf4 = load.trained_precision(ref, precision) == "nf4"
     if config.get("quant_method") == "bitsandbytes" or (nf4 and (config or not _quantizes())):
         return (
@@ -133,9 +129,9 @@ def _unsupported(ref: ModelRef, precision: str, device: str) -> str | None:
             "vllm-bnb-plugin; leave --engine out, or merge an adapter over them first."
         )
     if ref.base is not None:
-        adapter = adapter_config(local_path(ref))
-        if parts := [name for name in _NOT_IN_VLLM if adapter.get(name)]:
-            return f"--engine vllm does not support {parts[0]}, which {ref.source} has; merge it first."
+        adapter = model_files.adapter_config(local_path(ref))
+        if unsupported := [name for name in _NOT_IN_VLLM if adapter.get(name)]:
+            return f"--engine vllm does not support {unsupported[0]}, which {ref.source} has; merge it first."
     if device not in ("auto", "cuda"):
         return f"--engine vllm runs on a GPU; leave --device {device} out."
     return None
@@ -149,13 +145,6 @@ def _quantizes() -> bool:
 
 
 def check_installed(name: str) -> None:
-    """Raise ModelError if the package that the engine *name* needs is not installed."""
-    if not installed(name):
-        raise ModelError(
-            f"--engine {name} needs {PACKAGES[name]}: {packages.pip_install(PACKAGES[name])}, or leave --engine out."
-        )
-
-
-def installed(name: str) -> bool:
-    """Return True if the package that the engine *name* needs is installed."""
-    return find_spec(PACKAGES[name]) is not None
+    """Raise ModelError if the package of the engine *name*, which has the same name, is not installed."""
+    if find_spec(name) is None:
+        raise ModelError(f"--engine {name} needs {name}: {packages.pip_install(name)}, or leave --engine out.")

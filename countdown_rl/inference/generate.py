@@ -41,6 +41,10 @@ class Decoding:
         """The fields of these names in *options*."""
         return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 
+    def samplers(self) -> dict[str, Any]:
+        """The sampling parameters by name."""
+        return {name: getattr(self, name) for name in SAMPLERS}
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -91,7 +95,7 @@ def max_rows(loaded: Loaded, prompt: int, completion: int, cache_bytes: int = 4)
     row = 4 * 4 * shape.vocab_size
     if loaded.device.startswith("cuda"):
         row += model.dtype.itemsize * (cache + activations * prompt)
-        weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        weights = sum(parameter.nbytes for parameter in model.parameters())
         memory = int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) // 2)
     else:
         row += 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
@@ -140,16 +144,17 @@ class Generator:
 
     name = "transformers"
     libraries: tuple[str, ...] = ("peft", "torch", "transformers")
-    on_step: Callable[[Sequence[int]], None] | None = None
+    on_step: Callable[[list[int]], None] | None = None
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
+        from countdown_rl.inference.cpu_decoder import Decoder, supports
         from countdown_rl.inference.stop import Stop
 
         self._loaded, self._decoding = loaded, decoding
         self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
         self.device = loaded.device
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        self._decoder = _decoder(loaded.model)
+        self._decoder = Decoder(loaded.model, loaded.model.dtype) if supports(loaded.model) else None
 
     def prepare(self, length: int) -> int | None:
         return ModelShape.of(self._loaded.model.config).context_length
@@ -162,49 +167,20 @@ class Generator:
         import torch
 
         check_tokens(self._loaded.model, prompts, self._loaded.ref.source)
-        decoding = self._decoding
-        seed = (decoding.seed * 1_000_003 + number) % 2**63
+        decoding, seed = self._decoding, (self._decoding.seed * 1_000_003 + number) % 2**63
+        limit: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens, "on_step": self.on_step}
         if self._decoder is not None:
-            completions = self._decoder.decode(
-                prompts,
-                max_new_tokens=decoding.max_new_tokens,
-                stop=self._stop,
-                temperature=decoding.temperature,
-                top_p=decoding.top_p,
-                top_k=decoding.top_k,
-                min_p=decoding.min_p,
-                generator=torch.Generator().manual_seed(seed),
-                on_step=self.on_step,
-            )
+            settings = limit | decoding.samplers()
+            generator = torch.Generator().manual_seed(seed)
+            completions = self._decoder.decode(prompts, stop=self._stop, generator=generator, **settings)
         else:
             torch.manual_seed(seed)
-            settings: dict[str, Any] = {
-                "max_new_tokens": decoding.max_new_tokens,
-                "do_sample": decoding.temperature > 0,
-            }
+            settings = limit | {"do_sample": decoding.temperature > 0}
             if decoding.temperature > 0:
-                settings |= {name: getattr(decoding, name) for name in SAMPLERS} | {"min_p": decoding.min_p or None}
+                settings |= decoding.samplers() | {"min_p": decoding.min_p or None}
             with torch.inference_mode():
-                completions = generate(
-                    self._loaded.model, self._stop, prompts, self.device, on_step=self.on_step, **settings
-                )
+                completions = generate(self._loaded.model, self._stop, prompts, self.device, **settings)
         return [to_completion(self._stop, ids) for ids in completions]
-
-
-def _decoder(model: Any) -> Any:
-    """The decoder of this package for *model*, or None where it supports no such model."""
-    import torch
-
-    from countdown_rl.inference.cpu_decoder import Decoder, supports
-    from countdown_rl.models.torch_internals import has_bf16_products
-
-    if not supports(model):
-        return None
-    if model.dtype == torch.bfloat16 and has_bf16_products():
-        from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
-
-        return Bf16Decoder(model)
-    return Decoder(model, model.dtype)
 
 
 def generate(
@@ -213,10 +189,10 @@ def generate(
     prompts: Sequence[Sequence[int]],
     device: Any,
     *,
-    on_step: Callable[[Sequence[int]], None] | None = None,
+    on_step: Callable[[list[int]], None] | None = None,
     **settings: Any,
 ) -> list[list[int]]:
-    """Complete each of *prompts* (token ids) by ``generate`` of transformers, which takes *settings*."""
+    """Complete each of *prompts* (token ids) by ``generate`` of transformers, which gets *settings*."""
     from countdown_rl.inference.stop import stopping_criteria
 
     tokenizer = stop.tokenizer

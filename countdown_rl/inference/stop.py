@@ -13,6 +13,10 @@ class Stop:
     """The end of a completion: an end token of the model, its tokenizer or its chat template, or the string *text*.
 
     *model* is None where another engine holds it; then the tokenizer alone names the end tokens.
+
+    Attributes:
+        ids: single tokens that end a completion.
+        may_end: (V,) whether a token can be the last one; a completion is decoded and searched only then.
     """
 
     def __init__(self, tokenizer: Any, model: Any, text: str) -> None:
@@ -20,14 +24,11 @@ class Stop:
         named = None if model is None else model.generation_config.eos_token_id
         size = len(tokenizer) if model is None else ModelShape.of(model.config).vocab_size
         text_ids = tokenizer.encode(text, add_special_tokens=False)
-        padding = tokenizer.pad_token_id
-        #: Single tokens that end a completion.
         self.ids = set(ends.token_ids(tokenizer, named, size))
         self.ids |= set(text_ids) if len(text_ids) == 1 else set()
-        self.ids |= {padding} if padding is not None and padding < size else set()
-        #: Those that are no part of the text.
-        self.ends = self.ids.difference(text_ids)
-        #: (V,) whether a token can be the last one; a completion is decoded and searched only then.
+        if tokenizer.pad_token_id is not None and tokenizer.pad_token_id < size:
+            self.ids.add(tokenizer.pad_token_id)
+        self._left_out = self.ids.difference(text_ids)
         self.may_end = torch.zeros(size, dtype=torch.bool)
         last = [index for token, index in tokenizer.get_vocab().items() if text[-1] in token]
         self.may_end[[*self.ids, *(index for index in last if index < size)]] = True
@@ -39,8 +40,8 @@ class Stop:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a completion without its end and padding, and with all else that the tokenizer calls special."""
-        text: str = self.tokenizer.decode([index for index in ids if index not in self.ends], skip_special_tokens=False)
-        return text
+        text = [index for index in ids if index not in self._left_out]
+        return str(self.tokenizer.decode(text, skip_special_tokens=False))
 
     def cut(self, ids: list[int]) -> list[int]:
         """*ids* up to and including the token that ends the completion."""
@@ -49,7 +50,7 @@ class Stop:
         return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
 
 
-def stopping_criteria(stop: Stop, start: int, on_step: Callable[[Sequence[int]], None] | None = None) -> Any:
+def stopping_criteria(stop: Stop, start: int, on_step: Callable[[list[int]], None] | None = None) -> Any:
     """The criterion of transformers for *stop*, for rows whose completions begin at column *start*.
 
     Args:

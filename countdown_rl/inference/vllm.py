@@ -8,11 +8,10 @@ from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from typing import Any
 
-from countdown_rl.core.errors import ModelError, first_line
+from countdown_rl.core.errors import ModelError
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion, Decoding
 from countdown_rl.models import load, model_files
-from countdown_rl.models.model_files import adapter_config
 from countdown_rl.models.reference import ModelRef, local_path
 
 _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32"}
@@ -20,7 +19,7 @@ _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32"}
 #: Rows submitted at once. vLLM schedules them itself; finished ones are saved after each submission.
 _ROWS = 1024
 
-#: Values that vLLM takes as the maximum rank of an adapter.
+#: Values that vLLM accepts as the maximum rank of an adapter.
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -32,14 +31,7 @@ class Vllm:
     device = "cuda"
     libraries: tuple[str, ...] = ("torch", "vllm")
 
-    def __init__(
-        self,
-        ref: ModelRef,
-        decoding: Decoding,
-        *,
-        precision: str = "auto",
-        tensor_parallel: int = 1,
-    ) -> None:
+    def __init__(self, ref: ModelRef, decoding: Decoding, *, precision: str = "auto", tensor_parallel: int = 1) -> None:
         from countdown_rl.inference.stop import Stop
 
         self._ref, self._decoding, self._tensor_parallel = ref, decoding, tensor_parallel
@@ -54,14 +46,12 @@ class Vllm:
     def prepare(self, length: int) -> int | None:
         import torch
 
-        options: dict[str, Any] = {}
-        if self._ref.base is not None:
-            options = lora_options(adapter_config(local_path(self._ref)).get("r", 8))
+        options: dict[str, Any] = {"dtype": _DTYPES.get(self.precision)}
         if self.precision == "nf4":
             dtype = load.compute_dtype("nf4", torch.device("cuda"), None)
-            options |= {"quantization": "bitsandbytes", "dtype": str(dtype).removeprefix("torch.")}
-        else:
-            options["dtype"] = _DTYPES[self.precision]
+            options = {"quantization": "bitsandbytes", "dtype": str(dtype).removeprefix("torch.")}
+        if self._ref.base is not None:
+            options |= lora_options(model_files.adapter_config(local_path(self._ref)).get("r", 8))
         path = local_path(self._ref.base or self._ref)
         model_files.check_files(path)
         if load.device_name("auto") == "cpu":
@@ -82,7 +72,7 @@ class Vllm:
                     **options,
                 )
         except (ValueError, RuntimeError) as error:  # a longer context than the model's, or an unknown architecture
-            raise ModelError(f"vLLM cannot load the model: {_reason(error)}") from error
+            raise ModelError(f"vLLM cannot load the model: {' '.join(str(error).split()):.300}") from error
         if self._ref.base is not None:
             from vllm.lora.request import LoRARequest
 
@@ -98,10 +88,7 @@ class Vllm:
         decoding = self._decoding
         params = [
             SamplingParams(
-                temperature=decoding.temperature,
-                top_p=decoding.top_p,
-                top_k=decoding.top_k,
-                min_p=decoding.min_p,
+                **decoding.samplers(),
                 max_tokens=decoding.max_new_tokens,
                 seed=generate.row_seed(decoding.seed, number, index) % 2**63,
                 stop=[generate.STOP],
@@ -112,17 +99,19 @@ class Vllm:
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         with output_to_stderr():
             results = self._llm.generate(inputs, params, use_tqdm=False, lora_request=self._lora_request)
-        completions = []
-        for output in (result.outputs[0] for result in results):
-            ids = self._stop.cut(list(output.token_ids))
-            # The model's generation config may name end tokens that the tokenizer does not.
-            completions.append(generate.to_completion(self._stop, ids, ended=output.finish_reason == "stop"))
-        return completions
+        outputs = [result.outputs[0] for result in results]
+        # The model's generation config may name end tokens that the tokenizer does not.
+        return [
+            generate.to_completion(
+                self._stop, self._stop.cut(list(output.token_ids)), ended=output.finish_reason == "stop"
+            )
+            for output in outputs
+        ]
 
 
 def lora_options(rank: int) -> dict[str, Any]:
     """The options of an ``LLM`` for an adapter of *rank*."""
-    return {"enable_lora": True, "max_lora_rank": min((r for r in LORA_RANKS if r >= rank), default=rank)}
+    return {"enable_lora": True, "max_lora_rank": min((size for size in LORA_RANKS if size >= rank), default=rank)}
 
 
 @cache
@@ -149,11 +138,3 @@ def output_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(stdout, 1)
         os.close(stdout)
-
-
-def _reason(error: Exception) -> str:
-    """The first line of what vLLM found wrong; pydantic reports it below a line that counts the errors."""
-    details = getattr(error, "errors", None)
-    if not callable(details):
-        return first_line(error)
-    return first_line(ValueError(details()[0]["msg"].removeprefix("Value error, ")))

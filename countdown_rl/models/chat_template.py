@@ -32,8 +32,6 @@ _SYSTEM = (
 )
 _PREFILL = "{% if bare is not defined and add_generation_prompt %}{{ PREFILL }}{% endif %}"
 
-#: Characters that a template may add to the turns: prompts of megabytes take minutes to encode, and all memory.
-MAX_ADDED = 1 << 17
 #: The files that hold a chat template.
 _FILES = ("chat_template.jinja", "tokenizer_config.json")
 
@@ -51,23 +49,23 @@ class Rendered(NamedTuple):
     prefill: str = ""
 
     @property
-    def begun(self) -> str:
+    def answer(self) -> str:
         """The beginning of the answer: the thinking that the chat template opens, and the prefill."""
         opened = _OPENED.search(self.text.removesuffix(self.prefill))
         return (opened[0] if opened else "") + self.prefill
 
     def completion(self, style: Style, text: str) -> str:
         """The completion that a model continues with *text*, with all that *style* asks the model to write."""
-        return style.joined(self.begun, text)
+        return style.joined(self.answer, text)
 
     def continuation(self, completion: str) -> str:
-        """What a model writes of *completion* after this prompt, which may have begun it already."""
+        """The part of *completion* that a model writes after this prompt, which may hold its beginning already."""
         for style in STYLES.values():
-            if opened := style.opened(self.begun):
-                for begun in (self.begun, opened, f"<{style.tag}>"):
+            if opened := style.opened(self.answer):
+                for beginning in (self.answer, opened, f"<{style.tag}>"):
                     text = completion.lstrip()
-                    if text.startswith(begun.strip()):
-                        return text.removeprefix(begun.strip()).removeprefix(begun[len(begun.rstrip()) :])
+                    if text.startswith(beginning.strip()):
+                        return text.removeprefix(beginning.strip()).removeprefix(beginning[len(beginning.rstrip()) :])
         return completion
 
 
@@ -89,15 +87,10 @@ def render(
     prefill = turns.pop()["content"] if turns[-1]["role"] == "assistant" else ""
     text = _apply(tokenizer, turns, arguments)
     # The generation prompt of a reasoning model may open its thinking, or leave it empty: the prefill does so instead.
-    if _OPENS.search(prefill):
-        text = _OPENED.sub("", text)
-    try:
-        (text + prefill).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{_place(tokenizer)} or a turn has half of a surrogate pair, which is no character; remove it."
-        ) from error
-    return text + prefill
+    text = (_OPENED.sub("", text) if _OPENS.search(prefill) else text) + prefill
+    if re.search("[\ud800-\udfff]", text):
+        raise InputError(f"{_place(tokenizer)} or a turn has half of a surrogate pair, which is no character.")
+    return text
 
 
 def opened(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str:
@@ -181,8 +174,6 @@ def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) 
         (text,), _ = render_jinja_template([turns], chat_template=template, **arguments)
     except Exception as error:  # a template is a program
         raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}") from error
-    if len(text) > MAX_ADDED + 2 * len(json.dumps(turns)):
-        raise InputError(f"{_place(tokenizer)} fails: it adds more than {MAX_ADDED:,} characters; replace it.")
     return text
 
 
@@ -210,10 +201,10 @@ def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, 
 
 def _shows(text: str, contents: Iterable[str]) -> bool:
     """Return True if *text* has all words and signs of *contents*; a template may trim, escape or capitalize them."""
-    given, shown = (
-        Counter(re.findall(r"\w+|[^\w\s]", unescape(each).casefold())) for each in (" ".join(contents), text)
+    expected, shown = (
+        Counter(re.findall(r"\w+|[^\w\s]", unescape(part).casefold())) for part in (" ".join(contents), text)
     )
-    return given <= shown
+    return expected <= shown
 
 
 def _place(tokenizer: Any) -> str:

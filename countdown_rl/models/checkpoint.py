@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from countdown_rl.core.errors import ModelError
-from countdown_rl.models.model_files import INDEX, shards
+from countdown_rl.models.model_files import INDEX, failures_of_libraries, shards
 
 DTYPES = {
     "F64": torch.float64,
@@ -40,17 +40,14 @@ class Checkpoint:
         self.specs: dict[str, torch.Tensor] = {}
         self.files: dict[str, Path] = {}
         for path in [location] if location.is_file() else shards(location):
-            try:
-                with safe_open(path, framework="pt") as file:  # checks the header and the length of the file
-                    slices = {name: file.get_slice(name) for name in file.offset_keys()}
-                    header = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-            except Exception as error:  # safetensors has its own exception type beside OSError
-                raise ModelError(f"{path} is missing or damaged; download or write it again.") from error
-            for name, (code, shape) in header.items():
-                if code not in DTYPES:
-                    raise ModelError(f"{path} holds {name} as {code}, a type that is not supported here.")
-                self.specs[name] = torch.empty(shape, dtype=DTYPES[code], device="meta")
-                self.files[name] = path
+            # safe_open checks the header and the length of the file.
+            with failures_of_libraries(f"{path} is missing or damaged"), safe_open(path, framework="pt") as file:
+                for name in file.offset_keys():
+                    spec = file.get_slice(name)
+                    if (dtype := DTYPES.get(spec.get_dtype())) is None:
+                        raise ModelError(f"{path} holds {name} as {spec.get_dtype()}, which is not supported here.")
+                    self.specs[name] = torch.empty(tuple(spec.get_shape()), dtype=dtype, device="meta")
+                    self.files[name] = path
 
     def drop_tied(self, model: Any) -> bool:
         """Leave out each tensor that equals the one to which the configuration of *model* ties it.

@@ -41,7 +41,7 @@ def token_ids(tokenizer: Any, named: int | Iterable[int] | None, size: int) -> l
     They are those that the model's configuration *named*, the tokenizer's end-of-text token, and the one that ends a
     turn in the chat template. Some checkpoints name one outside their vocabulary of *size* tokens; it is left out.
     """
-    ids: set[int | None] = {named} if isinstance(named, int) else set(named or ())
+    ids = {named} if isinstance(named, int) else set[int | None](named or ())
     ids |= {tokenizer.eos_token_id, turn_token(tokenizer)}
     return sorted(index for index in ids if index is not None and 0 <= index < size)
 

@@ -9,12 +9,12 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core.errors import CountdownError, ModelError, first_line
+from countdown_rl.core.errors import ModelError
 from countdown_rl.models import model_files, shape
 from countdown_rl.models.reference import ModelRef, check_unchanged, local_path, without_weights
 
@@ -70,19 +70,14 @@ def load_tokenizer(ref: ModelRef) -> Any:
     # From a GGUF file transformers reads only a few pre-tokenizers, so a tokenizer.json beside it is preferred.
     if path.is_file() and (path.parent / "tokenizer.json").is_file():
         path = path.parent
-    try:
-        tokenizer = model_files.from_pretrained(AutoTokenizer, path, trust_remote_code=ref.trust_remote_code)
-    except CountdownError:
-        raise
-    except Exception as error:  # every tokenizer format has its own exceptions
-        raise ModelError(f"the tokenizer of {ref.source} cannot be read: {first_line(error)}") from error
+    tokenizer = model_files.from_pretrained(AutoTokenizer, path, trust_remote_code=ref.trust_remote_code)
     for key in ("is_local", "local_files_only", "trust_remote_code"):  # not to be saved with the tokenizer
         tokenizer.init_kwargs.pop(key, None)
     if isinstance(templates := tokenizer.chat_template, dict):  # several, by name
-        names = sorted(templates)
-        name = names[0] if len(names) == 1 else "default"
+        name = next(iter(templates)) if len(templates) == 1 else "default"
         if name not in templates:
-            raise ModelError(f"{ref.source} has the chat templates {', '.join(names)}; rename one of them to default.")
+            names = ", ".join(sorted(templates))
+            raise ModelError(f"{ref.source} has the chat templates {names}; rename one of them to default.")
         tokenizer.chat_template = templates[name]
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
@@ -113,7 +108,7 @@ def load_model(
     from countdown_rl.models import lora
 
     precision = trained_precision(ref, precision)
-    try:
+    with model_files.failures_of_libraries(f"{ref.source} cannot be loaded"):
         tokenizer = load_tokenizer(ref)
         target = torch.device(device_name(device))
         home = torch.device("cpu") if sharded else target
@@ -121,17 +116,11 @@ def load_model(
         if ref.base is not None:
             loaded.model = lora.Adapter(local_path(ref)).attach(loaded.model, trainable=trainable)
             loaded.ref = ref
-        if tokenizer.pad_token_id >= len(
-            loaded.model.get_input_embeddings().weight
-        ):  # which no mask shows to the model
+        if tokenizer.pad_token_id >= len(loaded.model.get_input_embeddings().weight):  # no mask shows it to the model
             tokenizer.pad_token = tokenizer.eos_token
         _check_logits(loaded)
         check_unchanged(ref)
-        return loaded
-    except (CountdownError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # a damaged file, a missing tensor, an unknown architecture: many libraries
-        raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
+    return loaded
 
 
 def _check_logits(loaded: Loaded) -> None:
@@ -156,7 +145,7 @@ def trained_precision(ref: ModelRef, precision: str) -> str:
     if precision != "auto":
         return precision
     base = local_path(without_weights(ref.base or ref))
-    in_4_bits = base.is_dir() and (shape.quantization_config(base) or {}).get("load_in_4bit")
+    in_4_bits = base.is_dir() and (model_files.quantization_config(base) or {}).get("load_in_4bit")
     return ref.trained_precision or ("nf4" if in_4_bits else precision)
 
 
@@ -166,12 +155,12 @@ def device_name(name: str) -> str:
 
     if name in ("auto", "cuda") and torch.cuda.is_available():
         return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError("this machine has no CUDA device that torch can use; leave --device out.")
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise ModelError("this machine has no Apple GPU that torch can use; leave --device out.")
+    has_mps = torch.backends.mps.is_available()
+    if (name.startswith("cuda") and not torch.cuda.is_available()) or (name == "mps" and not has_mps):
+        kind = "Apple GPU" if name == "mps" else "CUDA device"
+        raise ModelError(f"this machine has no {kind} that torch can use; leave --device out.")
     if name == "auto":
-        return "mps" if torch.backends.mps.is_available() else "cpu"
+        return "mps" if has_mps else "cpu"
     return name
 
 
@@ -194,7 +183,7 @@ def stored_format(ref: ModelRef) -> str:
     path = local_path(without_weights(ref))
     if path.is_file():
         return "gguf"
-    config = shape.quantization_config(path)
+    config = model_files.quantization_config(path)
     if config is None:
         return "plain"
     if (config.get("quant_method"), config.get("format")) == ("compressed-tensors", "pack-quantized"):
@@ -225,74 +214,52 @@ def compute_dtype(precision: str, device: Any, model: Any) -> Any:
 
 def _load_base(ref: ModelRef, tokenizer: Any, precision: str, device: Any, home: Any, plain: bool) -> Loaded:
     import torch
-    from transformers import GenerationConfig
+    from transformers import BitsAndBytesConfig, CompressedTensorsConfig, GenerationConfig, GgufConfig
 
-    from countdown_rl.models import nf4
+    from countdown_rl.models import nf4, w4a16
 
     stored = stored_format(ref)
+    native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
     if stored == "w4a16" and precision == "nf4":
         raise ModelError(f"{ref.source} is stored in 4 bits (W4A16) already; leave --precision nf4 out.")
     if precision == "nf4" and device.type == "mps":
         raise ModelError("4-bit weights are not supported on an Apple GPU; give --precision bf16, or --device cpu.")
-    if stored == "gguf" and precision == "nf4" and device.type == "cuda" and not plain:
+    if stored == "gguf" and native:
         raise ModelError(f"{ref.source} is a GGUF file; give --precision bf16, or the model's safetensors checkpoint.")
-    native = device.type == "cuda" and precision == "nf4" and not plain  # 4-bit layers of bitsandbytes
-    model = _read_weights(ref, stored, precision, home, native)
+
+    dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
+    options: dict[str, Any] = {"dtype": dtypes[precision]}
+    if stored == "gguf":
+        options |= {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(local_path(ref))}
+    elif stored == "w4a16":
+        w4a16.check_installed()
+        options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
+    elif native and stored == "plain":
+        options["quantization_config"] = BitsAndBytesConfig.from_dict(nf4.CONFIG)
+    if home.type == "cuda" and stored != "gguf":
+        options["device_map"] = {"": home}  # straight to the GPU, so that main memory never holds the whole model
+    elif stored == "bitsandbytes-4bit":
+        options["device_map"] = {"": "cpu"}
+    model = _read_weights(ref, **options)
+
     dtype = compute_dtype(precision, device, model)
+    storage = {"bitsandbytes-4bit": "dequantized-nf4", "w4a16": "dequantized-w4a16"}.get(stored, "plain")
     if native:
         storage = "bitsandbytes-nf4"
-        nf4.cast(model, dtype)
-    else:
-        storage = "dequantized-w4a16" if stored == "w4a16" else "plain"
-        if stored == "bitsandbytes-4bit":
-            storage = "dequantized-nf4"
-            model = model.dequantize(dtype)
-            model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
-        elif precision == "nf4":
-            storage = "dequantized-nf4"
-            nf4.fake_quantize_layers(model)
-        nf4.cast(model, dtype)
-        model = model.to(home)
-    model.eval()
+    elif stored == "bitsandbytes-4bit":
+        model = model.dequantize(dtype)
+        model.is_loaded_in_4bit = False  # transformers leaves it, and PEFT and TRL read it
+    elif precision == "nf4":
+        storage = "dequantized-nf4"
+        nf4.fake_quantize_layers(model)
+    nf4.cast(model, dtype)
+    model = (model if native else model.to(home)).eval()
     model.config.pad_token_id = tokenizer.pad_token_id
     # The checkpoint's own sampling settings (penalties, beams, stop strings) must not take part.
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     if precision == "auto":
         precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
     return Loaded(model, tokenizer, ref, precision, str(device), storage)
-
-
-def _read_weights(ref: ModelRef, stored: str, precision: str, device: Any, native: bool) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, GgufConfig
-
-    from countdown_rl.models import nf4, w4a16
-
-    path: Path = local_path(ref)
-    dtypes = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "nf4": torch.bfloat16}
-    options: dict[str, Any] = {"dtype": dtypes[precision]}
-    if stored == "gguf":
-        options |= {"quantization_config": GgufConfig(dequantize=True), "config": shape.read_config(path)}
-    elif stored == "w4a16":
-        w4a16.check_installed()
-        options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
-    elif native and stored == "plain":
-        options["quantization_config"] = BitsAndBytesConfig.from_dict(nf4.CONFIG)
-    if device.type == "cuda" and stored != "gguf":
-        options["device_map"] = {"": device}  # straight to the GPU, so that main memory never holds the whole model
-    elif stored == "bitsandbytes-4bit":
-        options["device_map"] = {"": "cpu"}
-    model, info = model_files.from_pretrained(
-        AutoModelForCausalLM,
-        path,
-        trust_remote_code=ref.trust_remote_code,
-        use_safetensors=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused below, by name
-        **options,
-    )
-    _check_tensors(ref.source, model, info)
-    return model
 
 
 def skeleton(ref: ModelRef) -> Any:
@@ -303,60 +270,52 @@ def skeleton(ref: ModelRef) -> Any:
     Raises:
         ModelError: the architecture is unknown, or its tensors are not those in the files.
     """
+    if ref.kind != "hub" and stored_format(ref) == "plain":
+        return _read_weights(ref, device_map={"": "meta"})
+    config = shape.read_config(local_path(without_weights(ref)), trust_remote_code=ref.trust_remote_code)
+    return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
+
+
+def _read_weights(ref: ModelRef, **options: Any) -> Any:
+    """The model of *ref* (not an adapter), loaded by transformers with *options*, with each of its tensors."""
     from transformers import AutoModelForCausalLM
 
-    path = local_path(without_weights(ref))
-    if ref.kind == "hub" or stored_format(ref) != "plain":
-        config = shape.read_config(path, trust_remote_code=ref.trust_remote_code)
-        return shape.skeleton(config, trust_remote_code=ref.trust_remote_code)
-    try:
-        model, info = model_files.from_pretrained(
-            AutoModelForCausalLM,
-            path,
-            trust_remote_code=ref.trust_remote_code,
-            use_safetensors=True,
-            device_map={"": "meta"},
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused by name
-        )
-    except CountdownError:
-        raise
-    except Exception as error:  # an unknown architecture, a configuration that makes no sense
-        raise ModelError(f"{ref.source} cannot be loaded: {first_line(error)}") from error
+    model, info = model_files.from_pretrained(
+        AutoModelForCausalLM,
+        local_path(ref),
+        trust_remote_code=ref.trust_remote_code,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused by name
+        **options,
+    )
     _check_tensors(ref.source, model, info)
     return model
 
 
 def _check_tensors(source: str, model: Any, info: Mapping[str, Any]) -> None:
-    """Check that *model* took the tensors of the checkpoint *source*, by the *info* of its loading, and lacks none."""
-    missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
-    if missing:
-        other = f"; it has {min(info['unexpected_keys'])}" if info["unexpected_keys"] else ""
-        raise ModelError(
-            f"{source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
-            f"size than its configuration says{other}."
-        )
-    if misplaced := _misplaced(model, info["unexpected_keys"]):
-        raise ModelError(
-            f"{source} holds {misplaced}, which the model of its configuration does not have; they do not belong "
-            "together."
-        )
-
-
-def _misplaced(model: Any, names: Iterable[str]) -> str | None:
-    """The first tensor of *names*, which *model* did not take, that lies within one of its parts; None if none does.
+    """Check that *model* took the tensors of the checkpoint *source*, by the *info* of its loading, and lacks none.
 
     Parts that other classes of the architecture have are left out rightly: towers of vision, heads of other tasks, and
     the layers behind the last that predict further tokens.
     """
+    missing = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
+    unexpected = sorted(info["unexpected_keys"])
+    if missing:
+        other = f"; it has {unexpected[0]}" if unexpected else ""
+        raise ModelError(
+            f"{source} is incomplete: {missing[0]} and {len(missing) - 1} more weights are missing, or of another "
+            f"size than its configuration says{other}."
+        )
     modules = dict(model.named_modules())
-    for name in sorted(names):
-        path = name.split(".")
-        known = next(part for end in range(len(path), -1, -1) if (part := ".".join(path[:end])) in modules)
-        inner = known not in ("", model.base_model_prefix)
-        rest = name.removeprefix(f"{known}.")
-        extra = getattr(model.config.get_text_config(), "num_nextn_predict_layers", None)
-        predicts = extra and rest.partition(".")[0].isdecimal()
-        if inner and not predicts and not any(name.endswith(buffer) for buffer in _BUFFERS):
-            return name
-    return None
+    predicts_more = getattr(model.config.get_text_config(), "num_nextn_predict_layers", None)
+    for name in unexpected:
+        parent = name.rpartition(".")[0]
+        while parent not in modules:  # the model itself is ""
+            parent = parent.rpartition(".")[0]
+        next_layer = predicts_more and name.removeprefix(f"{parent}.").partition(".")[0].isdecimal()
+        if parent not in ("", model.base_model_prefix) and not next_layer and not name.endswith(_BUFFERS):
+            raise ModelError(
+                f"{source} holds {name}, which the model of its configuration does not have; they do not belong "
+                "together."
+            )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from countdown_rl.core.errors import ModelError, first_line
+from countdown_rl.core.errors import ModelError
 from countdown_rl.models import model_files, reference
 from countdown_rl.models.checkpoint import Checkpoint, check_finite
 from countdown_rl.models.reference import ModelRef
@@ -88,8 +88,7 @@ def _unusual(config: Mapping[str, Any]) -> list[str]:
 
 def _peft_name(name: str) -> str:
     """The name that PEFT gives to the tensor *name*, without wrappers that were around the model when it was saved."""
-    name = _WRAPPERS.sub("", name)
-    name = re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", name)
+    name = re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", _WRAPPERS.sub("", name))
     return name if name.startswith("base_model.") else _PREFIX + name
 
 
@@ -127,9 +126,7 @@ class Adapter:
         if (kind := self.config.get("peft_type")) != "LORA":  # others may name files to load
             raise ModelError(f"{self.directory} is an adapter of type {kind}; only LoRA adapters are supported.")
         if self.config.get("alora_invocation_tokens"):
-            raise ModelError(
-                f"{self.directory} is an activated LoRA, and no prompt has its invocation tokens; give plain LoRA."
-            )
+            raise self._error("is an activated LoRA, and no prompt has its invocation tokens; give plain LoRA.")
         self._tensors = Checkpoint(self.directory / "adapter_model.safetensors")
         self._stored = {_peft_name(name): name for name in self._tensors.specs}
         self.specs = {name: self._tensors.specs[stored] for name, stored in self._stored.items()}
@@ -137,13 +134,16 @@ class Adapter:
         plain_names = {self._name(module, part) for module in self.modules for part in "AB"}
         self.is_plain = self.specs.keys() == plain_names and not _unusual(self.config)
 
+    def _error(self, fault: str) -> ModelError:
+        return ModelError(f"{self.directory} {fault}")
+
     def check_unchanged_base(self) -> None:
         """Raise ModelError if the adapter belongs to a base that its initialisation changed."""
         start = self.config.get("init_lora_weights", True)
         if start not in _INITIALISATIONS:
-            raise ModelError(
-                f"{self.directory} uses init_lora_weights={start}, which changes the base itself, so it cannot be "
-                "merged or trained further here; convert it to plain LoRA by PEFT's "
+            raise self._error(
+                f"uses init_lora_weights={start}, which changes the base itself, so it cannot be merged or trained "
+                "further here; convert it to plain LoRA by PEFT's "
                 "save_pretrained(path_initial_model_for_weight_conversion=...)."
             )
 
@@ -175,60 +175,51 @@ class Adapter:
         from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING
 
         if unknown := sorted(name for name in _unusual(self.config) if name not in LoraConfig.__dataclass_fields__):
-            raise ModelError(
-                f"{self.directory} sets {unknown[0]} in its configuration, which this version of PEFT does not know."
-            )
+            raise self._error(f"sets {unknown[0]} in its configuration, which this version of PEFT does not know.")
         config: Any = LoraConfig.from_pretrained(str(self.directory))
         config.inference_mode = not trainable
         self._resize_embeddings(model)
         is_skeleton = model.device.type == "meta"
         kind = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, PeftModel)
-        try:
+        with model_files.failures_of_libraries(f"{self.directory} does not fit its base"):
             model = kind(model, config, low_cpu_mem_usage=is_skeleton)
-        except Exception as error:  # PEFT raises any, by the kind of LoRA
-            raise ModelError(f"{self.directory} does not fit its base: {first_line(error)}") from error
         if config.layer_replication and (types := getattr(model.config, "layer_types", None)):  # PEFT repeats none
             model.config.layer_types = [kind for begin, end in config.layer_replication for kind in types[begin:end]]
         tensors = self.specs if is_skeleton else {name: self.read(name) for name in self.specs}
+        if not is_skeleton and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise self._error("holds weights that are not finite; train it again.")
         modules = {name for name, _ in model.get_base_model().named_modules()}
         tensors = {_located(name, modules): tensor for name, tensor in tensors.items()}
         try:
             result = set_peft_model_state_dict(model, tensors, ignore_mismatched_sizes=True)
         except KeyError as error:  # of a module that is saved whole
-            raise ModelError(f"{self.directory} lacks {error.args[0]}, which its configuration names.") from error
+            raise self._error(f"lacks {error.args[0]}, which its configuration names.") from error
         self._check_result(model, tensors, result)
         head = model.get_output_embeddings()
-        if head is not None and not hasattr(
-            head, "bias"
-        ):  # PEFT's wrapper of trained tokens hides it from TRL's losses
+        if head is not None and not hasattr(head, "bias"):  # PEFT's wrapper of trained tokens hides it from TRL
             head.bias = None
-        if not is_skeleton and not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            raise ModelError(f"{self.directory} holds weights that are not finite; train it again.")
         return model.eval()
 
     def _check_result(self, model: Any, tensors: Mapping[str, torch.Tensor], result: Any) -> None:
         """Raise ModelError unless *tensors* are all those that *model* has for an adapter; *result* is PEFT's."""
         from peft import get_peft_model_state_dict
 
-        keys = {key: key for key in model.state_dict()}
+        state = model.state_dict()
+        keys = {key: key for key in state}
         copies = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=True)  # under two names
+        another = "it was trained over another base"
         if unexpected := [key for key in result.unexpected_keys if key not in copies]:
-            raise ModelError(
-                f"{self.directory} holds {unexpected[0].replace('.default', '')}, which its base does not take; it was "
-                "trained over another base, or saved under other names."
-            )
+            name = unexpected[0].replace(".default", "")
+            raise self._error(f"holds {name}, which its base does not take; {another}, or saved under other names.")
         names = get_peft_model_state_dict(model, state_dict=keys, save_embedding_layers=False)
-        missing = set(result.missing_keys)
         for name, key in names.items():
-            if key not in missing:
-                continue
-            if name not in tensors:
-                raise ModelError(f"{self.directory} lacks {name}, which its configuration asks for.")
-            given, wanted = (tuple(tensor.shape) for tensor in (tensors[name], model.state_dict()[key]))
-            raise ModelError(
-                f"{self.directory} holds {name} of size {given}, where its base takes {wanted}; it was trained over "
-                "another base, or with more tokens."
-            )
+            if key in result.missing_keys:
+                if name not in tensors:
+                    raise self._error(f"lacks {name}, which its configuration asks for.")
+                size, needed = tuple(tensors[name].shape), tuple(state[key].shape)
+                raise self._error(
+                    f"holds {name} of size {size}, where its base takes {needed}; {another}, or with more tokens."
+                )
 
     def _resize_embeddings(self, model: Any) -> None:
         """Give the embeddings of *model* the rows with which they are stored, where the adapter holds them whole."""
@@ -237,18 +228,17 @@ class Adapter:
         stored = self._stored_rows(model, embedding)
         tokens = self.config.get("trainable_token_indices") or []
         tokens = {token for part in (tokens.values() if isinstance(tokens, dict) else [tokens]) for token in part}
-        if stored is None and tokens >= {*range(rows, size := max(tokens, default=0) + 1)}:
-            stored = max(rows, size)  # each row that was added is stored by itself
-        stored = stored or rows
-        if max(tokens, default=0) >= stored:
-            raise ModelError(f"{self.directory} trains token {max(tokens):,}, and the embeddings have {stored:,} rows.")
+        needed = max(tokens, default=-1) + 1
+        if stored is None:  # each row that was added may be stored by itself
+            stored = max(rows, needed) if tokens >= {*range(rows, needed)} else rows
+        if needed > stored:
+            raise self._error(f"trains token {needed - 1:,}, and the embeddings have {stored:,} rows.")
         # A copy of the embedding that is trained alone leaves a tied head as it was.
         alone = "embed_tokens" in (self.config.get("modules_to_save") or [])
         tied &= not alone or bool(self.config.get("ensure_weight_tying"))
         if stored > rows and head is not None and not tied and self._stored_rows(model, head) != stored:
-            raise ModelError(
-                f"{self.directory} was trained with {stored:,} tokens, and holds no output head of as many rows; its "
-                f"base has {rows:,}."
+            raise self._error(
+                f"was trained with {stored:,} tokens, and holds no output head of as many rows; its base has {rows:,}."
             )
         if stored != rows:
             model.resize_token_embeddings(stored, mean_resizing=False)

@@ -17,7 +17,7 @@ from typing import Any
 from countdown_rl.core import artifacts, hub_requests, typed_json
 from countdown_rl.core.artifacts import Manifest
 from countdown_rl.core.errors import ArtifactError, ModelError, UsageError
-from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config, gguf_config
+from countdown_rl.models.model_files import GENERATION, TOKENIZER, adapter_config
 
 #: Models that ship with the package, by name.
 SHIPPED = {"countdown-tiny": Path(__file__).parents[1] / "assets" / "countdown_tiny"}
@@ -42,9 +42,13 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 class ModelRef:
     """A resolved model reference.
 
-    *source* is the reference as it was given, *kind* is "shipped", "directory", "gguf", "hub" or "adapter". *path* is
-    None for a Hub id whose files have not been downloaded, *revision* the Hub commit. Code that comes with the model
-    is run only with *trust_remote_code*. *base* is that of an adapter; *base_given* tells that the user named it.
+    Attributes:
+        source: the reference as it was given.
+        kind: "shipped", "directory", "gguf", "hub" or "adapter".
+        path: None for a Hub id whose files have not been downloaded.
+        revision: the Hub commit.
+        base: that of an adapter; *base_given* if the user named it.
+        trust_remote_code: run code that comes with the model.
     """
 
     source: str
@@ -100,11 +104,11 @@ class ModelRef:
             entry["revision"] = self.revision
         if self.kind == "gguf" and self.path is not None:
             entry["size"] = self.path.stat().st_size
-        if self.manifest is None and self.revision is None:
-            path = local_path(self)
-            entry["tokenizer"] = _digest(path.parent if path.is_file() else path, {*TOKENIZER, GENERATION})
         if self.manifest is not None:
             entry |= self.manifest.as_input()
+        elif self.revision is None:
+            path = local_path(self)
+            entry["tokenizer"] = _digest(path.parent if path.is_file() else path, {*TOKENIZER, GENERATION})
         if self.base is not None and (self.manifest is None or self.base_given):
             entry["base"] = self.base.as_input()
         return entry
@@ -118,6 +122,8 @@ def resolve(
     Args:
         base_model: reference of the base of an adapter, in place of the one that it records.
     """
+    if revision is not None and _is_local(source):
+        raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
     ref = _find(source, revision, base_model)
     if base_model is not None and ref.base is None:
         raise UsageError(f"--base-model is for adapters, and {source} is not one; leave it out.")
@@ -126,27 +132,23 @@ def resolve(
     return ref
 
 
-def _find(source: str, revision: str | None, base_model: str | None = None) -> ModelRef:
+def _find(source: str, revision: str | None, base_model: str | None) -> ModelRef:
     path = Path(source).expanduser()
-    if revision is not None and _is_local(source):
-        raise UsageError(f"--revision is for models on the Hub, and {source} is not one; leave it out.")
     if source in SHIPPED:
         if not (SHIPPED[source] / artifacts.MANIFEST).is_file():
             raise ModelError(f"the weights of {source} are missing from this installation; install countdown-rl again.")
         return ModelRef(source, "shipped", SHIPPED[source], manifest=artifacts.read(SHIPPED[source], "model"))
     if path.is_file():
-        gguf_config(path)
+        with path.open("rb") as stream:
+            if stream.read(4) != b"GGUF":
+                raise ModelError(f"{path} is not a GGUF file; give a directory, a .gguf file or a Hub id.")
         return ModelRef(source, "gguf", path)
     if path.is_dir():
         return _directory(source, path, base_model)
     _check_finished(source, path)
     # "artifacts/adapter" has the form of a Hub id too. If its folder exists, it was meant as a path.
-    is_path = (
-        source.startswith(("/", "~", "./", "../", "artifacts/"))
-        or (len(path.parts) > 1 and path.parent.is_dir())
-        or path.suffix in (".gguf", ".safetensors")
-    )
-    if is_path:
+    is_path = source.startswith(("/", "~", "./", "../", "artifacts/")) or path.suffix in (".gguf", ".safetensors")
+    if is_path or (len(path.parts) > 1 and path.parent.is_dir()):
         made_by = artifacts.MADE_BY.get(path.name)
         hint = f"`{made_by}` makes it" if made_by else "check the path"
         raise ModelError(f"{source} does not exist; {hint}.")
@@ -183,9 +185,8 @@ def without_weights(ref: ModelRef) -> ModelRef:
 def _digest(directory: Path, names: Iterable[str]) -> str:
     """The sha256 over those of the files *names* that are in *directory*."""
     files = [directory / name for name in sorted(names) if (directory / name).is_file()]
-    return hashlib.sha256(
-        "".join(f"{file.name} {artifacts.file_sha256(file)}\n" for file in files).encode()
-    ).hexdigest()
+    lines = "".join(f"{file.name} {artifacts.file_sha256(file)}\n" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def _is_local(source: str) -> bool:
@@ -216,7 +217,7 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
         return ModelRef(source, "adapter", path, base=base, manifest=manifest, base_given=base_model is not None)
     if not (path / "config.json").is_file():
         _check_finished(source, path)
-        gguf_files = sorted(path.glob("*.gguf"))
+        gguf_files = list(path.glob("*.gguf"))
         if len(gguf_files) == 1:
             return replace(resolve(str(gguf_files[0])), source=source, manifest=manifest)
         raise ModelError(f"{source} has no config.json, so it is not a model; give the directory of a checkpoint.")
@@ -226,23 +227,23 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
     return ModelRef(source, "directory", path, manifest=manifest)
 
 
-def _base(source: str, path: Path, trained_over: dict[str, Any], given: str | None) -> ModelRef:
-    """The base model of the adapter at *path*: *given*, or the one that it records, wherever it lies.
+def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str | None) -> ModelRef:
+    """The base model of the adapter at *path*: *base_model*, or the one that it records, wherever it lies.
 
     It is checked against *trained_over*, the entry in the adapter's manifest. Several places may hold a model of the
     recorded name; there the digest of that entry decides.
     """
     config, digest = adapter_config(path), str(trained_over.get("digest") or "")
-    name = given or config.get("base_model_name_or_path")
+    name = base_model or config.get("base_model_name_or_path")
     if not name:
         _check_finished(source, path)
         raise ModelError(
             f"{source} has no base_model_name_or_path in its configuration; name its base by --base-model."
         )
-    revision = None if given else trained_over.get("revision") or config.get("revision")
+    revision = None if base_model else trained_over.get("revision") or config.get("revision")
     if not _is_local(name) and (cached := _CACHED.search(name)):
         name, revision = f"{cached[1]}/{cached[2]}", cached[3]
-    places = [] if given else _places(name, path, verified=bool(digest))
+    places = [] if base_model else _places(name, path, verified=bool(digest))
     for place in dict.fromkeys([*places, name]):
         try:
             base = resolve(place, revision=None if _is_local(place) else revision)
@@ -252,7 +253,8 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], given: str | No
                 "another."
             ) from error
         # Of a base on the Hub the manifest has the commit, with which files cannot be compared.
-        if not digest or base.digest == digest or (given and (base.revision is None) == ("revision" in trained_over)):
+        comparable = not base_model or (base.revision is None) == ("revision" not in trained_over)
+        if not digest or base.digest == digest or not comparable:
             break
     else:
         raise ArtifactError(
@@ -275,13 +277,15 @@ def _places(name: str, adapter: Path, verified: bool) -> Iterator[str]:
         yield name
     parts = [part for part in PureWindowsPath(name).parts if part.strip("./\\~") and not part.endswith(":\\")]
     last_is_enough = verified or not HUB_ID.fullmatch(name)
-    for directory in dict.fromkeys((*adapter.absolute().parents, *adapter.resolve().parents)):
-        beside = directory in (adapter.absolute().parent, adapter.resolve().parent)
-        for start in range(len(parts)):
-            place = directory.joinpath(*parts[start:])
-            enough = start == 0 or start < len(parts) - 1 or (beside and last_is_enough)
-            if enough and (place.is_file() or any(place.glob("config.json")) or any(place.glob("*.gguf"))):
-                yield str(place)
+    for place in dict.fromkeys((adapter.absolute(), adapter.resolve())):
+        for directory in place.parents:
+            for start in range(len(parts)):
+                is_last = 0 < start == len(parts) - 1
+                if is_last and not (last_is_enough and directory == place.parent):
+                    continue
+                model = directory.joinpath(*parts[start:])
+                if model.is_file() or any(model.glob("config.json")) or any(model.glob("*.gguf")):
+                    yield str(model)
 
 
 def _hub(source: str, revision: str | None, base_model: str | None) -> ModelRef:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countdown_rl.core.errors import CountdownError, ModelError, first_line
+from countdown_rl.core.errors import ModelError
 from countdown_rl.models import model_files
 
 
@@ -41,7 +41,7 @@ class ModelShape:
 def check_context(context: int | None, prompt: int, completion: int, option: str) -> None:
     """Check that *prompt* tokens and *completion* more, bounded by *option*, are no more than the *context* length."""
     if context and prompt + completion > context:
-        advice = f"lower {option}" if prompt < context else "shorten the prompt, or take a model with a longer context"
+        advice = f"lower {option}" if prompt < context else "shorten the prompt, or use a model with a longer context"
         raise ModelError(
             f"the model reads {context} tokens, but the longest prompt ({prompt}) and {option} ({completion}) need "
             f"{prompt + completion}; {advice}."
@@ -62,16 +62,14 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the transformers configuration of the checkpoint directory, or GGUF file, at *path*."""
     from transformers import AutoConfig
 
-    try:
-        config = model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
-    except CountdownError:
-        raise
-    except Exception as error:  # each library has its own exceptions
-        raise ModelError(f"the configuration of {path} cannot be read: {first_line(error)}") from error
-    fields = model_files.gguf_config(path) if path.is_file() else {}
-    size = fields.get(f"{fields.get('general.architecture')}.attention.key_length")
-    if size is not None:  # transformers (5.23) does not read the size of a head
-        config.head_dim = size
+    config = model_files.from_pretrained(AutoConfig, path, trust_remote_code=trust_remote_code)
+    if path.is_file():  # transformers (5.23) does not read the size of a head
+        import gguf
+
+        fields = gguf.GGUFReader(path).fields
+        key_length = fields.get(f"{fields['general.architecture'].contents()}.attention.key_length")
+        if key_length is not None:
+            config.head_dim = key_length.contents()
     return config
 
 
@@ -80,13 +78,5 @@ def skeleton(config: Any, *, trust_remote_code: bool = False) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    try:
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    except ValueError as error:  # such as that of an encoder and decoder
-        raise ModelError(f"there is no language model of type {config.model_type}: {first_line(error)}") from error
-
-
-def quantization_config(directory: Path) -> dict[str, Any] | None:
-    """The ``quantization_config`` of the checkpoint in *directory*; None where its weights are not quantized."""
-    return model_files.config(directory).get("quantization_config")
+    with torch.device("meta"), model_files.failures_of_libraries(f"there is no language model of {config.model_type}"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)

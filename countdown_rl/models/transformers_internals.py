@@ -17,10 +17,7 @@ DAY = datetime(2024, 7, 26)
 
 def modules_left_in_16_bits(model: Any) -> list[str]:
     """Return the names of the modules of *model* that transformers does not quantize to 4 bits: output heads, and a few
-    kept in fp32.
-
-    Its quantizers work this out while they load a checkpoint, and the public way to ask one needs the weights.
-    """
+    kept in fp32. The public way to ask a quantizer needs the weights."""
     from transformers.quantizers.base import HfQuantizer
 
     return list(HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules))
@@ -29,8 +26,7 @@ def modules_left_in_16_bits(model: Any) -> list[str]:
 def compile_without_chance(template: str) -> None:
     """Compile the chat *template*, once, for all who render it, without what differs between two calls.
 
-    ``strftime_now`` tells a fixed day, and random choices fail. transformers gives templates no such functions as
-    arguments, and there is no public way to its environment, which is the one of the template alone.
+    ``strftime_now`` tells a fixed day, and random choices fail. There is no public way to the environment of templates.
     """
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -56,6 +52,6 @@ def read_gguf_headers_once() -> None:
     import gguf
 
     read = gguf.GGUFReader
-    kept = lru_cache(maxsize=1)(lambda file, stamp: read(file))
-    gguf.GGUFReader = lambda file: kept(file, (Path(file).stat().st_mtime_ns, Path(file).stat().st_ino))
+    cached = lru_cache(maxsize=1)(lambda file, stamp: read(file))
+    gguf.GGUFReader = lambda file: cached(str(file), (Path(file).stat().st_mtime_ns, Path(file).stat().st_ino))
     gguf.get_tensor_name_map = lru_cache(maxsize=1)(gguf.get_tensor_name_map)

@@ -28,7 +28,7 @@ def group_size(widths: Collection[int]) -> int:
 
 
 def check_installed() -> None:
-    """Check that compressed-tensors is installed. Raises ModelError if it is not."""
+    """Raise ModelError if compressed-tensors is not installed."""
     if find_spec("compressed_tensors") is None:
         raise ModelError(f"W4A16 weights need compressed-tensors: {packages.pip_install('compressed-tensors')}.")
 
@@ -45,12 +45,8 @@ def pack(name: str, weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]
     scale = scale.to(torch.bfloat16)
     state = {"weight": weight, "weight_scale": scale.float()}
     stored = BaseCompressor.get_value_from_registry("pack-quantized").compress(state, scheme)
-    stem = name.removesuffix(".weight")
-    return {
-        f"{stem}.weight_packed": stored["weight_packed"],
-        f"{stem}.weight_scale": scale,
-        f"{stem}.weight_shape": stored["weight_shape"],
-    }
+    tensors = stored | {"weight_scale": scale}
+    return {f"{name}_{part}": tensors[f"weight_{part}"] for part in ("packed", "scale", "shape")}
 
 
 def quantization_config(group: int, ignored: Collection[str]) -> dict[str, Any]:

@@ -144,9 +144,7 @@ class Rollouts:
         if trainer.use_vllm:
             completions, logps = self._by_vllm(prompt_ids, trainer, greedy)
         elif plain and supports(policy):
-            from countdown_rl.inference.cpu_decoder_bf16 import Bf16Decoder
-
-            decoder = Bf16Decoder(policy) if config.bf16 else Decoder(policy)
+            decoder = Decoder(policy, torch.bfloat16 if config.bf16 else torch.float32)
             completions = decoder.decode(
                 prompt_ids,
                 max_new_tokens=config.max_completion_length,

@@ -289,7 +289,7 @@ def test_two_processes_share_the_batches_and_rank_0_writes_the_bytes_of_one(plac
 
 @pytest.mark.parametrize(("model", "engine", "word"), [("random", "auto", "launcher"), ("model", "vllm", "launcher")])
 def test_what_runs_in_one_process_only_is_refused_in_several(place, tmp_path, monkeypatch, model, engine, word):
-    monkeypatch.setattr(complete.engines, "installed", lambda name: True)
+    monkeypatch.setattr(complete.engines, "find_spec", lambda name: name)
     model = str(place / model) if model == "model" else model
     with pytest.raises(UsageError, match=word):
         run(place, tmp_path / "eval", replace(SMALL, engine=engine), model=model, process=(1, 2))

@@ -3,13 +3,18 @@
 import math
 from collections import Counter
 
+import numba
 import pytest
 import torch
 
-from countdown_rl.inference import cpu_decoder
+from countdown_rl.inference import cpu_decoder, generate
 from countdown_rl.inference.cpu_decoder import _LARGE_VOCABULARY, Decoder, _sample, supports
 from countdown_rl.inference.stop import Stop
+from countdown_rl.models import load, torch_internals
+from countdown_rl.models.reference import ModelRef
 from tests.support import tiny_llama
+
+needs_bf16 = pytest.mark.skipif(not torch_internals.has_bf16_products(), reason="oneDNN has no bf16 on this processor")
 
 
 @pytest.fixture(scope="module")
@@ -17,16 +22,25 @@ def tokenizer():
     return tiny_llama.tokenizer()
 
 
-@pytest.fixture(scope="module", params=["plain", "lora"])
-def model(request):
+def make_model(kind, dtype):
     import peft
 
     # With tied embeddings a random model repeats its last token.
-    base = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2).float().eval()
-    if request.param == "plain":
+    base = tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2).to(dtype).eval()
+    if kind == "plain":
         return base
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
     return peft.get_peft_model(base, config).eval()
+
+
+@pytest.fixture(scope="module", params=["plain", "lora"])
+def model(request):
+    return make_model(request.param, torch.float32)
+
+
+@pytest.fixture(scope="module", params=["plain", "lora"])
+def bf16_model(request):
+    return make_model(request.param, torch.bfloat16)
 
 
 def prompts(tokenizer, *texts):
@@ -180,3 +194,57 @@ def test_an_adapter_of_anything_but_the_weights_of_the_blocks_is_not_supported(c
     assert supports(base)
     config = peft.LoraConfig(**{"target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | changes)
     assert not supports(peft.get_peft_model(base, config))
+
+
+@needs_bf16
+def test_greedy_tokens_in_bf16_have_nearly_the_models_largest_logits(bf16_model, tokenizer):
+    stop, encoded = Stop(tokenizer, bf16_model, "</answer>"), prompts(tokenizer, *TEXTS)
+    completions = Decoder(bf16_model, torch.bfloat16).decode(encoded, max_new_tokens=24, stop=stop)
+    for prompt, ids in zip(encoded, completions, strict=True):
+        with torch.no_grad():
+            logits = bf16_model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
+        assert len(set(ids)) > 3
+        short = logits.max(-1).values - logits.gather(1, torch.tensor(ids)[:, None])[:, 0]
+        assert float(short.max()) < 0.05 * float(logits.std())
+
+
+@needs_bf16
+@torch.inference_mode()
+def test_a_step_over_a_padded_cache_in_bf16_equals_fp32_attention_within_rounding(bf16_model, tokenizer, monkeypatch):
+    hidden = []
+    for packed in (True, False):
+        monkeypatch.setattr(torch_internals, "has_bf16_products", lambda packed=packed: packed)
+        decoder = Decoder(bf16_model, torch.bfloat16)
+        assert decoder.cache_dtype == (torch.bfloat16 if packed else torch.float32)
+        keys, values, _, lengths, padding = decoder._prefill(prompts(tokenizer, *TEXTS), 4)
+        assert padding.any()
+        start = padding.size(1)
+        for step, token in enumerate((7, 11, 13)):
+            tokens = torch.full((len(lengths),), token)
+            last = decoder._step(tokens, lengths + step, keys, values, padding, start + step)
+        hidden.append(last)
+    # The cache is rounded to 8 bits of mantissa.
+    assert float((hidden[0] - hidden[1]).abs().max()) < 0.03 * float(hidden[0].abs().max())
+
+
+@needs_bf16
+def test_more_threads_give_the_same_bytes(bf16_model, tokenizer):
+    stop, before, completions = Stop(tokenizer, bf16_model, "</answer>"), torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            decoder = Decoder(bf16_model, torch.bfloat16)
+            completions.append(decoder.decode(prompts(tokenizer, *TEXTS), max_new_tokens=16, stop=stop))
+            assert numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
+    finally:
+        torch.set_num_threads(before)
+    assert completions[0] == completions[1]
+
+
+@needs_bf16
+def test_a_bf16_cache_allows_larger_batches(tokenizer):
+    def rows(model):
+        loaded = load.Loaded(model, tokenizer, ModelRef("x", "directory", None), "bf16", "cpu", "plain")
+        return generate.Generator(loaded, generate.Decoding(4)).max_rows(4_096, 4_096)
+
+    assert rows(tiny_llama.model()) > rows(tiny_llama.model().float())

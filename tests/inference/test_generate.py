@@ -1,17 +1,33 @@
 """Batched completions: the CPU decoder against transformers, stopping, and batch sizes."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 
-from countdown_rl.inference import cpu_decoder, generate
-from countdown_rl.inference.generate import Decoding, Generator, batches, max_rows
+from countdown_rl.inference import cpu_decoder, engines, generate
+from countdown_rl.inference.generate import Completion, Decoding, Generator, batches, max_rows
 from countdown_rl.models.load import Loaded, load_model
 from countdown_rl.models.reference import ModelRef, resolve
 from tests.support import tiny_llama
 
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
+CONFIGS = {
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 128, "initializer_range": 0.2},
+    "qwen2": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.2,
+        "tie_word_embeddings": False,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    },
+}
 
 
 def as_loaded(model) -> Loaded:
@@ -20,29 +36,10 @@ def as_loaded(model) -> Loaded:
     return Loaded(model.float().eval(), tokenizer, ModelRef("x", "directory", None), "fp32", "cpu", "plain")
 
 
-def other(name: str):
-    from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
-
+def other(name: str) -> Loaded:
     torch.manual_seed(0)
-    if name == "gpt2":
-        config = GPT2Config(vocab_size=320, n_embd=64, n_layer=2, n_head=2, n_positions=128, initializer_range=0.2)
-        return as_loaded(GPT2LMHeadModel(config))
-    return as_loaded(
-        Qwen2ForCausalLM(
-            Qwen2Config(
-                vocab_size=320,
-                hidden_size=64,
-                intermediate_size=128,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                initializer_range=0.2,
-                tie_word_embeddings=False,
-                eos_token_id=1,
-                pad_token_id=0,
-            )
-        )
-    )
+    config = transformers.AutoConfig.for_model(name, vocab_size=320, **CONFIGS[name])
+    return as_loaded(transformers.AutoModelForCausalLM.from_config(config))
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ def test_the_decoder_and_transformers_give_the_same_greedy_tokens(llama, monkeyp
     assert len(set(fast[1].text)) > 5
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen2"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_padding_does_not_change_completions_of_other_architectures(name):
     loaded = other(name)
     generator = Generator(loaded, Decoding(16))
@@ -76,20 +73,20 @@ def test_padding_does_not_change_completions_of_other_architectures(name):
     assert all(1 <= completion.tokens <= 16 for completion in together)
 
 
-@pytest.mark.parametrize("path", ["fast", "transformers"])
-def test_sampling_is_reproducible_by_seed_and_batch_number(llama, path, monkeypatch):
-    if path == "transformers":
+@pytest.mark.parametrize("fast", [True, False])
+def test_sampling_is_reproducible_by_seed_and_batch_number(llama, fast, monkeypatch):
+    if not fast:
         monkeypatch.setattr(cpu_decoder, "supports", lambda model: False)
 
-    def draw(seed, number):
+    def sampled(seed, number):
         return Generator(llama, Decoding(12, temperature=1.0, top_p=0.9, seed=seed)).complete(prompts(llama), number)
 
     torch.manual_seed(7)
-    first = draw(1, 0)
+    first = sampled(1, 0)
     torch.manual_seed(8)
-    assert draw(1, 0) == first
-    assert draw(1, 1) != first != draw(2, 0)
-    assert draw(10**18, 3) == draw(10**18, 3)
+    assert sampled(1, 0) == first
+    assert sampled(1, 1) != first != sampled(2, 0)
+    assert sampled(10**18, 3) == sampled(10**18, 3)
 
 
 def scripted(loaded, *texts):
@@ -126,10 +123,8 @@ def test_generation_stops_after_an_answer_of_several_tokens(llama, by_transforme
 
 def test_a_stop_text_in_the_prompt_does_not_end_the_completion(llama, by_transformers):
     prompt = llama.tokenizer.encode("<answer>1</answer>", add_special_tokens=False)
-    loaded = scripted(llama, "and more")
-    written = Generator(loaded, Decoding(6)).complete([prompt])
-    assert written[0].tokens == 6
-    assert not written[0].ended
+    (completion,) = Generator(scripted(llama, "and more"), Decoding(6)).complete([prompt])
+    assert (completion.tokens, completion.ended) == (6, False)
 
 
 def test_sampling_settings_of_the_checkpoint_are_ignored(by_transformers, tmp_path):
@@ -140,9 +135,8 @@ def test_sampling_settings_of_the_checkpoint_are_ignored(by_transformers, tmp_pa
     (tmp_path / "generation_config.json").write_text(json.dumps(own | {"no_repeat_ngram_size": 2}))
     opinionated = load_model(resolve(str(tmp_path)), precision="fp32")
     for decoding in (Decoding(12), Decoding(12, temperature=1.0, seed=3)):
-        assert Generator(opinionated, decoding).complete(prompts(plain)) == Generator(plain, decoding).complete(
-            prompts(plain)
-        )
+        expected = Generator(plain, decoding).complete(prompts(plain))
+        assert Generator(opinionated, decoding).complete(prompts(plain)) == expected
 
 
 def test_a_second_generator_has_the_same_end_tokens():
@@ -156,10 +150,12 @@ def test_batches_hold_every_row_once_with_rows_of_similar_length():
     lengths = [5, 1, 9, 1, 7, 3, 3]
     result = list(batches(lengths, lambda length: 3))
     assert result == [[1, 3, 5], [6, 0, 4], [2]]
-    assert sorted(row for batch in result for row in batch) == list(range(7))
     # A batch ends before the row whose length would not let so many in.
     assert list(batches(lengths, lambda length: max(1, 12 // length))) == [[1, 3, 5, 6], [0], [4], [2]]
     assert list(batches([], lambda length: 3)) == []
+
+
+# Memory
 
 
 def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
@@ -168,3 +164,81 @@ def test_longer_rows_give_smaller_batches_of_at_least_one(llama):
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] == 1
     assert max_rows(other("gpt2"), 32, 32) > 1
+    assert 64 << 20 < generate.main_memory() < 1 << 50
+
+
+def test_batches_grow_with_the_memory_up_to_a_limit(llama, monkeypatch):
+    rows = []
+    for size in (64 << 20, 512 << 20, 4 << 30, 16 << 30, 256 << 30):
+        monkeypatch.setattr(generate, "main_memory", lambda size=size: size)
+        rows.append(max_rows(llama, 4_096, 4_096))
+    assert rows == sorted(rows)
+    assert 1 <= rows[0] < rows[2] <= rows[3] == rows[4]
+
+
+def test_a_gpu_takes_rows_by_their_cache_and_not_by_activations_of_completions(monkeypatch):
+    config = transformers.Qwen2Config(  # Qwen2.5-3B
+        hidden_size=2_048,
+        intermediate_size=11_008,
+        num_hidden_layers=36,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        vocab_size=151_936,
+    )
+    weights = torch.empty(3_085_938_688, dtype=torch.bfloat16, device="meta")
+    model = SimpleNamespace(config=config, dtype=torch.bfloat16, parameters=lambda: [weights])
+    loaded = Loaded(model, None, ModelRef("x", "directory", None), "bf16", "cuda:0", "plain")
+    card = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    rows = max_rows(loaded, 150, 4_096)
+    cache = 2 * 2 * 36 * 2 * 128 * (150 + 4_096)
+    assert rows >= 200
+    assert rows * cache < (80 << 30) - 2 * weights.numel()
+
+
+class Limited:
+    """An engine whose memory has place for *most* rows; beyond that it raises *error*."""
+
+    def __init__(self, most, error=MemoryError):
+        self.most, self.error, self.calls = most, error, []
+
+    def complete(self, prompts, number=0):
+        self.calls.append((len(prompts), number))
+        if len(prompts) > self.most:
+            if self.error is None:
+                torch.empty(1 << 60)  # more than there is
+            raise self.error
+        return [Completion(str(prompt[0]), 1, True) for prompt in prompts]
+
+
+@pytest.fixture
+def _quick(monkeypatch):
+    monkeypatch.setattr(generate, "free_memory", lambda: None)  # which takes a second
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), None])
+@pytest.mark.usefixtures("_quick")
+def test_a_batch_that_does_not_fit_in_memory_is_halved(error):
+    engine = Limited(3, error)
+    completions = engines.complete(engine, [[k] for k in range(11)], 9)
+    assert [completion.text for completion in completions] == [str(k) for k in range(11)]
+    assert [size for size, _ in engine.calls] == [11, 6, 3, 3, 5, 3, 2]
+
+
+@pytest.mark.usefixtures("_quick")
+def test_halves_of_a_batch_have_their_own_random_numbers():
+    engine = Limited(1)
+    engines.complete(engine, [[k] for k in range(5)], 9)
+    numbers = [number for size, number in engine.calls if size == 1]
+    assert len(set(numbers)) == 5
+    # Engines that seed each row sample as if the batch had never been halved.
+    assert [generate.row_seed(3, number, 0) for number in numbers] == [generate.row_seed(3, 9, k) for k in range(5)]
+
+
+@pytest.mark.parametrize(("error", "raised", "word"), [(MemoryError, "ModelError", "--max-new-tokens"),
+                                                       (RuntimeError("shapes"), "RuntimeError", "shapes")])  # fmt: skip
+@pytest.mark.usefixtures("_quick")
+def test_one_row_that_does_not_fit_is_reported_and_other_errors_are_raised(error, raised, word):
+    with pytest.raises(Exception, match=word) as caught:
+        engines.complete(Limited(0, error), [[1], [2]])
+    assert caught.type.__name__ == raised

@@ -360,7 +360,7 @@ def test_a_wrong_url_a_missing_server_or_package_and_local_options_are_refused(t
         AskOptions(base_url=stub.url)
     with pytest.raises(UsageError, match="--device is for models on this machine"):
         AskOptions(engine="openai", device="cpu")
-    monkeypatch.setattr(engines, "installed", lambda name: False)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"needs openai: `pip install 'openai"):
         run(stub, tmp_path)
 

@@ -13,7 +13,6 @@ from countdown_rl.models.chat_template import (
     Rendered,
     apply,
     complete_user_turn,
-    note,
     render,
     token_ids,
 )
@@ -78,26 +77,6 @@ def test_the_text_of_a_real_template_is_that_of_transformers(file):
             assert text == tokenizer.apply_chat_template(turns, tokenize=False, **options)
 
 
-def test_a_template_that_adds_a_megabyte_is_refused_by_its_file(tmp_path):
-    tiny_llama.tokenizer(CHATML + "{{ '7 x ' * 200000 }}").save_pretrained(tmp_path)
-    tokenizer = load.load_tokenizer(ModelRef("m", "directory", tmp_path))
-    with pytest.raises(InputError, match=rf"{tmp_path}/chat_template\.jinja fails: it adds more than"):
-        render(tokenizer, CHAT)
-
-
-def test_without_a_prefill_the_prompt_ends_in_the_generation_prompt():
-    assert render(tiny_llama.tokenizer(CHATML), CHAT).endswith("<|im_start|>assistant\n")
-    assert render(tiny_llama.tokenizer(OPENS), CHAT).endswith("<think>\n")
-
-
-def test_a_system_turn_that_the_template_rejects_opens_the_user_turn():
-    assert f"<turn>user\n{SYSTEM}\n\n{USER}<end>" in render(tiny_llama.tokenizer(NO_SYSTEM), CHAT)
-
-
-def test_the_prompt_does_not_depend_on_the_date():
-    assert "Today: 26 Jul 2024" in render(tiny_llama.tokenizer(TRIMS), CHAT)
-
-
 @pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None])
 def test_a_completed_template_gives_the_prompt_of_training_for_a_user_turn_alone(template):
     tokenizer = tiny_llama.tokenizer(template)
@@ -115,12 +94,6 @@ def test_a_system_turn_of_the_users_own_replaces_that_of_training():
     assert "Be brief." in text
     assert SYSTEM not in text
     assert text.endswith(BEGUN)
-
-
-def test_a_template_whose_generation_prompt_opens_the_thinking_is_left_as_it_is():
-    tokenizer = tiny_llama.tokenizer(OPENS)
-    complete_user_turn(tokenizer, BEGUN_CHAT)
-    assert tokenizer.chat_template == OPENS
 
 
 PARTS = CHATML.replace("{{ m.content }}", "{% for part in m.content %}{{ part.text }}{% endfor %}")
@@ -215,70 +188,6 @@ def test_what_the_prompt_has_begun_is_not_learned_again(prompt, completion, cont
     assert prompt.continuation(completion) == continuation
 
 
-@pytest.mark.parametrize(
-    "call", ["strftime_now('%d %b %Y')", "strftime_now('%Y-%m-%d')", "'abc' | list | random", "lipsum()"]
-)
-def test_a_prompt_does_not_depend_on_the_day_or_on_chance(call):
-    tokenizer = tiny_llama.tokenizer(CHATML + "{{ " + call + " }}")
-    if "strftime" in call:
-        assert "2024" in render(tokenizer, CHAT)
-        assert "Jul" in tokenizer.apply_chat_template(CHAT, tokenize=False) or "07" in render(tokenizer, CHAT)
-    else:
-        with pytest.raises(InputError, match=r"random|lipsum"):
-            render(tokenizer, CHAT)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        CHATML + MARK,
-        MARK + CHATML + MARK,
-        MARK.join(("x", CHATML, "")),
-        MARK.join(("{% if 0 %}", CHATML, "{% endif %}")),
-        MARK.join(("", CHATML, "", "")),
-    ],
-)
-def test_a_template_that_holds_the_mark_already_can_be_completed(template):
-    tokenizer = tiny_llama.tokenizer(template)
-    if "if 0" in template:  # shows nothing
-        with pytest.raises(InputError, match="whole prompt"):
-            complete_user_turn(tokenizer, BEGUN_CHAT)
-        return
-    expected = render(tokenizer, BEGUN_CHAT)
-    for _ in range(2):
-        complete_user_turn(tokenizer, BEGUN_CHAT)
-        assert render(tokenizer, CHAT[1:], CHAT_ARGUMENTS) == expected
-        assert tokenizer.chat_template.count(MARK) == 2
-
-
-@pytest.mark.parametrize("turns", [CHAT, [{"role": "user", "content": "\ud83d"}]])
-def test_half_a_surrogate_pair_is_one_sentence(turns):
-    template = CHATML if turns is not CHAT else CHATML + "\ud83d"
-    with pytest.raises(InputError, match="surrogate"):
-        render(tiny_llama.tokenizer(template), turns)
-
-
-@pytest.mark.parametrize("names", [("default", "tool_use"), ("chat",)])
-def test_of_several_templates_the_default_is_used(tmp_path, names):
-    tokenizer = tiny_llama.tokenizer()
-    tokenizer.chat_template = {name: CHATML if name != "tool_use" else "tools" for name in names}
-    tokenizer.save_pretrained(tmp_path)
-    assert load.load_tokenizer(ModelRef("m", "directory", tmp_path)).chat_template == CHATML
-
-
-def test_several_templates_without_a_default_are_named(tmp_path):
-    tokenizer = tiny_llama.tokenizer()
-    tokenizer.chat_template = {"rag": CHATML, "tool_use": CHATML}
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="rag, tool_use"):
-        load.load_tokenizer(ModelRef("m", "directory", tmp_path))
-
-
-def test_what_is_used_without_a_template_is_said():
-    assert "no chat template" in note(tiny_llama.tokenizer(None))
-    assert note(tiny_llama.tokenizer(CHATML)) == ""
-
-
 def test_text_that_the_tokenizer_has_no_tokens_for_is_refused():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -289,3 +198,53 @@ def test_text_that_the_tokenizer_has_no_tokens_for_is_refused():
     assert token_ids(tokenizer, ["Target:", "<unk>"]) == [[1, 2], [0]]
     with pytest.raises(InputError, match="46"):
         token_ids(tokenizer, ["Target: 46"])
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        (CHATML, "<|im_start|>assistant\n"),
+        (OPENS, "<think>\n"),
+        (NO_SYSTEM, f"<turn>user\n{SYSTEM}\n\n{USER}<end>\n<turn>model\n"),  # the system turn opens the user turn
+        (TRIMS, "assistant\n\n"),
+        (CHATML + "{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
+    ],
+)
+def test_a_prompt_without_prefill_ends_in_the_generation_prompt_of_every_day(template, end):
+    text = render(tiny_llama.tokenizer(template), CHAT)
+    assert text.endswith(end)
+    assert ("Today: 26 Jul 2024" in text) == (template == TRIMS)
+
+
+@pytest.mark.parametrize("call", ["'abc' | list | random", "lipsum()"])
+def test_a_template_with_random_choices_is_refused(call):
+    with pytest.raises(InputError, match=r"random|lipsum"):
+        render(tiny_llama.tokenizer(CHATML + "{{ " + call + " }}"), CHAT)
+
+
+@pytest.mark.parametrize("template", [CHATML + MARK, MARK + CHATML + MARK, MARK.join(("", CHATML, "", ""))])
+def test_a_template_that_holds_the_mark_already_can_be_completed(template):
+    tokenizer = tiny_llama.tokenizer(template)
+    expected = render(tokenizer, BEGUN_CHAT)
+    for _ in range(2):
+        complete_user_turn(tokenizer, BEGUN_CHAT)
+        assert render(tokenizer, CHAT[1:], CHAT_ARGUMENTS) == expected
+        assert tokenizer.chat_template.count(MARK) == 2
+
+
+def test_half_a_surrogate_pair_is_one_sentence():
+    with pytest.raises(InputError, match="surrogate"):
+        render(tiny_llama.tokenizer(CHATML), [{"role": "user", "content": "\ud83d"}])
+
+
+@pytest.mark.parametrize("names", [("default", "tool_use"), ("chat",), ("rag", "tool_use")])
+def test_of_several_templates_the_default_is_used(tmp_path, names):
+    tokenizer = tiny_llama.tokenizer()
+    tokenizer.chat_template = {name: CHATML if name != "tool_use" else "tools" for name in names}
+    tokenizer.save_pretrained(tmp_path)
+    ref = ModelRef("m", "directory", tmp_path)
+    if "rag" in names:
+        with pytest.raises(ModelError, match="rag, tool_use"):
+            load.load_tokenizer(ref)
+    else:
+        assert load.load_tokenizer(ref).chat_template == CHATML

@@ -9,36 +9,28 @@ from countdown_rl.models import ends
 from tests.support import tiny_llama
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}END{% endfor %}"
-#: Ends of a turn as templates write them, the tokens added for them, and the token that ends a turn.
+PARTS = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}END{% endfor %}"
+#: Ends of a turn as templates write them, the tokens added for them, the token that ends a turn, and its template.
 TEMPLATES = {
-    "chatml": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>"),
-    "llama-3": ("<|eot_id|>", ["<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
-    "gemma": ("<end_of_turn>\n", ["<end_of_turn>", "<end_of"], "<end_of_turn>"),
-    "phi-3": ("<|stop|>\n{% if loop.last %}{{ eos_token }}{% endif %}", ["<|stop|>"], "<|stop|>"),
-    "harmony": ("{{ '<|return|>' if loop.last else '<|x|>' }}", ["<|return|>", "<|x|>"], "<|return|>"),
-    "text": ("</turn>\n", [], None),
-    "nothing": ("\n\n", [], "<|end|>"),
-    "eos": ("{{ eos_token }}", [], "<|end|>"),
+    "chatml": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>", TURN),
+    "llama-3": ("<|eot_id|>", ["<|eom_id|>", "<|eot_id|>"], "<|eot_id|>", TURN),
+    "gemma": ("<end_of_turn>\n", ["<end_of_turn>", "<end_of"], "<end_of_turn>", TURN),
+    "phi-3": ("<|stop|>\n{% if loop.last %}{{ eos_token }}{% endif %}", ["<|stop|>"], "<|stop|>", TURN),
+    "harmony": ("{{ '<|return|>' if loop.last else '<|x|>' }}", ["<|return|>", "<|x|>"], "<|return|>", TURN),
+    "text": ("</turn>\n", [], None, TURN),
+    "nothing": ("\n\n", [], "<|end|>", TURN),
+    "eos": ("{{ eos_token }}", [], "<|end|>", TURN),
+    "one turn": ("{{ raise_exception('one') if messages | length > 1 }}", [], "<|end|>", TURN),
+    "parts": ("<|im_end|>\n", ["<|im_end|>"], "<|im_end|>", PARTS),
+    "title": ("<|im_end|>", ["<|im_end|>"], "<|im_end|>", TURN.replace("m.content", "m.content | title")),
 }
 
 
 def tokenizer(name):
-    end, added, _ = TEMPLATES[name]
-    made = tiny_llama.tokenizer(TURN.replace("END", end))
-    made.add_special_tokens({"additional_special_tokens": added})
-    return made
-
-
-PARTS = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}<|im_end|>\n{% endfor %}"
-
-
-@pytest.mark.parametrize(
-    "template", [PARTS, TURN.replace("END", "<|im_end|>").replace("m.content", "m.content | title")]
-)
-def test_a_template_may_want_parts_or_change_letters(template):
-    tokens = tiny_llama.tokenizer(template)
-    tokens.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
-    assert ends.turn_token(tokens) == tokens.convert_tokens_to_ids("<|im_end|>")
+    end, added, _, template = TEMPLATES[name]
+    tokens = tiny_llama.tokenizer(template.replace("END", end))
+    tokens.add_special_tokens({"additional_special_tokens": added})
+    return tokens
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -60,11 +52,6 @@ def test_a_demonstration_ends_with_the_end_of_text_after_a_turn_that_ends_in_pla
 )
 def test_all_end_tokens_within_the_vocabulary_count(named, expected):
     assert ends.token_ids(tokenizer("nothing"), named, 320) == expected
-
-
-def test_a_template_that_shows_no_answer_leaves_the_tokenizers_end():
-    tokens = tiny_llama.tokenizer("{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}")
-    assert ends.token_ids(tokens, None, 320) == [1]
 
 
 def test_a_tokenizer_without_an_end_leaves_the_models():

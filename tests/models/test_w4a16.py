@@ -93,7 +93,7 @@ def test_the_group_size_is_the_largest_that_divides_every_width():
 
 def test_the_result_is_supported_by_vllm(monkeypatch):
     written()
-    monkeypatch.setattr(engines, "installed", lambda name: True)
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
     assert engines.resolve("vllm", resolve("quantized"), precision="auto", device="auto") == "vllm"
     quantize_model(resolve("full"), Path("nf4"), QuantizeOptions())
     with pytest.raises(UsageError, match="NF4"):

@@ -169,6 +169,7 @@ def _fit(
 
     from countdown_rl.models import torch_internals
     from stages.recipes.tiny.loss import TeacherTargets
+    from stages.recipes.tiny.muon_internals import muon_in_fp32
 
     device = next(model.parameters()).device
     if device.type == "cpu":
@@ -195,7 +196,7 @@ def _fit(
             seen["traces"] += len(ids)
             seen["tokens"] += int((ids > 0).sum())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        with torch_internals.muon_in_fp32(not in_bf16):
+        with muon_in_fp32(not in_bf16):
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
                     group["lr"] = options.learning_rate * _schedule(step, options)

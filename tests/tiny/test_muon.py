@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from countdown_rl.models import torch_internals
+from stages.recipes.tiny import muon_internals as muon
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
@@ -9,7 +9,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 def stepped(matrix: torch.Tensor, gradient: torch.Tensor, *, in_fp32: bool) -> torch.Tensor:
     parameter = torch.nn.Parameter(matrix.clone())
     parameter.grad = gradient.clone()
-    with torch_internals.muon_in_fp32(in_fp32):
+    with muon.muon_in_fp32(in_fp32):
         torch.optim.Muon([parameter], lr=0.1, weight_decay=0.0, momentum=0.0, nesterov=False).step()
     return parameter.detach()
 
@@ -21,7 +21,7 @@ def test_a_step_of_muon_in_fp32_is_that_in_bf16_without_its_rounding(shape):
     in_bf16 = matrix - stepped(matrix, gradient, in_fp32=False)
     in_fp32 = matrix - stepped(matrix, gradient, in_fp32=True)
     scale = max(1, shape[0] / shape[1]) ** 0.5
-    expected = 0.1 * scale * torch_internals.orthogonalize(gradient, COEFFICIENTS, 5, 1e-7)
+    expected = 0.1 * scale * muon.orthogonalize(gradient, COEFFICIENTS, 5, 1e-7)
     torch.testing.assert_close(in_fp32, expected)
     assert 0 < (in_bf16 - in_fp32).norm() < 0.05 * in_fp32.norm()
     singular = torch.linalg.svdvals(in_fp32) / (0.1 * scale)
