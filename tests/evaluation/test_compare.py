@@ -353,28 +353,16 @@ HOSTILE += ("[click](http://example.com)", "\x1b[31m", "a\u2028b")
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_is_text_in_every_table(three, name, capsys):
-    sampled = made(Path("sampled"), BASE, decoding=SAMPLED, per_puzzle=2)
-    again = made(Path("again"), TRAINED, decoding=SAMPLED, per_puzzle=2)
-    values = compared({"base": Path("base"), "adapter": Path("adapter"), name: sampled, "again": again}, Path("out"))
-    latex = tables.latex(values).splitlines()
-    assert not [
-        line
-        for line in latex
-        if not line.startswith(("%", r"\begin", r"\end", r"\hline", " & ")) and line.count(" & ") != 8
-    ]
-    rows = [line for line in latex if not line.startswith("%")]
-    assert not re.search(r"(?<!\\)[%#]|\\input", "".join(rows))
-    assert not re.search(r"^[\[*]", "\n".join(rows), re.MULTILINE)
-    (cell,) = (
-        row["name"]
-        for row in csv.DictReader(io.StringIO(tables.as_csv(values)))
-        if row["name"] not in ("base", "adapter", "again")
-    )
-    assert not re.match(r"[=+\-@\t\r]", cell)
+    values = compared({"base": Path("base"), name: Path("adapter")}, Path("out"))
+    latex = [line for line in tables.latex(values).splitlines() if not line.startswith("%")]
+    assert len(latex) == 8
+    assert not re.search(r"(?<!\\)[%#]|\\input|^[\[*]", "\n".join(latex), re.MULTILINE)
+    (_, row) = csv.DictReader(io.StringIO(tables.as_csv(values)))
+    assert not re.match(r"[=+\-@\t\r]", row["name"])
     text = Path("out/comparison.md").read_text()
-    assert len(text.splitlines()) == 8
+    assert len(text.splitlines()) == 6
     assert not re.search(r"<script|(?<!\\)`|(?<!\\)\[|\x1b", text)
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:6]} == {10}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[:4]} == {9}
     console.result(values, as_json=False, view=command_line._view(values))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
@@ -386,10 +374,6 @@ def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
     before = {file.name: file.read_bytes() for file in Path("out").iterdir()}
     with pytest.raises(InputError, match="at least two"):
         compared({"base": Path("base")}, Path("out"))
-    with pytest.raises(ArtifactError, match="nowhere does not exist; `countdown-rl eval` makes it"):
-        compared({"base": Path("base"), "nowhere": Path("nowhere")}, Path("out"))
-    with pytest.raises(ArtifactError, match="out is a comparison artifact, not an eval artifact"):
-        compared({"base": Path("base"), "out": Path("out")}, Path("new"))
     with pytest.raises(ArtifactError, match="eval artifact; give --out another"):
         compared(three, Path("base"))
     Path("merged/samples.jsonl").write_text("")
@@ -411,15 +395,11 @@ def test_the_command_prints_one_object_or_a_table(three, monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "12 held-out puzzles" in text
     assert "+33.3" in text
-    assert "says" not in text
     assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "2") == 0
     text = capsys.readouterr().out
     assert "2 of 4 whose grade changed" in text
-    assert "no complete <answer> after the thinking" in text
     assert "base says r2" in text
     assert "adapter says r2" in text
-    assert command(monkeypatch, "base", "adapter", "--out", "out", "--changed", "9", "--json") == 0
-    assert len(json.loads(capsys.readouterr().out)["changes"]) == 4
 
 
 def test_the_command_names_results_by_directory_or_by_path(three, monkeypatch, capsys):

@@ -40,20 +40,6 @@ def test_statistics_of_no_trials():
     assert mcnemar(0, 0) == 1
 
 
-@pytest.mark.parametrize("share", [0.1, 0.35, 0.5, 0.72, 0.9])
-def test_wilson_covers_95_percent_exactly_enumerated(share):
-    n = 1000
-    chances = np.exp(
-        [
-            sum(np.log([n - i for i in range(k)])) - sum(np.log(range(1, k + 1)))
-            + k * np.log(share) + (n - k) * np.log1p(-share)
-            for k in range(n + 1)
-        ]
-    )  # fmt: skip
-    covered = sum(chance for k, chance in enumerate(chances) if wilson(k, n)[0] <= share <= wilson(k, n)[1])
-    assert covered == pytest.approx(0.95, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("table", "difference", "low", "high"),
     [

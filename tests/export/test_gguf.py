@@ -93,18 +93,6 @@ def test_k_quants_have_llama_cpps_types_and_fallbacks():
     assert written("q4_k_m").facts["tensors"].keys() == {"F32", "Q5_0", "Q8_0"}
 
 
-def test_a_k_quant_without_ggml_is_refused(monkeypatch):
-    import sys
-
-    from countdown_rl.export import gguf
-
-    monkeypatch.setitem(sys.modules, "libggml", None)
-    gguf._ggml.cache_clear()
-    with pytest.raises(ModelError, match="libggml"):
-        written("q4_k_m")
-    assert not Path("quantized").exists()
-
-
 def test_llama_cpp_reads_back_the_same_tokens_and_chat(capfd):
     load.silence_libraries()
     pytest.importorskip("xllamacpp")

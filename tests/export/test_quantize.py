@@ -80,15 +80,6 @@ def test_the_files_equal_those_that_transformers_saves():
     )
 
 
-def test_sizes_are_in_the_manifest():
-    facts = quantized().facts
-    assert facts["parameters_in_4_bits"] == 2 * (64 * 64 * 2 + 64 * 32 * 2 + 64 * 128 * 3)
-    assert 4 < facts["bits_per_parameter"] < 16
-    assert facts["bytes"] < facts["bytes_before"]
-    size = Path("quantized/model.safetensors").stat().st_size
-    assert facts["bytes"] < size < facts["bytes"] + 50_000
-
-
 def test_weights_that_would_lose_by_quantization_are_refused():
     tiny_llama.adapter(Path("peft"), tiny_llama.checkpoint(Path("base")), reference="base")
     quantized()
@@ -103,15 +94,12 @@ def test_weights_that_would_lose_by_quantization_are_refused():
     ("base", "trained_over", "format", "warned"),
     [
         ("original", "nf4", "gguf", True),
-        ("original", "nf4", "w4a16", True),
         ("original", "nf4", "nf4", False),
         ("original", "bf16", "gguf", False),
         ("dequantized", "nf4", "gguf", False),
     ],
 )
-def test_a_merge_into_original_weights_warns_with_the_divergence_that_merge_measured(
-    base, trained_over, format, warned
-):
+def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_over, format, warned):
     agreement = {"with_policy_as_trained": {"kl": 0.161}}
     tiny_llama.checkpoint(Path("full"))
     with artifacts.writing(Path("merged"), "merged", options={}) as draft:

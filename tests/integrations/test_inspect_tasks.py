@@ -71,20 +71,12 @@ def test_verdicts_of_inspect_are_those_of_the_command_grade(task, run, tmp_path)
     assert accuracy == pytest.approx(sum(grade["correct"] for grade in grades) / len(grades))
 
 
-@pytest.mark.slow  # the import of Inspect
-def test_the_prompt_is_the_tasks_own_and_ends_in_its_begun_turn_on_request(run, data):
-    for prefill in (True, False):
-        log = run([""] * 3, data=data, prefill=prefill)
-        for row, sample in zip(ROWS, log.samples, strict=True):
-            turns = parse_row(row).messages()
-            assert [{"role": turn.role, "content": turn.content} for turn in sample.input] == (
-                turns if prefill else turns[:-1]
-            )
-
-
 @pytest.mark.slow
 def test_only_the_first_rows_are_taken_and_each_is_of_its_own_task(run, data, tmp_path):
-    assert [sample.id for sample in run([""] * 2, data=data, n=2).samples] == ["a", "b"]
+    samples = run([""] * 2, data=data, n=2, prefill=True).samples
+    turns = [[{"role": turn.role, "content": turn.content} for turn in sample.input] for sample in samples]
+    assert dict(zip("ab", turns, strict=True)) == {row["id"]: parse_row(row).messages() for row in ROWS[:2]}
+    assert run([""], data=data, n=1).samples[0].input[-1].role == "user"
     problem = {"task": "gsm8k", "question": "?", "gold": "7"}
     jsonl.write_rows(tmp_path / "both.jsonl", [ROWS[0], problem])
     log = run(["</think><answer>3 + 4</answer>", "<answer>$7</answer>"], data=str(tmp_path / "both.jsonl"))
