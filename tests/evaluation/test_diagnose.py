@@ -15,7 +15,7 @@ from countdown_rl.evaluation import diagnose, results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import reference
-from countdown_rl.tasks.countdown.canonical import shape
+from countdown_rl.tasks.countdown.arithmetic import shape
 from countdown_rl.tasks.countdown.expression import parse
 from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import traces

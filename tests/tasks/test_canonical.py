@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countdown_rl.tasks.countdown.canonical import canonical
+from countdown_rl.tasks.countdown.arithmetic import canonical
 from countdown_rl.tasks.countdown.expression import parse
 
 OPERATORS = "+-*/"

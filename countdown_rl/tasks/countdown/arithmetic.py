@@ -1,6 +1,11 @@
-"""The steps of an answer's evaluation, and the equations in a text, each checked exactly."""
+"""Forms and steps of an expression, and the equations in a text, each checked exactly.
+
+Two expressions have one canonical form when one becomes the other by reordering or re-bracketing sums and products:
+``(2 + 3) * 4`` and ``4 * (3 + 2)``, ``8 - (5 - 3)`` and ``8 + 3 - 5``.
+"""
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from countdown_rl.tasks.countdown.expression import ExpressionError, Tree, evaluate, fraction, parse
@@ -33,23 +38,45 @@ class Piece(NamedTuple):
     kind: str = ""
 
 
+def canonical(tree: Tree) -> str:
+    """The canonical form of an expression, for majority voting."""
+    if isinstance(tree, int):
+        return str(tree)
+    added, removed = _parts(tree, tree[0] in "+-", canonical)
+    kind = "sum" if tree[0] in "+-" else "product"
+    return f"{kind}({' '.join(sorted(added))}|{' '.join(sorted(removed))})"
+
+
+def shape(tree: Tree) -> str:
+    """The form of an expression, with n for a number, ± for + and -, × for * and /: ``(n ± n) × n``."""
+    if isinstance(tree, int):
+        return "n"
+    is_sum = tree[0] in "+-"
+    added, removed = _parts(tree, is_sum, shape)
+    parts = [part if is_sum or len(part) == 1 else f"({part})" for part in added + removed]
+    return (" ± " if is_sum else " × ").join(sorted(parts, key=len, reverse=True))
+
+
+def _parts(tree: Tree, is_sum: bool, form: Callable[[Tree], str]) -> tuple[list[str], list[str]]:
+    """The forms of what a sum adds and subtracts, or a product multiplies and divides by."""
+    if isinstance(tree, int) or (tree[0] in "+-") != is_sum:
+        return [form(tree)], []
+    operator, left, right = tree
+    added, removed = _parts(left, is_sum, form)
+    more, less = _parts(right, is_sum, form)
+    return (added + more, removed + less) if operator in "+*" else (added + less, removed + more)
+
+
 def steps(tree: Tree) -> list[Step]:
     """The operations of *tree* in the order of its parentheses, up to a division by zero."""
-    done: list[Step] = []
-
-    def value(tree: Tree) -> str | None:
-        if isinstance(tree, int):
-            return str(tree)
-        left = value(tree[1])
-        right = None if left is None else value(tree[2])
-        if left is None or right is None:  # a division by zero
-            return None
-        numerator, denominator, _ = evaluate(tree)
-        done.append(Step(left, tree[0], right, fraction(numerator, denominator)))
-        return done[-1].result
-
-    value(tree)
-    return done
+    if isinstance(tree, int):
+        return []
+    operator, left, right = tree
+    values = [fraction(*evaluate(side)[:2]) for side in (left, right)]
+    done = steps(left) if values[0] is None else steps(left) + steps(right)
+    if values[0] is None or values[1] is None:
+        return done
+    return [*done, Step(values[0], operator, values[1], fraction(*evaluate(tree)[:2]))]
 
 
 def pieces(text: str) -> list[Piece]:

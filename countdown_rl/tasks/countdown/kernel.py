@@ -86,8 +86,8 @@ class Matches(NamedTuple):
 
 class Source(NamedTuple):
     """The source of rows: ``seed`` and ``stream`` of the random numbers; ``limit``, the attempts per row; ``values``,
-    drawn with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into; ``stop``,
-    an array whose first value ends the drawing once it is not 0."""
+    sampled with replacement, or as ``tiles`` without; the parts (of ``parts``) that the numbers must fall into;
+    ``stop``, an array whose first value ends the work once it is not 0."""
 
     seed: int
     stream: int
@@ -101,7 +101,7 @@ class Source(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows to draw, and the results.
+    """Rows to sample, and the results.
 
     ``sizes``: counts of numbers. ``cells``: the wanted cells as bits (see :func:`cell_of`). ``attempts``: the first
     attempt of each row, afterwards the next one, or -1 where the limit was reached; -2 in a row that has its numbers
@@ -281,12 +281,17 @@ def text_length(nums, mask):
     length = 0
     for i in range(len(nums)):
         if mask >> i & 1:
-            length += 3
-            rest = nums[i]
-            while rest > 0:
-                length += 1
-                rest //= 10
+            length += 3 + digits_of(nums[i])
     return length
+
+
+def digits_of(number):
+    """Count of the digits of a positive *number*."""
+    digits = 0
+    while number > 0:
+        digits += 1
+        number //= 10
+    return digits
 
 
 def left_joins(joins, left):
@@ -385,19 +390,6 @@ _OPEN, _CLOSE, _OPERATOR, _ROOT = -1, -2, -3, -10
 _ASCII = (43, 45, 42, 47)
 
 
-def write_number(number, text, end):
-    """Append the digits of *number* to *text*, which ends at *end*; returns its new end."""
-    digits = 1
-    rest = number // 10
-    while rest > 0:
-        digits += 1
-        rest //= 10
-    for i in range(digits):
-        text[end + digits - 1 - i] = 48 + number % 10
-        number //= 10
-    return end + digits
-
-
 def flatten(tag, classes, scratch):
     """List the terms or factors of a class in *scratch* from 64 on, and their sides (1: minus or below) from 96 on.
 
@@ -455,20 +447,22 @@ def write(tag, nums, classes, text, scratch):
         this = tag if item == _ROOT else classes.tags[item]
         kind = this >> KIND & 3
         if kind == LEAF:
-            end = write_number(nums[this >> RIGHT & PART], text, end)
+            number = nums[this >> RIGHT & PART]
+            end += digits_of(number)
+            i = end
+            while number > 0:
+                i -= 1
+                text[i] = 48 + number % 10
+                number //= 10
             continue
         count = flatten(this, classes, scratch)
-        for k in range(count):  # pushed in reverse, so that the first comes off first
-            i = count - 1 - k
+        for i in range(count - 1, -1, -1):  # pushed in reverse, so that the first comes off first
             part, side = scratch[64 + i], scratch[96 + i]
-            enclosed = kind == PRODUCT and classes.tags[part] >> KIND & 3 == SUM
-            if enclosed:
-                scratch[depth] = _CLOSE
-                depth += 1
-            scratch[depth] = part
-            depth += 1
-            if enclosed:
-                scratch[depth] = _OPEN
+            if kind == PRODUCT and classes.tags[part] >> KIND & 3 == SUM:
+                scratch[depth], scratch[depth + 1], scratch[depth + 2] = _CLOSE, part, _OPEN
+                depth += 3
+            else:
+                scratch[depth] = part
                 depth += 1
             if i > 0:
                 scratch[depth] = _OPERATOR - side - (2 if kind == PRODUCT else 0)
@@ -509,7 +503,7 @@ def draw_numbers(state, source, pool, nums, ordered):
 
 
 def choose_target(state, cells, matches):
-    """The index of a random target whose puzzle is of one of *cells*; -1 to draw other numbers.
+    """The index of a random target whose puzzle is of one of *cells*; -1 to sample other numbers.
 
     Numbers are kept in proportion to the targets that they reach, in full from a quarter on.
     """
@@ -530,9 +524,9 @@ def choose_target(state, cells, matches):
 
 
 def draw(source, rows, goal, classes, matches, scratch):
-    """Draw the puzzles of *rows*: each by its own random numbers, tried until it is of a wanted cell.
+    """Sample the puzzles of *rows*: each by its own random numbers, tried until it is of a requested cell.
 
-    All targets of a draw of numbers are solved at once, and one of those that will do is chosen. A row for which the
+    All targets of a set of numbers are solved at once, and one of those that will do is chosen. A row for which the
     limit is reached is the last one.
     """
     pool = source.values.copy()

@@ -57,11 +57,7 @@ def solutions(puzzle: Puzzle) -> Iterator[str]:
 
 
 class _Search:
-    """One run of the kernel and its result; ``count`` is the number of solutions.
-
-    Args:
-        max_solutions: space for the tags of so many solutions.
-    """
+    """One run of the kernel, with space for the tags of *max_solutions*; ``count`` is the number of solutions."""
 
     def __init__(self, puzzle: Puzzle, max_solutions: int = 0) -> None:
         check_puzzle(puzzle)
@@ -89,17 +85,12 @@ class _Search:
 
 def goal(puzzle: Any, low: int, high: int) -> kernel.Goal:
     """The kernel's goal: targets ``low..high`` by the rule and operators of a puzzle or a distribution."""
-    bits = (("+", 0b00001), ("-", 0b00010), ("*", 0b00100), ("/", 0b11000))
-    joins = sum(bit for operator, bit in bits if operator in puzzle.operators)
-    return kernel.Goal(low, high, puzzle.rule.every, puzzle.rule.whole, joins)
+    bits = {"+": 0b00001, "-": 0b00010, "*": 0b00100, "/": 0b11000}
+    return kernel.Goal(low, high, puzzle.rule.every, puzzle.rule.whole, sum(map(bits.__getitem__, puzzle.operators)))
 
 
 def check_puzzle(puzzle: Puzzle) -> None:
-    """Refuse a puzzle that is out of the solver's range.
-
-    Raises:
-        InputError: *puzzle* has no numbers, more than six, or one that is not positive or has more than 15 digits.
-    """
+    """Raise InputError for a puzzle that is out of the solver's range."""
     if not 1 <= len(puzzle.numbers) <= MAX_NUMBERS:
         raise InputError(f"The solver takes 1 to {MAX_NUMBERS} numbers, not {len(puzzle.numbers)}.")
     if min(puzzle.numbers) < 1 or puzzle.target < 1:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.tasks.countdown import canonical, expression, rules, solver
+from countdown_rl.tasks.countdown import arithmetic, expression, rules, solver
 from countdown_rl.tasks.countdown.expression import MAX_DIGITS, ExpressionError, parse
 from countdown_rl.tasks.countdown.rules import DEFAULT_RULE, MAX_NUMBERS, OPERATORS, Puzzle
 from countdown_rl.tasks.countdown.solver import Solved
@@ -167,7 +167,7 @@ class CountdownRow(Row):
 
     @property
     def shape(self) -> str | None:
-        return canonical.shape(parse(answer).tree) if (answer := self.right_answer) else None
+        return arithmetic.shape(parse(answer).tree) if (answer := self.right_answer) else None
 
     @property
     def right_answer(self) -> str | None:
@@ -179,7 +179,7 @@ class CountdownRow(Row):
             parsed = parse(answer)
         except ExpressionError:
             return super().vote_key(answer, None)
-        form = canonical.canonical(parsed.tree)
+        form = arithmetic.canonical(parsed.tree)
         return form if parsed.agrees else f"{form} = something else"
 
     def _misuse(self, numbers: list[int]) -> str:
