@@ -179,14 +179,6 @@ def test_published_splits_keep_their_meaning(hub, tmp_path, split, kept_in):
         assert len(rows["test"]) == 4
 
 
-def test_a_training_row_that_only_shares_the_numbers_of_a_test_row_is_left_out(hub, tmp_path):
-    train = [*PUZZLES, {"nums": [50, 7, 3], "target": 40}]
-    publish(hub, tmp_path, {"train.jsonl": train, "test.jsonl": PUZZLES[:1]})
-    facts = build.make(DataOptions(from_hub="me/rows"), tmp_path / "data")
-    assert facts["dropped"] == {"held-out": 2}
-    assert facts["splits"]["test"]["rows"] == 1
-
-
 def test_a_test_row_of_a_file_keeps_its_split_wherever_it_stands(tmp_path):
     rows = [*PUZZLES, PUZZLES[5] | {"split": "test"}, PUZZLES[6] | {"split": "dev"}]
     jsonl.write_rows(tmp_path / "rows.jsonl", rows)
@@ -250,14 +242,6 @@ def test_a_missing_data_set_or_revision_is_reported_in_one_sentence(hub, tmp_pat
     assert err.startswith("error: ")
     assert complaint in err
     assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize("content", [b"no table", b"PK\x03\x04", b"\x89PNG\r\n\x1a\n", b"\xff\xfe"])
-@pytest.mark.parametrize("name", ["rows.parquet.gz", "rows.txt", "rows"])
-def test_unknown_formats_are_refused(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=rf"^{tmp_path / name} (cannot be read|is)"):
-        list(external.from_file(tmp_path / name))
 
 
 def test_a_file_that_expands_too_far_is_refused_before_it_is_read(tmp_path, monkeypatch):

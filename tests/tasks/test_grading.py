@@ -5,6 +5,7 @@ import pytest
 from countdown_rl.core.errors import InputError
 from countdown_rl.tasks import gsm8k
 from countdown_rl.tasks.registry import parse_row
+from countdown_rl.tasks.task import Grade
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
 SMALL = {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}
@@ -22,7 +23,7 @@ def judge(answer, row):
     return parse_row(row).judge(answer)
 
 
-def _begun(answer):
+def _prefilled(answer):
     return f"55 + 36 = 91 and so on\n</think>\n<answer>{answer}</answer>"
 
 
@@ -51,18 +52,9 @@ def test_rule_operators_and_style_reach_the_prompt():
 
 def test_completions_of_a_prompt_that_ends_in_an_open_think():
     right = grade("I see.\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", ROW)
-    assert (right.format, right.strict_format, right.correct, right.value, right.reason) == (
-        True,
-        True,
-        True,
-        "65",
-        "",
-    )
-    none = grade("55 + 36 - 7 - 19", ROW)
-    assert (none.format, none.correct, none.answer, none.reason) == (False, False, None, "no-answer")
-    other = grade(_begun("183 - 104 = 79"), {"nums": [95, 78, 6, 88], "target": 79})
-    assert (other.format, other.correct, other.reason) == (True, False, "number-not-given")
-    wrong = grade(_begun("55 + 36 - 7 - 18"), ROW)
+    assert right == Grade(True, True, True, "55 + 36 - 7 - 19", "65", "", False)
+    assert grade("55 + 36 - 7 - 19", ROW) == Grade(False, False, False, None, None, "no-answer", False)
+    wrong = grade(_prefilled("55 + 36 - 7 - 18"), ROW)
     assert (wrong.format, wrong.correct, wrong.value, wrong.reason) == (True, False, "66", "number-not-given")
 
 
@@ -72,13 +64,6 @@ def test_completions_of_a_prompt_that_ends_in_an_open_think():
 def test_strict_format_needs_exactly_one_line_break_between_the_blocks(between, strict):
     graded = grade(f"<think>4 * 3 is 12</think>{between}<answer>4 * 3 + 2</answer>", SMALL)
     assert (graded.format, graded.strict_format, graded.correct) == (True, strict, True)
-
-
-@pytest.mark.parametrize(
-    ("answer", "correct"), [("4 * 3 + 2", True), ("(4*3)+2", True), ("7 * 2", False), ("fourteen", False)]
-)
-def test_completions_of_a_model_that_writes_the_opening_tag(answer, correct):
-    assert grade(f"<think>so</think>\n<answer>{answer}</answer>", SMALL).correct is correct
 
 
 @pytest.mark.parametrize(
@@ -126,8 +111,8 @@ def test_the_last_complete_answer_after_the_thinking_counts():
 
 
 def test_text_after_the_answer_is_trailing():
-    assert grade(_begun("1") + " and more", ROW).trailing
-    assert not grade(_begun("1") + "\n", ROW).trailing
+    assert grade(_prefilled("1") + " and more", ROW).trailing
+    assert not grade(_prefilled("1") + "\n", ROW).trailing
     assert not grade("no answer", ROW).trailing
 
 
@@ -149,52 +134,36 @@ def test_text_after_the_answer_is_trailing():
     ],
 )
 def test_each_wrong_answer_has_its_reason(answer, reason):
-    graded = grade(_begun(answer), ROW)
+    graded = grade(_prefilled(answer), ROW)
     assert graded.reason == reason
     assert graded.correct is (reason == "")
 
 
-def test_division_by_zero():
-    assert judge("3 / (2 - 2)", {"nums": [2, 2, 3], "target": 5}) == (None, "division-by-zero")
-
-
-def test_near_misses_are_wrong():
-    row = {"nums": [99_999, 100_000, 65], "target": 65}
-    assert judge("65 * 100000 / 99999", row) == ("6500000/99999", "wrong-value")
-
-
-def test_at_most_once_may_leave_numbers_out():
-    row = {**ROW, "target": 91, "rule": "at-most-once"}
-    assert judge("55 + 36", row) == ("91", "")
-    assert judge("55 + 36", {**row, "rule": "exactly-once"}) == ("91", "number-left-out")
-
-
-def test_television_needs_positive_integers_throughout():
-    row = {"nums": [3, 7, 9], "target": 5, "rule": "television"}
-    assert judge("9 - 7 + 3", row) == ("5", "")
-    assert judge("3 - 7 + 9", row) == ("5", "not-positive-integer")
-
-
-def test_only_the_operators_of_the_puzzle():
-    assert judge("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"})[1] == "operator-not-allowed"
+@pytest.mark.parametrize(
+    ("answer", "row", "judged"),
+    [
+        ("3 / (2 - 2)", {"nums": [2, 2, 3], "target": 5}, (None, "division-by-zero")),
+        ("65 * 100000 / 99999", {"nums": [99_999, 100_000, 65], "target": 65}, ("6500000/99999", "wrong-value")),
+        ("55 + 36", {**ROW, "target": 91, "rule": "at-most-once"}, ("91", "")),
+        ("55 + 36", {**ROW, "target": 91}, ("91", "number-left-out")),
+        ("9 - 7 + 3", {"nums": [3, 7, 9], "target": 5, "rule": "television"}, ("5", "")),
+        ("3 - 7 + 9", {"nums": [3, 7, 9], "target": 5, "rule": "television"}, ("5", "not-positive-integer")),
+        ("3 * 4", {"nums": [3, 4], "target": 12, "operators": "+-"}, ("12", "operator-not-allowed")),
+    ],
+)
+def test_answers_are_judged_by_the_rules_of_their_puzzle(answer, row, judged):
+    assert judge(answer, row) == judged
 
 
 @pytest.mark.parametrize("word", ["impossible", "Impossible", "IMPOSSIBLE."])
 def test_impossible_is_right_exactly_where_it_is_proved(word):
-    graded = grade(_begun(word), {"nums": [2, 4, 6], "target": 99})
+    graded = grade(_prefilled(word), {"nums": [2, 4, 6], "target": 99})
     assert graded.correct
     assert judge(word, {"nums": [2, 4, 6], "target": 12}) == (None, "not-impossible")
     # Left-out numbers make it possible under the other rule.
     assert judge(word, {"nums": [17, 40, 51], "target": 91})[1] == ""
     assert judge(word, {"nums": [17, 40, 51], "target": 91, "rule": "at-most-once"})[1] == "not-impossible"
     assert judge(word, {"nums": [1] * 7, "target": 100})[1] == "not-proved"
-
-
-def test_rows_are_parsed_by_their_task():
-    assert parse_row(ROW).task == "countdown"
-    assert parse_row(PROBLEM).task == "gsm8k"
-    with pytest.raises(InputError, match="chess"):
-        parse_row({"task": "chess"})
 
 
 PROBLEM = {"task": "gsm8k", "question": "A pen costs 3 coins. What do 24 pens cost?", "gold": "72"}

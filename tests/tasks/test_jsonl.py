@@ -25,27 +25,19 @@ def test_rows_round_trip(tmp_path):
         ('{"nums": [1, 2], "target": 3, "operators": 5}', "Operators are"),
         ('{"task": "gsm8k", "question": "?", "gold": "many"}', "`gold`"),
         ("[" * 100_000, "not JSON"),
-        ("[]", "not a JSON object"),
         ('{"target": 3}', "no `nums`"),
         ('{"nums": [1, 2]}', "no `target`"),
-        ('{"nums": [], "target": 3}', "`nums` should be"),
         ('{"nums": "1 or 2", "target": 3}', "`nums` should be"),
         ('{"nums": [1, -2], "target": 3}', "`nums` should be"),
-        ('{"nums": [1, 2.5], "target": 3}', "`nums` should be"),
         ('{"nums": [1, NaN], "target": 3}', "`nums` should be"),
-        ('{"nums": [1, true], "target": 3}', "`nums` should be"),
         ('{"nums": [1, 2], "target": 3, "needs": "<script>"}', "`needs` should be"),
-        ('{"nums": [1, 2], "target": 3, "needs": ["add-sub"]}', "`needs` should be"),
         ('{"nums": [1, 2], "target": 3, "solutions": "two"}', "`solutions` should be"),
         ('{"nums": [1, 2], "target": 3, "solutions": -1}', "`solutions` should be"),
-        ('{"nums": [1, 2], "target": 3, "solutions": true}', "`solutions` should be"),
         ('{"task": "gsm8k", "question": "\\ud800", "gold": "3"}', "surrogate"),
         ('{"nums": [1, 2], "target": "three"}', "`target` should be"),
         ('{"nums": [1, 2], "target": 3, "rule": "any"}', "no rule 'any'"),
-        ('{"nums": [1, 2], "target": 3, "rule": [1]}', "no rule"),
         ('{"nums": [1, 2], "target": 3, "operators": "^"}', "Operators are"),
         ('{"nums": [1, 2], "target": 3, "style": "loud"}', "`style`"),
-        ('{"task": "chess"}', "no task 'chess'"),
         ('{"task": "gsm8k", "question": "?"}', "`gold`"),
         ("\xff", "not JSON"),
     ],
@@ -57,15 +49,6 @@ def test_a_bad_line_is_reported_with_its_number_and_fault(tmp_path, line, compla
         jsonl.read_rows(path)
     assert f"{path}, line 3: " in str(caught.value)
     assert complaint in str(caught.value)
-
-
-@pytest.mark.parametrize("nums", [[3, 7.0, 50], "[3, 7, 50]", "3 7 50", "3,7,50", ["3", "7", "50"]])
-@pytest.mark.parametrize("name", ["nums", "numbers"])
-def test_rows_in_the_spellings_of_others_are_read(tmp_path, name, nums):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({name: nums, "target": "46"}))
-    (row,) = jsonl.read_rows(tmp_path / "rows.jsonl")
-    assert (row["nums"], row["target"], row.puzzle.numbers) == ([3, 7, 50], 46, (3, 7, 50))
-    assert all(type(number) is int for number in row["nums"])
 
 
 def test_missing_and_empty_files_are_refused(tmp_path):
@@ -81,8 +64,3 @@ def test_surrogates_are_written_as_escapes(tmp_path):
     jsonl.write_rows(tmp_path / "rows.jsonl", [ROW, row])
     assert jsonl.read_rows(tmp_path / "rows.jsonl") == [ROW, row]
     assert "−" in (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
-
-
-def test_a_byte_order_mark_is_ignored(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8-sig")
-    assert jsonl.read_rows(tmp_path / "rows.jsonl") == [ROW]

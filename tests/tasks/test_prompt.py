@@ -1,6 +1,5 @@
 """Prompts of the user's own, and answers without tags, from the data to every stage that asks."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -27,11 +26,6 @@ Target: {{ target }}
 ROW = {"nums": [3, 7, 50], "target": 46}
 USER = {"role": "user", "content": "Numbers: 3 7 50\nTarget: 46"}
 SYSTEM = {"role": "system", "content": "Solve."}
-
-
-@pytest.mark.parametrize("style", ["model_opens", "direct"])
-def test_a_template_is_the_prompt_where_the_model_begins_its_turn(style):
-    assert parse_row({**ROW, "style": style, "template": TEMPLATE}).messages() == [SYSTEM, USER]
 
 
 def with_prefill(text):
@@ -70,20 +64,11 @@ def test_a_style_that_does_not_fit_the_template_is_refused(style, prefill):
         build.make(DataOptions(n=12, style=style, template=with_prefill(prefill)), Path("unused"))
 
 
-def test_a_row_that_a_template_does_not_show_is_refused_wherever_it_comes_from():
-    with pytest.raises(InputError, match="does not show 46"):
-        parse_row({**ROW, "template": "{{ nums }}"}).prompt()
-
-
 def test_word_problems_have_a_style_for_either_kind_of_template():
     row = {"task": "gsm8k", "question": "2 and 3?", "gold": "5"}
     assert parse_row({**row, "template": "{{ question }}"}).style_name == "lines"
-    begun = "{% block user %}{{ question }}{% endblock %}{% block assistant %}<think>{% endblock %}"
-    assert parse_row({**row, "template": begun}).style_name == "prefilled"
-
-
-def test_a_template_without_blocks_is_the_user_turn():
-    assert prompt.from_template("{{ nums }} -> {{ target }}", ROW) == Prompt("[3, 7, 50] -> 46")
+    prefilled = "{% block user %}{{ question }}{% endblock %}{% block assistant %}<think>{% endblock %}"
+    assert parse_row({**row, "template": prefilled}).style_name == "prefilled"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +96,7 @@ def test_a_wrong_template_is_one_sentence(template, fault):
     ("text", "absent"),
     [
         ("3 7 50 46", []),
+        ("3 7 50 50", ["46"]),
         ("3, 7 and 50 -> 46.", []),
         ("37 50 46", ["3", "7"]),
         ("3 7 50", ["46"]),
@@ -121,11 +107,6 @@ def test_a_prompt_that_leaves_out_a_number_or_the_target_is_found(text, absent):
     assert Prompt(text).missing(parse_row(ROW).asked) == absent
 
 
-def test_equal_numbers_are_all_shown():
-    asked = parse_row({"nums": [5, 5], "target": 5}).asked
-    assert Prompt("5 and 5").missing(asked) == ["5"]
-
-
 @pytest.mark.parametrize(
     ("completion", "correct", "format"),
     [("50 - 7 + 3", True, True), (" 50 - 7 + 3\n", True, True), ("", False, False), ("a\n50 - 7 + 3", False, False)],
@@ -134,10 +115,6 @@ def test_a_direct_completion_is_the_answer(completion, correct, format):
     grade = parse_row({**ROW, "style": "direct"}).grade(completion)
     assert (grade.correct, grade.format, grade.strict_format) == (correct, format, format)
     assert grade.reason != "" or correct
-
-
-def test_reasoning_that_a_server_keeps_apart_is_no_part_of_a_direct_answer():
-    assert parse_row({**ROW, "style": "direct"}).style.completion("50 - 7 + 3", "Let me see") == "50 - 7 + 3"
 
 
 @pytest.fixture
@@ -201,11 +178,6 @@ def test_gen_data_refuses_a_prompt_that_does_not_show_the_puzzle(template):
 def test_a_prompt_file_that_is_not_there_is_named(monkeypatch, capsys):
     assert status(monkeypatch, "gen-data", "--prompt", "nowhere.jinja") == 2
     assert "nowhere.jinja" in capsys.readouterr().err
-
-
-def test_a_template_that_is_no_text_is_refused():
-    with pytest.raises(InputError, match="template"):
-        parse_row(json.loads('{"nums": [1, 2], "target": 3, "template": 5}'))
 
 
 def test_styles_of_earlier_versions_are_read_by_their_present_names():
