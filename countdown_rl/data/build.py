@@ -15,7 +15,7 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.options import field_hints
 from countdown_rl.data import external
 from countdown_rl.data.config import PUZZLES, DataOptions
-from countdown_rl.data.source import Import, RowSource
+from countdown_rl.data.source import RowSource
 from countdown_rl.tasks import files, jsonl, registry
 from countdown_rl.tasks.layouts import held_out
 from countdown_rl.tasks.task import Task
@@ -42,46 +42,37 @@ def make(options: DataOptions, out: Path, on_row: OnRow = lambda done, total: No
             with files.at(place):
                 source.exclude(record)
         inputs.setdefault("exclude", []).append(artifacts.file_input(path))
-    imports: list[Import] = []
-    splits: dict[str, Iterable[dict[str, Any]]] = {}
+    imported, sizes = source.imported, options
     if options.test_from:
-        path = Path(options.test_from)
-        imports.append(source.import_rows(external.from_file(path), sys.maxsize, {}, own_test=True))
+        path, sizes = Path(options.test_from), replace(options, test=0)
+        source.import_rows(external.from_file(path), sys.maxsize, {}, own_test=True)
         inputs["test"] = artifacts.file_input(path)
-        splits = {"test": imports[0].splits["test"]}
-        for row in splits["test"]:
+        for row in imported.splits["test"]:
             source.hold_out(registry.parse_row(row))
-    sizes = replace(options, test=0) if options.test_from else options
+    splits: dict[str, Any] = imported.splits
     if options.from_ or options.from_hub:
-        published, inputs["from"] = _published(options)
+        published, entry = _published(options)
         limits = {"valid": sizes.valid, "test": sizes.test}
-        imports.append(source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n)))
-        splits = imports[-1].splits | splits
+        source.import_rows(published, options.n, limits, on_row=lambda done: on_row(done, options.n))
+        inputs["from"] = entry or artifacts.file_input(Path(options.from_ or ""))
     else:
-        splits = source.rows(split_sizes(sizes)) | splits
+        splits = source.rows(split_sizes(sizes)) | ({"test": splits["test"]} if options.test_from else {})
     with artifacts.writing(out, "data", options=_recorded(options, task), inputs=inputs) as draft:
-        if imports:
-            dropped = sum((item.dropped for item in imports), Counter())
-            draft.facts |= {"read": sum(item.read for item in imports), "dropped": dict(sorted(dropped.items()))}
+        if imported.read:
+            draft.facts |= {"read": imported.read, "dropped": dict(sorted(imported.dropped.items()))}
         done = count(1)
         moved = any(
-            registry.parse_row(row).own_split != split
-            for item in imports
-            for split, rows in item.splits.items()
-            for row in rows
+            registry.parse_row(row).own_split != split for split, rows in imported.splits.items() for row in rows
         )
         draft.facts["splits"] = {}
         for split, rows in splits.items():
             shared = _layout(options) | ({"split": split} if moved else {})
             written = _write(draft.path / f"{split}.jsonl", rows, shared, lambda: on_row(next(done), options.n))
             draft.facts["splits"][split] = written
-    if not imports:
+    if not imported.read:
         return draft.facts
-    return draft.facts | {
-        "reasons": {reason: item.examples[reason] for item in imports for reason, _ in item.dropped.most_common()},
-        "unused": sorted(set().union(*(item.unused for item in imports))),
-        "notes": sorted(set().union(*(item.notes for item in imports)) - {""}),
-    }
+    reasons = {reason: imported.examples[reason] for reason, _ in imported.dropped.most_common()}
+    return draft.facts | {"reasons": reasons, "unused": sorted(imported.unused), "notes": sorted(imported.notes)}
 
 
 def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
@@ -93,7 +84,7 @@ def generate(options: DataOptions, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict[str, Any]]:
-    """The rows of ``from_`` or ``from_hub``, those of held-out splits first, and the entry of the manifest."""
+    """The rows of ``from_`` or ``from_hub``, held-out splits first, and the manifest entry of the latter."""
     if options.from_hub:
         name, _, revision = options.from_hub.partition("@")
         commit, published = external.from_hub(name, revision or options.revision)
@@ -103,7 +94,7 @@ def _published(options: DataOptions) -> tuple[Iterable[external.Published], dict
     file = Path(options.from_ or "")  # read twice
     held = (row for row in external.from_file(file) if held_out(row[1]))
     others = (row for row in external.from_file(file) if not held_out(row[1]))
-    return chain(held, others), artifacts.file_input(file)
+    return chain(held, others), {}
 
 
 def _layout(options: DataOptions) -> dict[str, str]:

@@ -86,15 +86,11 @@ def distribution_of(options: DataOptions) -> Distribution:
         sizes=_sizes(options.size) or preset.sizes,
     )
     if options.numbers:
-        values, tiles = _numbers(options.numbers)
-        wanted = replace(wanted, values=values, tiles=tiles)
+        items = [_range("--numbers", item) for item in options.numbers.split(",")]
+        values = sorted(value for low, high, copies in items for value in [*range(low, high + 1)] * copies)
+        wanted = replace(wanted, values=tuple(values), tiles=len(items) > 1 or "x" in options.numbers)
     if options.targets:
-        match = _RANGE(options.targets)
-        if not match or match[3]:
-            raise UsageError(f"--targets {options.targets}: write LOW-HIGH, e.g. 10-100.")
-        low, high = int(match[1]), int(match[2] or match[1])
-        if not 1 <= low <= high:
-            raise UsageError(f"--targets {options.targets}: targets begin at 1, the lower one first.")
+        low, high, _ = _range("--targets", options.targets)
         wanted = replace(wanted, low=low, high=high)
     if wanted.tiles and max(wanted.sizes) > len(wanted.values):
         raise UsageError(f"--numbers has {len(wanted.values)} tiles, too few for puzzles of {max(wanted.sizes)}.")
@@ -115,15 +111,11 @@ def _sizes(specs: Iterable[str]) -> dict[int, float]:
     return sizes
 
 
-def _numbers(spec: str) -> tuple[tuple[int, ...], bool]:
-    """The values to draw from, and whether they are tiles."""
-    items = [_RANGE(item.strip()) for item in spec.split(",")]
-    values: list[int] = []
-    for item in items:
-        if not item:
-            raise UsageError(f"--numbers {spec}: write a range such as 1-99, or tiles such as 25,50,1-10x2.")
-        low, high = int(item[1]), int(item[2] or item[1])
-        if not 1 <= low <= high or high - low > 100_000:
-            raise UsageError(f"--numbers {spec}: numbers begin at 1, the lower one first.")
-        values += list(range(low, high + 1)) * int(item[3] or 1)
-    return tuple(sorted(values)), len(items) > 1 or any(item and item[3] for item in items)
+def _range(name: str, spec: str) -> tuple[int, int, int]:
+    """The lowest and the highest value of a range, and its copies."""
+    match = _RANGE(spec.strip())
+    low, high, copies = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+    if not 1 <= low <= high <= low + 100_000 or (copies != 1 and name == "--targets"):
+        tiles = "" if name == "--targets" else ", or tiles such as 25,50,1-10x2"
+        raise UsageError(f"{name} {spec}: write a range such as 10-100{tiles}, from 1 on, the lower end first.")
+    return low, high, copies

@@ -47,15 +47,12 @@ class Import:
     notes: set[str] = field(default_factory=set)
     unused: set[str] = field(default_factory=set)
 
-    def __len__(self) -> int:
-        return sum(map(len, self.splits.values()))
-
 
 class RowSource:
     """Rows of *task*, by its ``draw`` and ``import_row``."""
 
     def __init__(self, task: Task, options: DataOptions) -> None:
-        self.task, self.options = task, options
+        self.task, self.options, self.imported = task, options, Import()
         self._excluded: set[str] = set()  # identities
         self._splits: dict[str, str] = {}  # by identity
 
@@ -115,45 +112,58 @@ class RowSource:
         *,
         own_test: bool = False,
         on_row: Callable[[int], None] = lambda count: None,
-    ) -> Import:
-        """The first *n* rows that are new and not dropped, of a split at most its limit.
+    ) -> None:
+        """Add the first *n* rows that are new and not dropped to ``imported``, of a split at most its limit.
 
         Args:
             published: rows of held-out splits first.
             own_test: they are test rows of the user's own, which nothing keeps out.
             on_row: called with the count of rows so far.
         """
-        result = Import()
+        result, count = self.imported, 0
         for place, split, record in published:
-            if len(result) == n:
+            if count == n:
                 break
             result.read += 1
-            on_row(len(result))
+            on_row(count)
             try:
                 with files.at(place):
-                    self._import(result, split, record, limits, own_test)
+                    unused = self._import(split, record, limits, own_test)
             except Dropped as dropped:
                 result.dropped[dropped.reason] += 1
                 text = json.dumps(record, ensure_ascii=False, default=str)[:EXAMPLE]
-                example = f"{dropped.phrase} (such as row {result.read}, {text})"
+                example = f"{dropped.phrase} (such as {place}, {text})"
                 result.examples.setdefault(dropped.reason, example)
-        _check(result, n, limits)
-        return result
+            else:
+                result.unused |= set() if count else unused
+                count += 1
+        if not count:
+            reasons = "; ".join(
+                f"{times:,} {result.examples[reason]}" for reason, times in result.dropped.most_common()
+            )
+            raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
+        if count == n and not result.splits["train"]:
+            raise InputError(
+                f"The first {n:,} rows are all of held-out splits, which leaves none for training; raise --n, or give "
+                "--test and --valid."
+            )
+        for split, limit in limits.items():
+            if limit is not None and len(result.splits[split]) < limit:
+                more = " or read more rows with --n" if count == n else ""
+                raise InputError(
+                    f"Only {len(result.splits[split]):,} of these rows belong to {split}, not {limit:,}; "
+                    f"lower --{split}{more}."
+                )
 
     def _import(
-        self,
-        result: Import,
-        published_split: str,
-        record: Mapping[str, Any],
-        limits: Mapping[str, int | None],
-        own_test: bool,
-    ) -> None:
-        """Add the row in *record* to *result*. Raises Dropped where it is left out."""
+        self, published_split: str, record: Mapping[str, Any], limits: Mapping[str, int | None], own_test: bool
+    ) -> set[str]:
+        """Add the row in *record* and return the names of its unused fields. Raises Dropped where it is left out."""
         try:
             found = self.find(record)
         except layouts.NoRowError as error:
             raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from error
-        row = self.admit(found.row, own_test=own_test)
+        row, result = self.admit(found.row, own_test=own_test), self.imported
         split = "test" if own_test else self._split(row, published_split)
         if row.id in result.ids:
             raise Dropped("duplicate", "equal to an earlier row")
@@ -161,10 +171,10 @@ class RowSource:
             raise Dropped(f"{split}-full", f"of the split {split}, which has all its rows")
         result.ids.add(row.id)
         fields = self.fields(row, own_test=own_test)
-        if not result:
-            result.unused = found.unused - fields.keys()
-        result.notes.add(found.note)
+        if found.note:
+            result.notes.add(f"{found.note}.")
         result.splits[split].append(fields)
+        return found.unused - fields.keys()
 
     def _split(self, row: Row, published: str) -> str:
         """The split of a published row: a held-out one stays what it is, the others go to their own.
@@ -176,22 +186,3 @@ class RowSource:
         if self._splits.setdefault(row.identity, split) != split:
             raise Dropped("held-out", "equal to a row of a published test or validation split")
         return split
-
-
-def _check(result: Import, n: int, limits: Mapping[str, int | None]) -> None:
-    """Raise InputError if an import has too few rows."""
-    if not result:
-        reasons = "; ".join(f"{count:,} {result.examples[reason]}" for reason, count in result.dropped.most_common())
-        raise InputError(f"None of the {result.read:,} rows can be used: {reasons or 'there are none'}.")
-    if len(result) == n and not result.splits["train"]:
-        raise InputError(
-            f"The first {n:,} rows are all of held-out splits, which leaves none for training; raise --n, or give "
-            "--test and --valid."
-        )
-    for split, limit in limits.items():
-        if limit is not None and len(result.splits[split]) < limit:
-            more = " or read more rows with --n" if len(result) == n else ""
-            raise InputError(
-                f"Only {len(result.splits[split]):,} of these rows belong to {split}, not {limit:,}; "
-                f"lower --{split}{more}."
-            )

@@ -263,6 +263,5 @@ def test_a_file_that_expands_too_far_is_refused_before_it_is_read(tmp_path, monk
 )
 def test_columns_that_are_neither_written_nor_read_are_named(name, row, unused):
     source = resolve_name(task(name).source)(task(name), DataOptions(task=name))
-    imported = source.import_rows([("here", "", row)], 1, {})
-    assert imported.unused == unused
-    assert len(imported) == 1
+    source.import_rows([("here", "", row), ("there", "", {})], 1, {"train": None})
+    assert (source.imported.unused, source.imported.read) == (unused, 1)

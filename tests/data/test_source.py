@@ -71,7 +71,9 @@ def test_a_problem_of_a_published_test_split_is_in_no_other_split():
     published = [("test", variants(PROBLEM.format(k))[k % 4]) for k in range(40)]
     published += [("train", text) for k in range(60) for text in variants(PROBLEM.format(k))]
     rows = [("here", split, {"question": text, "answer": "#### 1"}) for split, text in published]
-    imported = RowSource(task("gsm8k"), DataOptions()).import_rows(rows, 10_000, {}).splits
+    source = RowSource(task("gsm8k"), DataOptions())
+    source.import_rows(rows, 10_000, {})
+    imported = source.imported.splits
     assert len(imported["test"]) == 40
     assert len(imported["train"]) + len(imported["valid"]) == 20
 
