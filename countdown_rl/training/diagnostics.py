@@ -8,10 +8,10 @@ from countdown_rl.tasks import advice
 from countdown_rl.tasks.task import Task
 from countdown_rl.training.log import GROUP, StepRow
 
-#: Steps over which a condition must hold.
-WINDOW = 10
-#: The same for a kind of puzzle that is not learned.
-LONG_WINDOW = 100
+#: Steps over which a condition must hold, and those of a kind of puzzle that is not learned.
+WINDOW, LONG_WINDOW = 10, 100
+#: First steps, after which a run that cannot learn is named; the last ones, whose ratio is looked at.
+START = 3
 #: Steps whose mean is compared with the best mean of :data:`WINDOW` steps before them.
 RECENT = 7
 #: A collapse loses more than this share of the best mean, and more than so many standard errors.
@@ -20,16 +20,12 @@ LOSS, ERRORS = 0.5, 4.5
 EARLY, NEARLY_ALL, HIGH = 3, 0.9, 0.3
 #: A kind of puzzle that keeps more than this share of its best mean is not lost.
 KEPT = 0.75
-#: A best mean below this may be chance.
-MIN_BEST = 0.05
-#: A group's value with more than this mean is solved.
-LEARNED = 0.3
+#: A best mean below this may be chance; with more than the second mean a kind of puzzle is solved.
+MIN_BEST, LEARNED = 0.05, 0.3
 #: Nats per token below which all completions of a puzzle are alike.
 NO_ENTROPY = 0.01
 #: The mean importance ratio lies between these where vLLM's probabilities are those of the policy.
-LEAST_RATIO, MOST_RATIO = 0.5, 2.0
-#: First steps, after which a run that cannot learn is named; the last ones, whose ratio is looked at.
-START = 3
+MIN_RATIO, MAX_RATIO = 0.5, 2.0
 #: Prefix of the warnings that training has made the model worse.
 COLLAPSE = "collapse"
 
@@ -44,15 +40,30 @@ def warnings(
         reasons: counts of the reasons, in words, for which recent answers were graded wrong.
         examples: for each reason an answer, or the end of a completion, graded wrong for it.
     """
-    texts = {
-        **_collapses(rows, task),
-        **_not_learned(rows, task),
-        "start": _start(rows[:START]),
-        "ratio": _ratio(rows[-START:]),
-    }
+    texts = _collapse(rows, task) | _not_learned(rows, task)
+    texts |= {"start": _start(rows[:START]), "ratio": _ratio(rows[-START:])}
     last = rows[-WINDOW:]
     if len(last) == WINDOW:
-        texts |= {"entropy": _entropy(last), "length": _length(last), "zero": _zero(last, reasons, examples)}
+        entropies = [row.entropy for row in last if row.entropy is not None]
+        if entropies and _mean(entropies) < NO_ENTROPY:
+            texts["entropy"] = (
+                f"entropy has fallen to {_mean(entropies):.4f} nats per token: all completions of a prompt are nearly "
+                "equal and give no advantage; try a lower --learning-rate, a higher --temperature or epsilon_high, or "
+                "--beta 0.01."
+            )
+        if (truncated := _mean([row.truncated for row in last])) > 0.5:
+            texts["length"] = (
+                f"{truncated:.0%} of completions are truncated at the length limit; raise --max-completion-length, or "
+                "reward short ones (--reward length:100=0.1)."
+            )
+        if not any(row.correct > 0 for row in last):
+            text = f"no completion of the last {WINDOW} steps was correct"
+            if reasons:
+                reason = max(reasons, key=lambda name: (reasons[name], name))
+                share = reasons[reason] / sum(reasons.values())
+                text += f"; most often ({share:.0%}): {reason}, as in {examples[reason]!r}"
+            advised = "start with `countdown-rl sft`, or use easier data"
+            texts["zero"] = f"{text}; GRPO needs some correct completions: {advised}."
     return {name: text for name, text in texts.items() if text}
 
 
@@ -76,8 +87,25 @@ def _start(first: Sequence[StepRow]) -> str:
     )
 
 
-def _collapses(rows: Sequence[StepRow], task: Task) -> dict[str, str]:
-    """Collapses of the share correct: of all rows, or of a group's value while others of that group are kept."""
+def _ratio(last: Sequence[StepRow]) -> str:
+    """A policy whose probabilities are not those that vLLM reports."""
+    ratios = [row.importance_sampling_ratio for row in last if row.importance_sampling_ratio is not None]
+    if len(ratios) < START or MIN_RATIO <= (ratio := _mean(ratios)) <= MAX_RATIO:
+        return ""
+    cause = (
+        "it leaves out tokens that the policy samples, or has other weights; leave top_p, top_k and min_p out"
+        if ratio < MIN_RATIO
+        else "it reports other probabilities than it samples with, or has other weights; start a server with "
+        "--logprobs-mode processed_logprobs"
+    )
+    return (
+        f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports (importance ratio, mean of "
+        f"{START} steps), which biases the loss: {cause}, or give --rollouts transformers."
+    )
+
+
+def _collapse(rows: Sequence[StepRow], task: Task) -> dict[str, str]:
+    """A collapse of the share correct: of all rows, or of a group's value while others of that group are kept."""
     falls = {}
     for column, shares in _shares(rows, rows[-WINDOW:]).items():
         fall = _fall(shares)
@@ -129,7 +157,7 @@ def _group(column: str) -> str:
 
 
 def _name(column: str, task: Task) -> str:
-    return task.group(_group(column)).name(column.partition("_")[2].partition("_")[2])
+    return task.group(_group(column)).name(column.removeprefix(GROUP).partition("_")[2])
 
 
 @dataclass(frozen=True)
@@ -162,54 +190,6 @@ def _best(shares: Sequence[float], count: int) -> float:
     """The highest mean of *count* shares in a row."""
     sums = list(accumulate(shares, initial=0.0))
     return max(end - start for start, end in zip(sums, sums[count:], strict=False)) / count
-
-
-def _ratio(last: Sequence[StepRow]) -> str:
-    known = [row.importance_sampling_ratio for row in last if row.importance_sampling_ratio is not None]
-    if len(known) < START or LEAST_RATIO <= (ratio := _mean(known)) <= MOST_RATIO:
-        return ""
-    cause = (
-        "it leaves out tokens that the policy takes, or has other weights; leave --trl top_p, top_k and "
-        "min_p out, or give --rollouts transformers."
-        if ratio < LEAST_RATIO
-        else "it reports other probabilities than it draws with, or has other weights; start a server with "
-        "--logprobs-mode processed_logprobs, or give --rollouts transformers."
-    )
-    return (
-        f"the policy gives tokens {ratio:.2g} times the probability that vLLM reports (importance ratio, mean of "
-        f"{START} steps), which biases the loss: {cause}"
-    )
-
-
-def _entropy(last: Sequence[StepRow]) -> str:
-    known = [row.entropy for row in last if row.entropy is not None]
-    if not known or _mean(known) >= NO_ENTROPY:
-        return ""
-    return (
-        f"entropy has fallen to {_mean(known):.4f} nats per token: all completions of a prompt are nearly equal and "
-        "give no advantage; try a lower --learning-rate, a higher --temperature or --trl epsilon_high, or --beta 0.01."
-    )
-
-
-def _length(last: Sequence[StepRow]) -> str:
-    share = _mean([row.truncated for row in last])
-    if share <= 0.5:
-        return ""
-    return (
-        f"{share:.0%} of completions are truncated at the length limit; raise --max-completion-length, or reward "
-        "short ones (--reward length:100=0.1)."
-    )
-
-
-def _zero(last: Sequence[StepRow], reasons: Mapping[str, int], examples: Mapping[str, str]) -> str:
-    if any(row.correct > 0 for row in last):
-        return ""
-    text = f"no completion of the last {WINDOW} steps was correct"
-    if reasons:
-        reason = max(reasons, key=lambda name: (reasons[name], name))
-        share = reasons[reason] / sum(reasons.values())
-        text += f"; most often ({share:.0%}): {reason}, as in {examples[reason]!r}"
-    return text + "; GRPO needs some correct completions: start with `countdown-rl sft`, or use easier data."
 
 
 def _mean(values: Sequence[float]) -> float:

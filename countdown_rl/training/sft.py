@@ -151,7 +151,7 @@ class SftRun(Run):
         )
 
     def example(self) -> Sequence[Mapping[str, str]] | None:
-        known = self.demonstrations.kept
+        known = self.demonstrations.filtered
         return next((each.prompt for each in known if each.row is not None and not isinstance(each.prompt, str)), None)
 
 

@@ -3,12 +3,12 @@
 The public ways were considered:
 
 * ``_prepare_inputs`` is where TRL shuffles a round and cuts it into micro-batches. ``training_step`` and
-  ``compute_loss`` see one micro-batch only, and neither rows can be left out there nor the advantages of a whole round
-  be computed.
+  ``compute_loss`` see one micro-batch only: no row can be left out there, nor the advantages of a round be computed.
 * ``_generate_and_score_completions`` gives the round itself; nothing public returns it.
-* ``_last_loaded_step`` is set where TRL makes the engine itself, which would take other weights; ``use_vllm`` needs it.
-* ``_get_per_token_logps_and_entropies`` gives the loss its log-probabilities. The ratio to vLLM's is formed of them;
-  TRL computes all rows of a round once more for it. ``_metrics`` takes its mean, which TRL takes after its cap.
+* ``_metrics`` takes the figures of a round; the public ``log_metric`` is for reward functions alone.
+* ``_last_loaded_step`` is set where TRL makes the engine itself, which would load other weights; ``use_vllm`` needs it.
+* ``_get_per_token_logps_and_entropies`` gives the loss its log-probabilities, of which the ratio to vLLM's is formed;
+  TRL computes all rows of a round once more for it.
 * ``_iter_named_params`` is the only place that names the weights an engine gets. A ``sync_weights`` of our own would
   repeat the protocol of the server.
 """
@@ -62,20 +62,20 @@ class RoundTrainer(GRPOTrainer):
         raise NotImplementedError
 
     def log_metric(self, name: str, value: float) -> None:
-        """Log the mean of *value* over the rounds of a step."""
+        """Log *value*, the figure *name* of a round."""
         self._metrics["train"][name].append(value)
 
     def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> Batch:
         if not self.waiting:
             batch = self._generate_and_score_completions(generation_batch)
             sampled: Round = generation_batch[0]["round"]  # TRL adds the columns of `rollout_func`
-            if "importance_sampling_ratio" in batch:
-                self._metrics["train"][_MEAN_RATIO].pop()  # taken after the cap
-                difference, mask = self._difference(batch, batch["old_per_token_logps"])
-                by_token = batch["importance_sampling_ratio"].shape[1] > 1
-                self._log_ratio(difference.exp()[mask] if by_token else difference.sum(1).exp())
             for name, value in sampled.figures().items():
                 self.log_metric(name, value)
+            if "importance_sampling_ratio" in batch:
+                difference, mask = self._difference(batch, batch["old_per_token_logps"])
+                by_token = batch["importance_sampling_ratio"].shape[1] > 1
+                self._metrics["train"].pop(_MEAN_RATIO)  # taken after the cap
+                self._log_ratio(difference.exp()[mask] if by_token else difference.sum(1).exp())
             self.waiting = self.micro_batches(batch, sampled) * self.num_iterations
         return self.waiting.pop(0)
 
@@ -111,8 +111,8 @@ class RoundTrainer(GRPOTrainer):
         if self.scored is not None:
             difference, mask = self._difference(self.scored, logps.detach())
             ratio = difference.exp()
-            least, most = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
-            self.scored["importance_sampling_ratio"] = ratio.clamp(least, most)
+            low, high = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
+            self.scored["importance_sampling_ratio"] = ratio.clamp(low, high)
             self._log_ratio(ratio[mask])
         return logps, entropies, auxiliary
 
@@ -162,11 +162,10 @@ class PolicyEngine(VLLMGeneration):
             os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
         engine = vllm_generation.LLM
         vllm_generation.LLM = partial(engine, **options)
-        # TRL takes the path of the model, and its 4-bit layers as a reason to load the engine in 4 bits too.
-        layers_of = model.named_modules if in_4_bits else list
+        # TRL reads the path of the model, and its 4-bit layers as a reason to load the engine in 4 bits too.
+        named = SimpleNamespace(name_or_path=path, named_modules=model.named_modules if in_4_bits else list)
         try:
             with output_to_stderr():
-                named = SimpleNamespace(name_or_path=path, named_modules=layers_of)
                 super().__init__(model=named, accelerator=accelerator, **settings)
         finally:
             vllm_generation.LLM = engine
@@ -178,10 +177,10 @@ class PolicyEngine(VLLMGeneration):
             self.llm.generate = partial(self.llm.generate, lora_request=self.request())
             if not same_base:
                 self._send_weights()
-            self.sync_weights()  # which finds out whether vLLM takes the adapter
+            self.sync_weights()  # which finds out whether vLLM supports the adapter
 
-    def server_reports_drawn_probabilities(self) -> bool:
-        """Return True if the log-probabilities of the server are those that it draws tokens with."""
+    def server_reports_sampled_probabilities(self) -> bool:
+        """Return True if the log-probabilities of the server are those that it samples tokens with."""
         mode = self.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
         return bool(mode == "processed_logprobs")
 
@@ -191,7 +190,7 @@ class PolicyEngine(VLLMGeneration):
             return
         with output_to_stderr():
             names = self.model.named_parameters()
-            weights = {name: self._whole(parameter) for name, parameter in names if ".lora_" in name}
+            weights = {name: self._gathered(parameter) for name, parameter in names if ".lora_" in name}
             lora.save(self.model, Path(self.directory.name), base="", weights=weights)
             self.llm.llm_engine.add_lora(self.request(load_inplace=True))
             self.llm.reset_prefix_cache()
@@ -220,9 +219,9 @@ class PolicyEngine(VLLMGeneration):
             if name.endswith(".base_layer.weight") and self.directory is None:
                 layer = base.get_submodule(name.removesuffix(".base_layer.weight"))
             name = name.replace(".base_layer", "").replace("modules_to_save.default.", "")
-            yield name, self._whole(parameter, layer).to(self.dtype)
+            yield name, self._gathered(parameter, layer).to(self.dtype)
 
-    def _whole(self, parameter: torch.nn.Parameter, layer: torch.nn.Module | None = None) -> torch.Tensor:
+    def _gathered(self, parameter: torch.nn.Parameter, layer: torch.nn.Module | None = None) -> torch.Tensor:
         """The weight *parameter*, gathered if ZeRO-3 or FSDP has it in parts, with the adapter of *layer*."""
         with self.distributed.gather_params([parameter] if layer is None else list(layer.parameters())):
             value = parameter.data

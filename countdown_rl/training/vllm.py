@@ -138,7 +138,7 @@ def use_engine(
         on_warning(f"{cause}; transformers now completes the prompts, which takes longer.")
         return
     trainer.use_engine(engine)
-    if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_drawn_probabilities():
+    if rollouts == "vllm-server" and processes.is_main() and not engine.server_reports_sampled_probabilities():
         on_warning(
             "the vLLM server reports log-probabilities before temperature and top-p, which biases the importance "
             "sampling correction; start it with --logprobs-mode processed_logprobs."

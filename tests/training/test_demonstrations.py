@@ -125,21 +125,21 @@ def test_the_layouts_of_others_are_the_same_example(tokenizer, tmp_path, fields)
 
 def test_an_instruction_and_its_input_are_one_turn_of_the_user(tmp_path):
     known, _ = read(tmp_path, [{"instruction": "Add.", "input": "3 4", "output": "7", "text": "?"}])
-    assert known.kept[0].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
-    assert known.notes == ["demonstrations from instruction, input, output", "not used: text"]
+    assert known.filtered[0].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
+    assert known.notes == ["demonstrations from instruction, input, output (1 of 1)", "not used: text"]
 
 
 def test_each_completion_of_a_row_is_a_demonstration(tmp_path):
     row = {"num": [3, 7, 50], "target": 46, "response": [RIGHT["completion"], WRONG["completion"]]}
     known, _ = read(tmp_path, [row])
-    assert [each.place.partition(" ")[2] for each in known.kept] == ["line 1, completion 1"]
+    assert [each.place.partition(" ")[2] for each in known.filtered] == ["line 1, completion 1"]
     assert known.facts()["wrong"] == 1
 
 
 def test_reasoning_beside_the_content_is_learned(tmp_path):
     reply = {"role": "assistant", "content": "<answer>50 - 7 + 3</answer>", "reasoning_content": "why"}
     known, _ = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
-    assert [each.completion for each in known.kept] == ["<think>why</think>\n<answer>50 - 7 + 3</answer>"] * 2
+    assert [each.completion for each in known.filtered] == ["<think>why</think>\n<answer>50 - 7 + 3</answer>"] * 2
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_what_would_be_dropped_is_refused(tmp_path, fields, word):
 
 def test_prompts_without_a_chat_template_are_said(tmp_path):
     known, _ = read(tmp_path, [{"query": "u", "response": "a"}, RIGHT])
-    assert known.notes[-1].startswith("1 have a prompt that is one text")
+    assert known.notes[-1] == "a prompt that is one text is used as it is, without a chat template (1 of 2)"
 
 
 def test_a_switch_of_reasoning_is_not_learned(tmp_path):
     known, _ = read(tmp_path, [{"input": TURNS, "output": "a", "reasoning": "off"}])
-    assert known.kept[0].completion == "a"
-    assert known.notes == ["demonstrations from input, output", "not used: reasoning"]
+    assert known.filtered[0].completion == "a"
+    assert known.notes == ["demonstrations from input, output (1 of 1)", "not used: reasoning"]
 
 
 def test_a_puzzle_with_a_faulty_field_is_not_taken_for_a_text(tmp_path):
@@ -192,7 +192,7 @@ def test_a_puzzle_with_a_faulty_field_is_not_taken_for_a_text(tmp_path):
 
 def test_earlier_turns_and_other_fields_are_said(tmp_path):
     known, _ = read(tmp_path, [{"messages": [ASK, ANSWER, ASK, ANSWER], "source": "x"}])
-    assert known.notes == ["not used: source", "1 have earlier turns of the assistant, which are read and not learned"]
+    assert known.notes == ["earlier turns of the assistant are read and not learned (1 of 1)", "not used: source"]
 
 
 def test_why_demonstrations_are_wrong_is_said_with_an_example(tmp_path):
@@ -247,7 +247,7 @@ def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, dat
     other = {"prompt": TINYZERO.format("5, 8, 9"), "completion": "a"}
     jsonl.write_rows(tmp_path / "demos.jsonl", [fields, other])
     known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], data)
-    assert (known.left_out["of test puzzles"], len(known.kept)) == (1, 1)
+    assert (known.left_out["of test puzzles"], len(known.filtered)) == (1, 1)
 
 
 @pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
@@ -255,7 +255,7 @@ def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evalu
     rows = [{"prompt": TINYZERO.format(nums), "completion": "a"} for nums in ("2, 4, 40", "40 4 2", "5, 8, 9")]
     jsonl.write_rows(tmp_path / "demos.jsonl", rows)
     known, _ = demonstrations.read(SftOptions(eval_every=every), [tmp_path / "demos.jsonl"], data)
-    assert (known.left_out["of validation puzzles"], len(known.kept)) == (left, 3 - left)
+    assert (known.left_out["of validation puzzles"], len(known.filtered)) == (left, 3 - left)
 
 
 def test_a_demonstration_that_is_too_long_is_named(tokenizer):
@@ -267,7 +267,7 @@ def test_one_of_a_baseline_that_is_too_long_is_left_out(tokenizer):
     short, long = (demonstrations.parse(RIGHT | {"completion": text}, "row") for text in ("a", "a" * 500))
     known = Demonstrations([short, replace(long, generated=True)])
     assert len(demonstrations.tokenize(known, tokenizer, 400)) == 1
-    assert (known.kept, known.left_out["too long"]) == ([short], 1)
+    assert (known.filtered, known.left_out["too long"]) == ([short], 1)
     with pytest.raises(InputError, match="--max-length"):
         demonstrations.tokenize(Demonstrations([replace(long, generated=True)]), tokenizer, 400)
 
@@ -332,12 +332,12 @@ def read_with(data, tmp_path, rows, **options):
 
 def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_prompt):
     row = {"nums": [3, 7, 50], "target": 46, "completion": "50 - 7 + 3"}
-    (kept,) = read_with(own_prompt, tmp_path, [row], eval_every=1).kept
+    (kept,) = read_with(own_prompt, tmp_path, [row], eval_every=1).filtered
     assert kept.prompt == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
     with pytest.raises(InputError, match="wrong"):
         read_with(None, tmp_path, [row])
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
-    (kept,) = read_with(own_prompt, tmp_path, [word_problem], keep_wrong=True).kept
+    (kept,) = read_with(own_prompt, tmp_path, [word_problem], keep_wrong=True).filtered
     assert kept.row.style_name == "lines"
 
 
@@ -352,7 +352,7 @@ def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_pr
 )
 def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt, fields):
     row = {"nums": [3, 7, 50], "target": 46, **fields}
-    assert len(read_with(own_prompt, tmp_path, [row]).kept) == 1
+    assert len(read_with(own_prompt, tmp_path, [row]).filtered) == 1
     with pytest.raises(InputError, match=r"demos.jsonl, line 1 .*eval-every"):
         read_with(own_prompt, tmp_path, [row], eval_every=1)
 
@@ -367,7 +367,7 @@ def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_pat
     hub.add_model("me/demos", tmp_path, repo_type="dataset")
     for source in ("me/demos", "me/demos:x@main"):
         known, inputs = demonstrations.read(SftOptions(from_hub=(source,)), [], None)
-        assert len(known.kept) == 3
+        assert len(known.filtered) == 3
         assert known.left_out == {"of the split test_hard": 2, "of the split validation": 1}
         assert len(inputs["from-hub"]["revision"]) == 40
 

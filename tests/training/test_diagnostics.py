@@ -166,7 +166,7 @@ def test_one_mixed_group_in_the_first_steps_is_a_start():
     assert warnings(run(3, format=0.0)) == {}  # answers are right without it
 
 
-@pytest.mark.parametrize(("ratio", "words"), [(0.4, "--top-p"), (2.1, "processed_logprobs")])
+@pytest.mark.parametrize(("ratio", "words"), [(0.4, "top_p"), (2.1, "processed_logprobs")])
 def test_a_mean_importance_ratio_far_from_1_is_a_warning(ratio, words):
     assert words in warnings(run(3, importance_sampling_ratio=ratio))["ratio"]
     assert warnings(run(2, importance_sampling_ratio=ratio)) == {}

@@ -179,7 +179,7 @@ def test_the_gradient_is_that_of_trls_own_trainer(place, tmp_path, packing):
     prepared = prepare(place, tmp_path, options)
     loaded = weights.load_model(prepared.ref, options)
     ours, _ = prepared.make_trainer(loaded)
-    tokenizer, kept = loaded.tokenizer, prepared.demonstrations.kept[:4]
+    tokenizer, kept = loaded.tokenizer, prepared.demonstrations.filtered[:4]
     end = ends.end_of_turn(tokenizer)
     rows = [
         {"prompt": chat_template.render(tokenizer, each.prompt), "completion": each.completion + end} for each in kept
