@@ -352,7 +352,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
         draw = torch.Generator().manual_seed(2)
         longest = options.max_completion_length
         lengths = torch.randint(2, longest + 1, (len(prompt_ids),), generator=draw).tolist()
-        return [torch.randint(5, 3_000, (n,), generator=draw).tolist() for n in lengths], None
+        return [torch.randint(5, 3_000, (n,), generator=draw).tolist() for n in lengths], [None] * len(lengths)
 
     recorded: list[list[torch.Tensor]] = []
 

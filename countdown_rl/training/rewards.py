@@ -1,10 +1,10 @@
 """Reward functions: named, pure functions of a grade, their weights, and the form in which TRL calls them.
 
-A reward is given as ``NAME=WEIGHT``. The boolean ones (``correct``, ``format``, ``strict-format``,
-``well-formed``) are 1 or 0; ``NAME/NO`` sets another value for false, so that ``strict-format/-1=1`` is +1 or -1.
-``length:BUDGET`` sets the maximum tokens of a completion. ``module:function`` is a function of your own, in a module
-that is installed or in the working directory: of one completion, ``f(grade, row, tokens) -> float``, or of a batch as
-TRL calls it, ``f(completions, **columns) -> list[float]``, with the fields of the rows and ``prompts`` as columns.
+A reward is given as ``NAME=WEIGHT``. The boolean ones (``correct``, ``format``, ``strict-format``, ``well-formed``) are
+1 or 0; ``NAME/NO`` sets another value for false, so that ``strict-format/-1=1`` is +1 or -1. ``length:BUDGET`` sets the
+maximum tokens of a completion. ``module:function`` is a function of your own, in a module that is installed or in the
+working directory: of one completion, ``f(grade, row, tokens) -> float``, or of a batch as TRL calls it,
+``f(completions, **columns) -> list[float]``, with the fields of the rows and ``prompts`` as columns.
 """
 
 import importlib
@@ -37,7 +37,7 @@ _BOOLEAN = ("correct", "format", "strict-format", "well-formed")
 LENGTH_BUDGET = 100
 
 
-def _closeness(grade: Grade, row: Row, n_tokens: int) -> float:
+def _closeness(grade: Grade, row: Row, tokens: int) -> float:
     """1 / (1 + distance from the target) for an answer that keeps the rules, else 0."""
     if grade.correct:
         return 1.0
@@ -46,17 +46,13 @@ def _closeness(grade: Grade, row: Row, n_tokens: int) -> float:
     return float(1 / (1 + abs(Fraction(grade.value) - Fraction(row.reference))))
 
 
-def _no_trailing(grade: Grade, row: Row, n_tokens: int) -> float:
-    """-0.5 where text follows the answer or there is no answer, else 0."""
-    return -0.5 if grade.trailing or grade.answer is None else 0.0
-
-
-def _integer(grade: Grade, row: Row, n_tokens: int) -> float:
-    """+1 where the value of the answer is an integer, else -1."""
-    return 1.0 if grade.value is not None and "/" not in grade.value else -1.0
-
-
-_PLAIN: dict[str, Reward] = {"closeness": _closeness, "no-trailing": _no_trailing, "integer": _integer}
+_PLAIN: dict[str, Reward] = {
+    "closeness": _closeness,
+    # -0.5 where text follows the answer or there is no answer.
+    "no-trailing": lambda grade, row, tokens: -0.5 if grade.trailing or grade.answer is None else 0.0,
+    # +1 where the value of the answer is an integer, else -1.
+    "integer": lambda grade, row, tokens: 1.0 if grade.value is not None and "/" not in grade.value else -1.0,
+}
 NAMES = (*_BOOLEAN, *_PLAIN, "length")
 
 
@@ -68,14 +64,13 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
     """
     weights: dict[str, float] = {}
     for spec in specs:
-        name, equals, text = spec.partition("=")
-        weight = _number(text, spec) if equals else 1.0
+        name, _, text = spec.partition("=")
         if name in weights:
             raise UsageError(f"The reward {name} is given twice.")
         reward(name)
-        weights[name] = weight
+        weights[name] = _number(text, spec) if "=" in spec else 1.0
     if not any(weights.values()):
-        raise UsageError("all rewards have the weight 0, so nothing would be learnt; give one another weight.")
+        raise UsageError("all rewards have the weight 0, so nothing would be learned; give one another weight.")
     return weights
 
 
@@ -83,19 +78,17 @@ def reward(name: str) -> Callable[..., Any]:
     """The reward function called *name*. Raises UsageError if there is none; the text lists those that exist."""
     if name in _PLAIN:
         return _PLAIN[name]
-    if name == "length" or name.startswith("length:"):
-        text = name.removeprefix("length").removeprefix(":") or str(LENGTH_BUDGET)
-        if not text.isascii() or not text.isdigit():
-            raise UsageError(f"{name}: the budget of `length` is a number of tokens, as in length:200=1.")
-        budget = int(text)
-        return lambda grade, row, n_tokens: 0.0 if n_tokens < budget else -0.5
+    plain, _, budget = name.partition(":")
+    if plain == "length":
+        tokens_allowed = _number(budget, name) if budget else LENGTH_BUDGET
+        return lambda grade, row, tokens: 0.0 if tokens < tokens_allowed else -0.5
     if ":" in name:
         return _imported(name)
     boolean, slash, no = name.partition("/")
     if boolean in _BOOLEAN:
         field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
-        return lambda grade, row, n_tokens: 1.0 if getattr(grade, field) else otherwise
-    raise UsageError(f"There is no reward {name!r}; take {', '.join(NAMES)} or module:function.")
+        return lambda grade, row, tokens: 1.0 if getattr(grade, field) else otherwise
+    raise UsageError(f"There is no reward {name!r}; the rewards are {', '.join(NAMES)} and module:function.")
 
 
 def _number(text: str, spec: str) -> float:
@@ -110,8 +103,7 @@ def _number(text: str, spec: str) -> float:
 
 def _imported(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
-    directory = str(Path.cwd())
-    if directory not in sys.path:  # of an installed command it is the directory of the command
+    if (directory := str(Path.cwd())) not in sys.path:  # of an installed command it is the directory of the command
         sys.path.append(directory)
     try:
         imported: Callable[..., Any] = getattr(importlib.import_module(module), function)
@@ -152,7 +144,7 @@ def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
             if name == names[0]:
                 _log(samples, log_metric)
             # TRL's own texts of the completions have no special tokens, and a tag may be one.
-            columns |= {"prompts": [each.example.prompt for each in graded], "log_metric": log_metric}
+            columns |= {"prompts": [each.prompt for each in graded], "log_metric": log_metric}
             rewards = _values(name, value, samples, columns)
             for completion, number in zip(graded, rewards, strict=True):
                 completion.rewards[name] = number

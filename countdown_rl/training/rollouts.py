@@ -16,26 +16,19 @@ from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
 
 
-@dataclass(frozen=True)
-class Example:
-    """A row with its rendered prompt, special tokens included, and the token ids of that."""
-
-    row: Row
-    prompt: str
-    prompt_ids: list[int]
-
-
 @dataclass
 class Graded:
-    """A completion of an example.
+    """A completion with its grade.
 
     Attributes:
-        ids: its tokens, and *logps* the log-probabilities with which vLLM sampled them.
-        sample: its text and its grade.
+        prompt: rendered, special tokens included; *prompt_ids* are its tokens.
+        ids: the tokens of the completion; *logps* are the log-probabilities with which vLLM sampled them.
+        sample: its row, text and grade.
         rewards: by name; None where a reward does not apply.
     """
 
-    example: Example
+    prompt: str
+    prompt_ids: list[int]
     ids: list[int]
     logps: list[float] | None
     sample: Sample
@@ -60,7 +53,7 @@ class Round:
         """The round as TRL expects it of a ``rollout_func``, and as the column ``round`` for the reward functions."""
         logps = [graded.logps for graded in self.graded]
         return {
-            "prompt_ids": [graded.example.prompt_ids for graded in self.graded],
+            "prompt_ids": [graded.prompt_ids for graded in self.graded],
             "completion_ids": [graded.ids for graded in self.graded],
             "logprobs": None if None in logps else logps,
             "round": self,
@@ -96,23 +89,17 @@ class Rollouts:
 
     def sample(self, indices: Sequence[int], trainer: Any) -> Round:
         """Complete and grade the rows at *indices*."""
-        begin = time.perf_counter()
-        unique = sorted(set(indices))
-        prompts = [chat_template.render(self.stop.tokenizer, self.rows[index].messages()) for index in unique]
-        tokens = chat_template.token_ids(self.stop.tokenizer, prompts)
-        by_index = {
-            index: Example(self.rows[index], prompt, ids)
-            for index, prompt, ids in zip(unique, prompts, tokens, strict=True)
-        }
-        examples = [by_index[index] for index in indices]
-        completions, logps = self.complete([example.prompt_ids for example in examples], trainer)
-        end = time.perf_counter()
+        begin, tokenizer = time.perf_counter(), self.stop.tokenizer
+        prompts = {index: chat_template.render(tokenizer, self.rows[index].messages()) for index in set(indices)}
+        prompt_ids = dict(zip(prompts, chat_template.token_ids(tokenizer, list(prompts.values())), strict=True))
+        completions, logps = self.complete([prompt_ids[index] for index in indices], trainer)
+        sampled = time.perf_counter()
         graded = []
-        for index, (example, ids) in enumerate(zip(examples, completions, strict=True)):
-            completion = to_completion(self.stop, ids).after(example.row, example.prompt)
-            sample = Sample.of(example.row, completion)
-            graded.append(Graded(example, ids, logps[index] if logps else None, sample))
-        return Round(graded, end - begin, time.perf_counter() - end)
+        for index, ids, own_logps in zip(indices, completions, logps, strict=True):
+            row, prompt = self.rows[index], prompts[index]
+            sample = Sample.of(row, to_completion(self.stop, ids).after(row, prompt))
+            graded.append(Graded(prompt, prompt_ids[index], ids, own_logps, sample))
+        return Round(graded, sampled - begin, time.perf_counter() - sampled)
 
     def complete_greedily(self, prompts: Sequence[str], trainer: Any) -> list[str]:
         """The most likely completion of each rendered prompt; in several processes each decodes a share of them."""
@@ -129,15 +116,15 @@ class Rollouts:
 
     def complete(
         self, prompt_ids: list[list[int]], trainer: Any, *, greedy: bool = False
-    ) -> tuple[list[list[int]], list[list[float]] | None]:
-        """Completions up to their ends, and the log-probabilities with which vLLM sampled them.
+    ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
+        """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each.
 
         Args:
             greedy: take the most likely tokens, and complete each prompt by itself.
         """
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         trainer.model.eval()  # no LoRA dropout while sampling
-        logps = None
+        logps: Sequence[list[float] | None] = [None] * len(prompt_ids)
         # Of the sampling settings the CPU decoder has temperature and top-p only.
         others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
         plain = not any(others) and config.repetition_penalty == 1.0

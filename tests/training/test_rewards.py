@@ -12,7 +12,7 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import rewards
-from countdown_rl.training.rollouts import Example, Graded, Round
+from countdown_rl.training.rollouts import Graded, Round
 
 ROW = {"nums": [19, 36, 55, 7], "target": 65}
 GSM8K = {"task": "gsm8k", "question": "?", "gold": "72"}
@@ -183,7 +183,7 @@ def test_a_reward_written_for_trl_runs_unchanged():
     name, logged = f"{__name__}:written_for_trl", []
     rewards.check_rewards([name], ROWS)
     graded = [
-        Graded(Example(row, "", []), [1], None, Sample.of(row, Completion(text, 1, True)))
+        Graded("", [], [1], None, Sample.of(row, Completion(text, 1, True)))
         for row, text in zip(ROWS, ("</think><answer>65</answer>", ""), strict=True)
     ]
     sampled = Round(graded, 0.0, 0.0)

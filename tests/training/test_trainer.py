@@ -89,7 +89,7 @@ def sampled(rewards=REWARDS):
     """The round whose tensors :func:`round_of` returns."""
     samples = [SimpleNamespace(truncated=not ended) for ended in ENDED.tolist()]
     pairs = zip(samples, rewards, strict=True)
-    return Round([Graded(None, [], None, sample, {"correct": reward}) for sample, reward in pairs], 0.0, 0.0)
+    return Round([Graded("", [], [], None, sample, {"correct": reward}) for sample, reward in pairs], 0.0, 0.0)
 
 
 def made(loaded, directory, changes, cls=Trainer):
