@@ -1,11 +1,10 @@
-"""Order in which a run draws puzzles: every one in turn, or more of the kinds that the model solves sometimes.
+"""Order of the puzzles of a run: every one in turn, or more of the kinds that the model solves sometimes.
 
 A group whose completions are all wrong gives no gradient, and one whose completions are all correct gives none without
-a discount and little with it. The curriculum counts the recent groups with both outcomes for every kind of row (the
-values of its groups: for Countdown the count of numbers, the operators needed, the number of solutions), and draws a
-kind in proportion to its rows times that share. Half of a round is drawn from all rows alike: without puzzles that it
-solves at once, a model unlearns how it solves them. The draws of a round depend on the seed, the number of the round
-and these counts alone, so a resumed run draws the same puzzles.
+a discount and little with it. The curriculum counts the recent groups with both outcomes for every kind of row, and
+samples a kind in proportion to its rows times that share. Half of a round is sampled from all rows alike: without
+puzzles that it solves at once, a model unlearns how it solves them. A round depends on the seed, its number and these
+counts alone, so a resumed run has the same puzzles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +18,9 @@ from countdown_rl.tasks.task import Row
 #: By kind: [groups, groups with both outcomes], discounted over time.
 Evidence = dict[str, list[float]]
 
-#: Share of a round that is drawn from all rows alike.
-_UNIFORM = 0.5
-#: Discount of the counts per round.
-_DECAY = 0.95
-#: Rounds that may be drawn before the rewards of the first of them are known: data loaders prefetch.
+#: Share of a round that is sampled from all rows alike, and the discount of the counts per round.
+_UNIFORM, _DECAY = 0.5, 0.95
+#: Rounds that may be sampled before the rewards of the first of them are known: data loaders prefetch.
 _AHEAD = 2
 
 
@@ -44,7 +41,7 @@ def in_turn(count: int, seed: int, start: int = 0) -> Iterator[int]:
 
 
 class Curriculum:
-    """Draws *size* rows per round, by the outcomes of earlier rounds.
+    """Samples *size* rows per round, by the outcomes of earlier rounds.
 
     Args:
         evidence: state of an interrupted run, from :attr:`evidence`.
@@ -90,17 +87,17 @@ class Curriculum:
             for name, members in self._members.items()
         }
 
-    def draw(self, number: int) -> list[int]:
+    def sample(self, number: int) -> list[int]:
         """The row indices of round *number*, without repeats where a kind has enough rows."""
         rng = np.random.default_rng((self._seed, number))
         sizes = rng.multinomial(self._size, list(self.probabilities(number).values()))
-        drawn = [
+        sampled = [
             rng.choice(members, size, replace=bool(size > len(members)))
             for members, size in zip(self._members.values(), sizes, strict=True)
         ]
-        return rng.permutation(np.concatenate(drawn)).tolist()
+        return rng.permutation(np.concatenate(sampled)).tolist()
 
     def indices(self, start: int) -> Iterator[int]:
-        """Endless row indices from round *start* on; each round is drawn when it is reached."""
+        """Endless row indices from round *start* on; each is sampled when it is reached."""
         for number in count(start):
-            yield from self.draw(number)
+            yield from self.sample(number)

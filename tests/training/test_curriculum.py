@@ -35,30 +35,30 @@ def test_kinds_are_the_values_of_all_groups():
 
 def test_without_evidence_kinds_are_drawn_in_proportion_to_the_data():
     assert set(made().probabilities(0).values()) == {0.25}
-    drawn = made().draw(0)
+    drawn = made().sample(0)
     assert len(drawn) == 40
     assert len(set(drawn)) == 40
 
 
 def test_rows_of_a_small_data_set_repeat():
-    assert len(made(size=300).draw(0)) == 300
+    assert len(made(size=300).sample(0)) == 300
 
 
 def test_kinds_solved_sometimes_are_drawn_more_and_others_still():
     course = made()
     for number in range(12):
-        course.observe(outcomes(course.draw(number), KINDS[:1]), num_generations=2)
+        course.observe(outcomes(course.sample(number), KINDS[:1]), num_generations=2)
     chances = course.probabilities(12)
     assert chances[KINDS[0]] > 0.45
     assert all(0.125 < chances[name] < 0.2 for name in KINDS[1:])  # half of their share of the rows and more
-    drawn = Counter(kind(ROWS[index]) for index in made(course.evidence, size=400).draw(12))
+    drawn = Counter(kind(ROWS[index]) for index in made(course.evidence, size=400).sample(12))
     assert drawn[KINDS[0]] > 180
 
 
 def test_the_probability_of_an_unseen_kind_recovers():
     course = made()
     for number in range(12):
-        course.observe(outcomes(course.draw(number), KINDS[:1]), num_generations=2)
+        course.observe(outcomes(course.sample(number), KINDS[:1]), num_generations=2)
     low = course.probabilities(12)[KINDS[1]]
     seen = [index for index in range(100) if kind(ROWS[index]) == KINDS[0]]
     for _ in range(100):
@@ -73,7 +73,7 @@ def test_prefetching_and_resuming_do_not_change_the_draws():
             if number == stop_at:
                 course = made(json.loads(json.dumps(course.evidence)))
             for one in range(number, number + 1 + ahead):
-                drawn[one] = course.draw(one)
+                drawn[one] = course.sample(one)
             course.observe(outcomes(drawn[number], KINDS[number % 2 : 2]), num_generations=2)
         return [drawn[number] for number in range(8)]
 

@@ -9,7 +9,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
-from countdown_rl.models import chat_template, ends
+from countdown_rl.models import chat_template
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import PREFILL
 from countdown_rl.tasks.registry import parse_row
@@ -30,49 +30,34 @@ def tokenizer():
     return tiny_llama.tokenizer()
 
 
-def read(tmp_path, rows, **options):
+def read(tmp_path, rows, data=None, **options):
     file = tmp_path / "demos.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return demonstrations.read(SftOptions(**options), [file], None)
+    return demonstrations.read(SftOptions(**options), [file], data)[0]
 
 
-def text(tokenizer, ids):
-    return tokenizer.decode(ids)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"messages": [*TURNS, ANSWER]},
-        {"prompt": TURNS, "completion": [ANSWER]},
-        {"prompt": TURNS, "completion": "a"},
-        {"prompt": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a"},
-        {"prompt": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a<|end|>"},
-    ],
-)
-def test_every_format_of_trl_is_the_same_example(tokenizer, fields):
-    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(fields, "row 1")]), tokenizer, 100)
-    assert text(tokenizer, example["input_ids"]) == "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
-    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == "a<|end|>"
-
-
-def test_of_a_row_the_task_writes_the_prompt(tokenizer):
-    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(RIGHT, "row 1")]), tokenizer, 1_000)
+def tokenized(tmp_path, fields, tokenizer):
+    """The text of a demonstration as a model reads it, and what it learns of that."""
+    (example,) = demonstrations.tokenize(read(tmp_path, [fields]), tokenizer, 1_000)
     learned = [label for label in example["labels"] if label != -100]
-    assert text(tokenizer, learned) == RIGHT["completion"] + "<|end|>"
-    prompt = example["input_ids"][: -len(learned)]
-    assert text(tokenizer, prompt) == chat_template.render(tokenizer, parse_row(RIGHT).messages())
+    return tokenizer.decode(example["input_ids"]), tokenizer.decode(learned)
+
+
+def test_of_a_row_the_task_writes_the_prompt(tokenizer, tmp_path):
+    prompt, learned = chat_template.render(tokenizer, parse_row(RIGHT).messages()), RIGHT["completion"] + "<|end|>"
+    assert tokenized(tmp_path, RIGHT, tokenizer) == (prompt + learned, learned)
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
     assert demonstrations.parse(word_problem, "row 1").row.task == "gsm8k"
 
 
 def test_wrong_demonstrations_are_counted_and_left_out(tmp_path):
-    result, inputs = read(tmp_path, [RIGHT, WRONG, {"prompt": "p", "completion": "c"}])
+    result = read(tmp_path, [RIGHT, WRONG, {"prompt": "p", "completion": "c"}])
     assert result.facts() == {"read": 3, "graded": 2, "kept": 2, "wrong": 1}
-    assert inputs["from"]["file"] == "demos.jsonl"
-    assert read(tmp_path, [RIGHT, WRONG], keep_wrong=True)[0].facts()["kept"] == 2
-    with pytest.raises(InputError, match="keep-wrong"):
-        read(tmp_path, [WRONG])
+    assert "a number not used" in result.why_wrong()
+    assert read(tmp_path, [RIGHT, WRONG], keep_wrong=True).facts()["kept"] == 2
+    reason = r"2 wrong .*keep-wrong.*1 a number not used.*demos.jsonl, line 1, for 3 7 50.*50 - 7</answer>"
+    with pytest.raises(InputError, match=reason):
+        read(tmp_path, [WRONG, RIGHT | {"completion": "50 - 7 + 3"}])
 
 
 @pytest.mark.parametrize(
@@ -96,12 +81,15 @@ def test_what_is_no_demonstration_is_named_by_its_place(tmp_path, fields):
 ASK = {"role": "user", "content": "u"}
 GPT = {"from": "gpt", "value": "a"}
 PART = {"type": "text", "text": "u"}
-REPLY = "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
 
 
 @pytest.mark.parametrize(
     "fields",
     [
+        {"messages": [*TURNS, ANSWER]},
+        {"prompt": TURNS, "completion": [ANSWER]},
+        {"prompt": TURNS, "completion": "a"},
+        {"prompt": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a<|end|>"},
         {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}, GPT]},
         {"conversations": [{"from": "human", "value": "u"}, GPT], "system": "s"},
         {"messages": json.dumps([*TURNS, ANSWER])},
@@ -116,29 +104,43 @@ REPLY = "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
         {"custom_id": "1", "body": {"messages": TURNS}, "response": {"body": {"choices": [{"message": ANSWER}]}}},
     ],
 )  # fmt: skip
-def test_the_layouts_of_others_are_the_same_example(tokenizer, tmp_path, fields):
-    known, _ = read(tmp_path, [fields])
-    (example,) = demonstrations.tokenize(known, tokenizer, 100)
-    assert text(tokenizer, example["input_ids"]) == REPLY
-    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == "a<|end|>"
+def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
+    assert tokenized(tmp_path, fields, tokenizer) == (
+        "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>",
+        "a<|end|>",
+    )
 
 
-def test_an_instruction_and_its_input_are_one_turn_of_the_user(tmp_path):
-    known, _ = read(tmp_path, [{"instruction": "Add.", "input": "3 4", "output": "7", "text": "?"}])
-    assert known.filtered[0].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
-    assert known.notes == ["demonstrations from instruction, input, output (1 of 1)", "not used: text"]
+@pytest.mark.parametrize(
+    ("fields", "notes"),
+    [
+        ({"instruction": "Add.", "input": "3 4", "output": "7", "text": "?"},
+         ["demonstrations from instruction, input, output (1 of 2)", "not used: text"]),
+        ({"input": TURNS, "output": "a", "reasoning": "off"},
+         ["demonstrations from input, output (1 of 2)", "not used: reasoning"]),
+        ({"prompt": "u", "completion": "a"},
+         ["a prompt that is one text is used as it is, without a chat template (1 of 2)"]),
+        ({"messages": [ASK, ANSWER, ASK, ANSWER], "source": "x"},
+         ["earlier turns of the assistant are read and not learned (1 of 2)", "not used: source"]),
+    ],
+)  # fmt: skip
+def test_what_was_used_of_a_record_is_said(tmp_path, fields, notes):
+    known = read(tmp_path, [RIGHT, fields])
+    assert known.notes == notes
+    if "instruction" in fields:
+        assert known.filtered[1].prompt == [{"role": "user", "content": "Add.\n\n3 4"}]
 
 
 def test_each_completion_of_a_row_is_a_demonstration(tmp_path):
     row = {"num": [3, 7, 50], "target": 46, "response": [RIGHT["completion"], WRONG["completion"]]}
-    known, _ = read(tmp_path, [row])
+    known = read(tmp_path, [row])
     assert [each.place.partition(" ")[2] for each in known.filtered] == ["line 1, completion 1"]
     assert known.facts()["wrong"] == 1
 
 
 def test_reasoning_beside_the_content_is_learned(tmp_path):
     reply = {"role": "assistant", "content": "<answer>50 - 7 + 3</answer>", "reasoning_content": "why"}
-    known, _ = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
+    known = read(tmp_path, [{"messages": [ASK, reply]}, RIGHT | {"completion": [reply]}])
     assert [each.completion for each in known.filtered] == ["<think>why</think>\n<answer>50 - 7 + 3</answer>"] * 2
 
 
@@ -174,41 +176,16 @@ def test_what_would_be_dropped_is_refused(tmp_path, fields, word):
         read(tmp_path, [RIGHT, fields])
 
 
-def test_prompts_without_a_chat_template_are_said(tmp_path):
-    known, _ = read(tmp_path, [{"query": "u", "response": "a"}, RIGHT])
-    assert known.notes[-1] == "a prompt that is one text is used as it is, without a chat template (1 of 2)"
-
-
-def test_a_switch_of_reasoning_is_not_learned(tmp_path):
-    known, _ = read(tmp_path, [{"input": TURNS, "output": "a", "reasoning": "off"}])
-    assert known.filtered[0].completion == "a"
-    assert known.notes == ["demonstrations from input, output (1 of 1)", "not used: reasoning"]
-
-
 def test_a_puzzle_with_a_faulty_field_is_not_taken_for_a_text(tmp_path):
     with pytest.raises(InputError, match="`solutions`"):
         read(tmp_path, [RIGHT | {"prompt": "p", "solutions": ["50 - 7 + 3"]}])
 
 
-def test_earlier_turns_and_other_fields_are_said(tmp_path):
-    known, _ = read(tmp_path, [{"messages": [ASK, ANSWER, ASK, ANSWER], "source": "x"}])
-    assert known.notes == ["earlier turns of the assistant are read and not learned (1 of 1)", "not used: source"]
-
-
-def test_why_demonstrations_are_wrong_is_said_with_an_example(tmp_path):
-    with pytest.raises(
-        InputError, match=r"2 wrong .*1 a number not used.*demos.jsonl, line 1, for 3 7 50.*50 - 7</answer>"
-    ):
-        read(tmp_path, [WRONG, RIGHT | {"completion": "50 - 7 + 3"}])
-    known, _ = read(tmp_path, [WRONG, RIGHT])
-    assert "a number not used" in known.why_wrong()
-
-
 def test_rows_of_a_published_test_split_are_left_out(tmp_path):
     nested = {"info": {"nums": [3, 7, 50], "target": 46, "split": "test"}, "completion": RIGHT["completion"]}
-    known, _ = read(tmp_path, [RIGHT | {"split": "train"}, nested])
+    known = read(tmp_path, [RIGHT | {"split": "train"}, nested])
     assert known.left_out == {"of the split test": 1}
-    known, _ = read(tmp_path, [RIGHT | {"split": "test"}, RIGHT | {"split": "train"}])
+    known = read(tmp_path, [RIGHT | {"split": "test"}, RIGHT | {"split": "train"}])
     assert known.facts() == {"read": 1, "graded": 1, "kept": 1, "of the split test": 1}
 
 
@@ -245,26 +222,21 @@ TINYZERO = "Using the numbers [{}], create an equation that equals 46, for examp
 )
 def test_demonstrations_of_test_puzzles_are_found_by_what_they_ask(tmp_path, data, fields):
     other = {"prompt": TINYZERO.format("5, 8, 9"), "completion": "a"}
-    jsonl.write_rows(tmp_path / "demos.jsonl", [fields, other])
-    known, _ = demonstrations.read(SftOptions(keep_wrong=True), [tmp_path / "demos.jsonl"], data)
+    known = read(tmp_path, [fields, other], data, keep_wrong=True)
     assert (known.left_out["of test puzzles"], len(known.filtered)) == (1, 1)
 
 
 @pytest.mark.parametrize(("every", "left"), [(0, 0), (5, 2)])
 def test_demonstrations_of_validation_puzzles_are_left_out_where_these_are_evaluated(tmp_path, data, every, left):
     rows = [{"prompt": TINYZERO.format(nums), "completion": "a"} for nums in ("2, 4, 40", "40 4 2", "5, 8, 9")]
-    jsonl.write_rows(tmp_path / "demos.jsonl", rows)
-    known, _ = demonstrations.read(SftOptions(eval_every=every), [tmp_path / "demos.jsonl"], data)
+    known = read(tmp_path, rows, data, eval_every=every)
     assert (known.left_out["of validation puzzles"], len(known.filtered)) == (left, 3 - left)
 
 
-def test_a_demonstration_that_is_too_long_is_named(tokenizer):
-    with pytest.raises(InputError, match=r"row 7: .* tokens, more than --max-length 20"):
-        demonstrations.tokenize(Demonstrations([demonstrations.parse(RIGHT, "row 7")]), tokenizer, 20)
-
-
-def test_one_of_a_baseline_that_is_too_long_is_left_out(tokenizer):
-    short, long = (demonstrations.parse(RIGHT | {"completion": text}, "row") for text in ("a", "a" * 500))
+def test_one_that_is_too_long_is_named_or_of_a_baseline_left_out(tokenizer):
+    short, long = (demonstrations.parse(RIGHT | {"completion": text}, f"row {text[:1]}") for text in ("a", "b" * 500))
+    with pytest.raises(InputError, match=r"row b: .* tokens, more than --max-length 400"):
+        demonstrations.tokenize(Demonstrations([short, long]), tokenizer, 400)
     known = Demonstrations([short, replace(long, generated=True)])
     assert len(demonstrations.tokenize(known, tokenizer, 400)) == 1
     assert (known.filtered, known.left_out["too long"]) == ([short], 1)
@@ -277,14 +249,6 @@ def test_there_must_be_a_source():
         demonstrations.read(SftOptions(), [], None)
     with pytest.raises(UsageError, match="--data"):
         demonstrations.read(SftOptions(demonstrator="solver"), [], None)
-
-
-def test_a_turn_ends_as_the_chat_template_says(tokenizer):
-    assert ends.end_of_turn(tokenizer) == "<|end|>"
-    without = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}{% endfor %}")
-    assert ends.end_of_turn(without) == without.eos_token
-    other = tiny_llama.tokenizer("{% for message in messages %}{{ message['content'] }}</turn>\n{% endfor %}")
-    assert ends.end_of_turn(other) == "</turn>"
 
 
 OPENS = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")
@@ -309,11 +273,10 @@ END = "<|end|>"
         ({"prompt": TURNS, "completion": f"a</turn>\n{END}\n"}, ENDS, f"a</turn>{END}"),
     ],
 )  # fmt: skip
-def test_the_opening_tag_and_the_end_are_learned_once(fields, template, learned):
-    tokenizer = tiny_llama.tokenizer(template)
-    (example,) = demonstrations.tokenize(Demonstrations([demonstrations.parse(fields, "row 1")]), tokenizer, 1_000)
-    assert text(tokenizer, [label for label in example["labels"] if label != -100]) == learned
-    assert text(tokenizer, example["input_ids"]).count("<think>") <= 1 + ("nums" in fields)
+def test_the_opening_tag_and_the_end_are_learned_once(tmp_path, fields, template, learned):
+    text, completion = tokenized(tmp_path, fields, tiny_llama.tokenizer(template))
+    assert completion == learned
+    assert text.count("<think>") <= 1 + ("nums" in fields)
 
 
 @pytest.fixture
@@ -324,20 +287,14 @@ def own_prompt(tmp_path):
     return tmp_path / "data"
 
 
-def read_with(data, tmp_path, rows, **options):
-    file = tmp_path / "demos.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return demonstrations.read(SftOptions(**options), [file], data)[0]
-
-
 def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_prompt):
     row = {"nums": [3, 7, 50], "target": 46, "completion": "50 - 7 + 3"}
-    (kept,) = read_with(own_prompt, tmp_path, [row], eval_every=1).filtered
+    (kept,) = read(tmp_path, [row], own_prompt, eval_every=1).filtered
     assert kept.prompt == [{"role": "user", "content": "[3, 7, 50] -> 46"}]
     with pytest.raises(InputError, match="wrong"):
-        read_with(None, tmp_path, [row])
+        read(tmp_path, [row])
     word_problem = {"task": "gsm8k", "question": "2 and 3?", "gold": "5", "completion": "x"}
-    (kept,) = read_with(own_prompt, tmp_path, [word_problem], keep_wrong=True).filtered
+    (kept,) = read(tmp_path, [word_problem], own_prompt, keep_wrong=True).filtered
     assert kept.row.style_name == "lines"
 
 
@@ -352,9 +309,9 @@ def test_rows_without_style_and_template_take_those_of_the_data(tmp_path, own_pr
 )
 def test_another_prompt_than_that_of_validation_is_refused(tmp_path, own_prompt, fields):
     row = {"nums": [3, 7, 50], "target": 46, **fields}
-    assert len(read_with(own_prompt, tmp_path, [row]).filtered) == 1
+    assert len(read(tmp_path, [row], own_prompt).filtered) == 1
     with pytest.raises(InputError, match=r"demos.jsonl, line 1 .*eval-every"):
-        read_with(own_prompt, tmp_path, [row], eval_every=1)
+        read(tmp_path, [row], own_prompt, eval_every=1)
 
 
 def test_held_out_splits_of_a_hub_data_set_are_left_out_and_counted(hub, tmp_path):

@@ -138,6 +138,24 @@ def place(tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def fit(place, tmp_path, vllm, monkeypatch):
+    """Train with *changes* of :data:`SMALL`; return the result and the warnings."""
+    monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])
+
+    def train_(name="out", **changes):
+        warnings = []
+        paths = {
+            "out": tmp_path / name,
+            "checkpoints": tmp_path / f"{name}-checkpoints",
+            "log": tmp_path / f"{name}.csv",
+        }
+        run = prepare.TrainRun(model=str(place / "model"), data=place / "data", **paths)
+        return train.train(prepare.prepare(run, replace(SMALL, **changes)), on_warning=warnings.append), warnings
+
+    return train_
+
+
 @pytest.mark.parametrize(("tune", "precision"), [("lora", "nf4"), ("lora", "bf16"), ("all", "fp32")])
 def test_an_engine_gets_the_policy_its_limits_and_the_stop(place, tmp_path, vllm, monkeypatch, capfd, tune, precision):
     monkeypatch.setattr(CountdownRow, "messages", lambda row: [{"role": "user", "content": f"{row['nums']}"}])

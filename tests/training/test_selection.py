@@ -31,7 +31,7 @@ def say(answer: str) -> str:
     return f" hm\n</think>\n<answer>{answer}</answer>"
 
 
-def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", model="none") -> Path:
+def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", digest="0", inputs=None) -> Path:
     """An evaluation in which each of *puzzles* gets the same *answers*; an answer has as many tokens as characters."""
     rows = [parse_row(puzzle) for puzzle in puzzles]
     samples = [
@@ -39,9 +39,9 @@ def evaluation(path: Path, answers, puzzles=(PUZZLE,), file="train.jsonl", model
         for row in rows
         for turn, answer in enumerate(answers)
     ]
-    inputs = {"model": {"source": model, "kind": "directory", "digest": "0"}, "data": {"file": file, "digest": "0"}}
-    with artifacts.writing(path, "eval", options={}, inputs=inputs) as draft:
-        results.write(draft.path, evaluations.metrics(samples, rows, **inputs), samples)
+    of = {"model": {"source": "none", "kind": "directory", "digest": "0"}, "data": {"file": file, "digest": digest}}
+    with artifacts.writing(path, "eval", options={}, inputs=inputs or of) as draft:
+        results.write(draft.path, evaluations.metrics(samples, rows, **of), samples)
     return path
 
 
@@ -77,6 +77,15 @@ def test_correct_completions_are_kept_once(tmp_path, options, kept):
         "mean_tokens": sum(map(len, kept)) / len(kept),
     }
     assert manifest.inputs["eval-1"] == artifacts.read(second, "eval").as_input()
+
+
+def test_each_completion_is_in_one_pair(tmp_path):
+    tiny_llama.checkpoint(tmp_path / "model")
+    source = evaluation(tmp_path / "eval", [*WRONG, *RIGHT[:2]])
+    rows = collect(tmp_path / "out", source, pairs=True, model=str(tmp_path / "model"))
+    prefill = parse_row(PUZZLE).prompt().prefill
+    for side, answers in (("chosen", RIGHT[:2]), ("rejected", WRONG[:2])):
+        assert [row[side][0]["content"] for row in rows] == [prefill + say(answer) for answer in answers]
 
 
 def test_a_puzzle_of_another_style_is_another_prompt(tmp_path):
@@ -176,22 +185,6 @@ def dpo(data: Path, model: Path, out: Path):
     return trainer
 
 
-def test_each_completion_is_in_one_pair_of_messages_on_which_trl_trains(tmp_path):
-    tiny_llama.checkpoint(tmp_path / "model")
-    source = evaluation(tmp_path / "eval", [*WRONG, *RIGHT[:2]])
-    rows = collect(tmp_path / "out", source, pairs=True, model=str(tmp_path / "model"))
-    *turns, begun = parse_row(PUZZLE).messages()
-    assert [row["prompt"] for row in rows] == [turns, turns]
-    examples = list(dpo(tmp_path / "out", tmp_path / "model", tmp_path / "dpo").train_dataset)
-    tokenizer = tiny_llama.tokenizer()
-    prompt = chat_template.render(tokenizer, [*turns, begun])
-    for side, answers in (("chosen", RIGHT[:2]), ("rejected", WRONG[:2])):
-        texts = [begun["content"] + say(answer) for answer in answers]
-        assert [row[side] for row in rows] == [[{"role": "assistant", "content": text}] for text in texts]
-        texts = [tokenizer.decode(example["prompt_ids"] + example[f"{side}_ids"]) for example in examples]
-        assert texts == [prompt + say(answer) + "<|end|>" for answer in answers]
-
-
 # Tokens of the shipped model
 
 
@@ -258,25 +251,15 @@ def test_trl_trains_on_the_tokens_that_were_sampled_of_a_pair(sampled, tokenizer
             assert example[f"{side}_ids"] == [*completion, tokenizer.eos_token_id]
 
 
-def test_puzzles_that_an_import_put_into_its_test_split_are_left_out_whatever_their_file_is_called(tmp_path):
-    own = tmp_path / "mine.jsonl"
-    jsonl.write_rows(own, [PUZZLE])  # of the training split by its numbers
-    assert parse_row(PUZZLE).split == "train"
-    build.make(DataOptions(n=20, test_from=str(own)), tmp_path / "data")
-    rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl")
-    source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl")
+@pytest.mark.parametrize("imported", [True, False])
+def test_the_test_split_of_data_is_known_whatever_its_file_is_called(tmp_path, imported):
+    jsonl.write_rows(tmp_path / "mine.jsonl", [PUZZLE])
+    assert parse_row(PUZZLE).split == "train"  # by its numbers
+    build.make(DataOptions(n=20, test_from=str(tmp_path / "mine.jsonl")), tmp_path / "data")
+    data = artifacts.read(tmp_path / "data", "data")
+    rows = jsonl.read_rows(tmp_path / "data" / "test.jsonl") if imported else [parse_row(PUZZLE)]
+    digest = "0" if imported else data.files["test.jsonl"]["sha256"]  # of the data in the chain
+    inputs = {} if imported else {"model": data.as_input()}
+    source = evaluation(tmp_path / "eval", RIGHT, rows, file="renamed.jsonl", digest=digest, inputs=inputs)
     with pytest.raises(InputError, match="1 puzzles of a test split"):
         collect(tmp_path / "out", source)
-
-
-def test_the_test_split_of_the_data_in_the_chain_is_known_by_its_contents(tmp_path):
-    build.make(DataOptions(n=20), tmp_path / "data")
-    data = artifacts.read(tmp_path / "data", "data")
-    with artifacts.writing(tmp_path / "eval", "eval", options={}, inputs={"model": data.as_input()}) as draft:
-        file = {"file": "renamed.jsonl", "digest": data.files["test.jsonl"]["sha256"]}
-        row = parse_row(PUZZLE)
-        samples = [Sample.of(row, Completion(say(RIGHT[turn]), 9, True), turn) for turn in range(3)]
-        inputs = {"model": {"source": "none", "kind": "directory", "digest": "0"}, "data": file}
-        results.write(draft.path, evaluations.metrics(samples, [row], **inputs), samples)
-    with pytest.raises(InputError, match="1 puzzles of a test split"):
-        collect(tmp_path / "out", tmp_path / "eval")
