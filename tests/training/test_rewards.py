@@ -28,61 +28,49 @@ def half_off(grade, row, n_tokens):
     return 0.5 if grade.correct else 0.0
 
 
-@pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        ("so\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>", 2),
-        ("55 + 36 - 7 - 19", 0),
-        ("so\n</think>\n<answer>55 + 36 - 7 - 18</answer>", 1),
-    ],
-)
-def test_system_1_format_and_equation(completion, expected):
-    assert total(["format=1", "correct=1"], completion, ROW) == expected
+#: The reward schemes of four published systems, and a function of one's own: the style of their rows, and by completion
+#: its tokens and its reward.
+SYSTEMS = [
+    (["format=1", "correct=1"], ROW, {
+        "so\n</think>\n<answer> 55 + 36 - 7 - 19 </answer>": 2,
+        "55 + 36 - 7 - 19": 0,
+        "so\n</think>\n<answer>55 + 36 - 7 - 18</answer>": 1,
+    }),
+    (["strict-format=1", "correct=1"], {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}, {
+        "<think>a</think>\n<answer>4 * 3 + 2</answer>": 2,
+        "<think>a</think>\n<answer>(4*3)+2</answer>": 2,
+        "<think>a</think>\n\n<answer>4 * 3 + 2</answer>": 1,
+        "<think>a</think>\n<answer>7 * 2</answer>": 1,
+        "<think>a</think>\n<answer>fourteen</answer>": 1,
+        "a</think> <answer>fourteen</answer>": 0,
+    }),
+    (["well-formed=0.1", "correct=0.9"], {"nums": [3, 3, 8, 8], "target": 24}, {
+        "<answer>8 / (3 - 8 / 3)</answer>": 1.0,
+        "<answer>8 * 3</answer>": 0.1,
+        "<answer>eight</answer>": 0.0,
+        "no answer": 0.0,
+    }),
+    (["strict-format/-1=1", "no-trailing=1", "integer=1", "correct=1"], GSM8K, {
+        "<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>\n": 1 + 0 + 1 + 1,
+        "<thinking>\nx\n</thinking>\n<answer>\n71\n</answer>\n": 1 + 0 + 1 + 0,
+        "<thinking>x</thinking><answer>72</answer> done": -1 - 0.5 + 1 + 1,
+        "<thinking>x</thinking><answer>7.5</answer>": -1 + 0 - 1 + 0,
+        "72": -1 - 0.5 - 1 + 0,
+    }),
+    ([f"{__name__}:half_off=2"], ROW, {"</think>\n<answer>55 + 36 - 7 - 19</answer>": 1}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        ("<think>a</think>\n<answer>4 * 3 + 2</answer>", 2),
-        ("<think>a</think>\n<answer>(4*3)+2</answer>", 2),
-        ("<think>a</think>\n\n<answer>4 * 3 + 2</answer>", 1),
-        ("<think>a</think>\n<answer>7 * 2</answer>", 1),
-        ("<think>a</think>\n<answer>fourteen</answer>", 1),
-        ("a</think> <answer>fourteen</answer>", 0),
-    ],
+    ("specs", "row", "completion", "expected"),
+    [(specs, row, *case) for specs, row, cases in SYSTEMS for case in cases.items()],
 )
-def test_system_2_strict_format_and_equation(completion, expected):
-    row = {"nums": [2, 3, 4], "target": 14, "style": "model_opens"}
-    assert total(["strict-format=1", "correct=1"], completion, row) == expected
+def test_the_reward_of_a_published_system(specs, row, completion, expected):
+    assert total(specs, completion, row) == expected
 
 
-@pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        ("<answer>8 / (3 - 8 / 3)</answer>", 1.0),
-        ("<answer>8 * 3</answer>", 0.1),
-        ("<answer>eight</answer>", 0.0),
-        ("no answer", 0.0),
-    ],
-)
-def test_system_3_nothing_a_tenth_or_one(completion, expected):
-    row = {"nums": [3, 3, 8, 8], "target": 24}
-    assert total(["well-formed=0.1", "correct=0.9"], completion, row) == expected
-
-
-@pytest.mark.parametrize(
-    ("completion", "n_tokens", "expected"),
-    [
-        ("<thinking>\nx\n</thinking>\n<answer>\n72\n</answer>\n", 60, 1 + 0 + 1 + 1 + 0),
-        ("<thinking>\nx\n</thinking>\n<answer>\n71\n</answer>\n", 60, 1 + 0 + 1 + 0 + 0),
-        ("<thinking>x</thinking><answer>72</answer> done", 60, -1 - 0.5 + 1 + 1 + 0),
-        ("<thinking>x</thinking><answer>7.5</answer>", 100, -1 + 0 - 1 + 0 - 0.5),
-        ("72", 60, -1 - 0.5 - 1 + 0 + 0),
-    ],
-)
-def test_system_4_five_rewards(completion, n_tokens, expected):
-    specs = ["strict-format/-1=1", "no-trailing=1", "integer=1", "correct=1", "length:100=1"]
-    assert total(specs, completion, GSM8K, n_tokens) == expected
+def test_a_budget_of_tokens():
+    assert [total(["length:100=1"], "", ROW, tokens) for tokens in (60, 99, 100)] == [0, 0, -0.5]
 
 
 def test_closeness_rewards_legal_expressions_by_distance():
@@ -95,11 +83,6 @@ def test_closeness_rewards_legal_expressions_by_distance():
     assert closeness("65") == 0
     assert closeness("impossible") == 0
     assert closeness("71", {**GSM8K, "style": "prefilled"}) == 0.5
-
-
-def test_a_function_of_your_own():
-    specs = [f"{__name__}:half_off=2"]
-    assert total(specs, "</think>\n<answer>55 + 36 - 7 - 19</answer>", ROW) == 1
 
 
 def test_weights_are_parsed():
@@ -122,14 +105,12 @@ def test_weights_are_parsed():
         "math:tau=1",
         "format/x",
         "=1",
+        "format=0",
     ],
 )
-def test_an_invalid_reward_is_refused(spec):
+def test_an_invalid_or_repeated_reward_is_refused(spec):
     with pytest.raises(UsageError):
         rewards.parse([spec])
-
-
-def test_a_repeated_reward_is_refused():
     with pytest.raises(UsageError, match="twice"):
         rewards.parse(["correct=1", "correct=2"])
 
