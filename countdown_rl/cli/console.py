@@ -20,8 +20,8 @@ from rich.text import Text
 
 from countdown_rl.core.formatting import duration, printable
 
-#: Seconds between two lines of progress where stderr is no terminal, and before the first while nothing is finished.
-INTERVAL, STALLED = 60.0, 8.0
+#: Where stderr is no terminal: seconds between two lines of progress, and before the first.
+INTERVAL, FIRST = 60.0, 8.0
 
 if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal of unknown width; Rich would write nothing
     del os.environ["COLUMNS"]
@@ -29,17 +29,6 @@ if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal of unknown width
 
 class Printer(Console):
     """Console that writes control characters of all text as escapes, also within tables and styled text."""
-
-    @property
-    def encoding(self) -> str:
-        """The encoding of the file; Rich takes stdout and stderr for UTF-8."""
-        return getattr(self.file, "encoding", None) or "utf-8"
-
-    def render_str(self, text: str, **settings: Any) -> Text:
-        """Return *text* as it is measured and rendered, without characters that the encoding lacks."""
-        errors = getattr(self.file, "errors", None) or "strict"
-        written = printable(text).encode(self.encoding, errors).decode(self.encoding)
-        return super().render_str(written, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of *renderable*."""
@@ -111,7 +100,7 @@ def status(text: str) -> Iterator[None]:
         with people.status(Text(text, "dim")):
             yield
         return
-    timer = threading.Timer(STALLED, note, [text])
+    timer = threading.Timer(FIRST, note, [text])
     timer.daemon = True
     timer.start()
     try:
@@ -122,11 +111,9 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(description: str) -> Iterator[Callable[..., None]]:
-    """Show a bar, updated by (done, total, detail).
+    """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute.
 
-    Where stderr is no terminal, or a dumb one, a line each minute; while *done* stays the same, lines after 8, 16, 32
-    and then 60 seconds. What is done at the first update, by an interrupted run, does not count for the rate and the
-    time left.
+    What is done at the first update, by an interrupted run, does not count for the rate and the time left.
     """
     columns = (
         TextColumn("{task.description}", style="dim", markup=False),
@@ -135,7 +122,7 @@ def progress(description: str) -> Iterator[Callable[..., None]]:
         TextColumn("{task.fields[detail]}", markup=False),
         TimeRemainingColumn(),
     )
-    last, pause = time.monotonic(), STALLED
+    due = time.monotonic() + FIRST
     # Steps of large models take minutes: time left is estimated over the last ten.
     settings: dict[str, Any] = {"speed_estimate_period": 600, "transient": True, "disable": not people.is_interactive}
     with Progress(*columns, console=people, **settings) as bar:
@@ -143,15 +130,13 @@ def progress(description: str) -> Iterator[Callable[..., None]]:
         (task,) = bar.tasks
 
         def update(done: int, total: int, detail: str = "") -> None:
-            nonlocal last, pause
-            stalled = done == task.completed
-            pause = pause if stalled else STALLED
+            nonlocal due
             bar.update(task.id, completed=done, total=total)
             rate = f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else ""
             detail = ", ".join(filter(None, (detail, rate)))
             bar.update(task.id, detail=detail)
-            if not people.is_interactive and time.monotonic() - last >= (pause if stalled else INTERVAL):
-                last, pause = time.monotonic(), min(2 * pause, INTERVAL)
+            if not people.is_interactive and time.monotonic() >= due:
+                due = time.monotonic() + INTERVAL
                 left = f"{duration(task.time_remaining)} left" if task.time_remaining else ""
                 note(", ".join(filter(None, (f"{description}: {done:,} of {total:,}", detail, left))))
 

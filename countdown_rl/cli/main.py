@@ -4,9 +4,6 @@ A command lives in the module and function of its name. The module is imported o
 its own help, and torch only while it runs, so that help and completion answer at once.
 """
 
-import atexit
-import codecs
-import gc
 import io
 import os
 import sys
@@ -19,7 +16,14 @@ import typer
 
 from countdown_rl.cli.help import Command, CommandGroup, as_command
 from countdown_rl.core import packages, processes
-from countdown_rl.core.errors import CountdownError, UsageError, machine_failure
+from countdown_rl.core.errors import (
+    CountdownError,
+    UsageError,
+    first_line,
+    machine_failure,
+    raised_by_user,
+    user_frames,
+)
 
 COMMANDS = {
     "Stages, in order": {
@@ -46,9 +50,6 @@ COMMANDS = {
     },
 }
 
-#: Characters that are written by others where the encoding of stdout or stderr lacks them.
-_PLAIN = {"−": "-", "×": "*", "÷": "/", "→": "->", "✓": "+", "✗": "x", "…": "...", "·": "-", "–": "-", "±": "+/-"}
-
 app = typer.Typer(
     name="countdown-rl",
     cls=CommandGroup,
@@ -58,6 +59,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+_shows_traceback = False
 
 
 def command(name: str) -> Command:
@@ -83,9 +85,7 @@ for _panel, _commands in COMMANDS.items():
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from countdown_rl.core.packages import version
-
-        print(f"countdown-rl {version()}")  # noqa: T201 - without the printer, which costs the import of Rich
+        print(f"countdown-rl {packages.version()}")  # noqa: T201 - without the printer, which costs the import of Rich
         raise typer.Exit
 
 
@@ -94,74 +94,68 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print the full traceback of a failure; goes before the command.")
+    ] = False,
 ) -> None:
-    pass
+    global _shows_traceback
+    _shows_traceback = traceback
 
 
 def main(run: Callable[[], Any] = app) -> None:
     """Run a command; a failure becomes one sentence on stderr and an exit status.
 
-    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. An
-    unexpected exception prints its traceback, and the status is 1.
+    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. Errors of a
+    user's own code add the frames of that code. An unexpected exception prints its traceback, and the status is 1.
     """
+    global _shows_traceback
+    _shows_traceback = False
     processes.end_with_launcher()
     if not processes.is_main():
         from countdown_rl.cli import console
 
         console.silence()
-    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:  # the number of a closed stream, which a file would get
-        pass
-    os.close(null)
-    sys.stderr = sys.stderr or os.fdopen(2, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - open until the end
     if sys.stdout is None:
         _exit("stdout is closed; redirect it to a file, or to /dev/null.", 1)
-    processes.arguments = sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
+            stream.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
     processes.spin_briefly()
-    # Imports make many objects that stay. Collecting garbage as often as by default, and once more at the exit, takes
-    # an eighth of the time of a short command.
-    gc.set_threshold(10_000, 20, 50)
-    atexit.register(gc.disable)
-    _write_in_any_encoding()
     try:
         with processes.signals_as_exceptions():
             run()
     except (KeyboardInterrupt, processes.Terminated) as error:
-        _exit(f"ended by {error or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2))
+        _exit(
+            f"ended by {str(error) or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2), error
+        )
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (sentence := packages.missing(error.name or "")):
-            _exit(sentence, 1)
+            _exit(sentence, 1, error)
         if sentence := machine_failure(error):
-            _exit(sentence, 1)
+            _exit(sentence, 1, error)
         if isinstance(error, CountdownError):
-            _exit(str(error), 2 if isinstance(error, UsageError) else 1, everywhere=False)
-        _exit("this is a bug in countdown-rl; please report it with the lines above.", 1, bug=error)
+            _exit(str(error), 2 if isinstance(error, UsageError) else 1, error, everywhere=False)
+        if raised_by_user(error):
+            _exit(f"{type(error).__name__}: {first_line(error)}", 1, error)
+        _shows_traceback = True
+        _exit("this is a bug in countdown-rl; please report it with the lines above.", 1, error)
 
 
-def _write_in_any_encoding() -> None:
-    """Write characters that the encoding of stdout or stderr lacks in plain ones, or as escapes."""
+def _exit(sentence: str, status: int, error: BaseException | None = None, *, everywhere: bool = True) -> NoReturn:
+    """End with *status* after a sentence, and the frames of a user's code in the traceback of *error*.
 
-    def plain(error: UnicodeError) -> tuple[str, int]:
-        if not isinstance(error, UnicodeEncodeError):
-            raise error
-        text = error.object[error.start : error.end]
-        escaped = (_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
-        return "".join(escaped), error.end
-
-    codecs.register_error("plain", plain)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
-            stream.reconfigure(errors="plain")
-
-
-def _exit(sentence: str, status: int, *, everywhere: bool = True, bug: Exception | None = None) -> NoReturn:
-    """End with *status* after the traceback of *bug* and a sentence; *everywhere*: not only in the main process,
-    since the others do not fail in the same way."""
+    Args:
+        everywhere: not only in the main process, since the others do not fail in the same way.
+    """
     from countdown_rl.cli import console
 
     if everywhere and not processes.is_main():
         console.people.quiet = False
         sentence = f"process {processes.rank()}: {sentence}"
-    if bug is not None:
-        console.note("".join(traceback.format_exception(bug)).rstrip())
+    if error is not None and _shows_traceback:
+        console.note("".join(traceback.format_exception(error)).rstrip())
     console.failure(sentence)
+    if error is not None and not _shows_traceback and (frames := user_frames(error)):
+        console.note(frames)
     sys.exit(status)

@@ -1,6 +1,7 @@
 """What ``train`` and ``sft`` share: options of a run, its processes, and the output of a check."""
 
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +73,8 @@ class RunOptions(Options):
         if self.launch is not None:
             processes.launch_configuration(self.launch)
         if not (alone or self.check) and (self.processes > 1 or self.launch is not None):
-            if processes.arguments is None:
-                raise UsageError("--processes and --launch start `countdown-rl` again; use them on its command line.")
             configuration = self.launch or "ddp"
-            status = processes.launch(processes.arguments, processes=self.processes, configuration=configuration)
-            raise typer.Exit(status)
+            raise typer.Exit(processes.launch(sys.argv[1:], processes=self.processes, configuration=configuration))
 
     def arguments(self, log: Path, **inputs: Any) -> "RunArguments":
         """The arguments of a run on *inputs*; its default *log* is in a directory of its own."""

@@ -1,12 +1,10 @@
 """Artifact directories: complete or absent, each described by a ``manifest.json``.
 
-A manifest holds the kind of the artifact, the options that made it, its inputs (each with the digest of its
-manifest and the manifest itself, so that the chain back to the data travels with the weights), facts measured
-while making it, sha256 and size of every file, and library versions. It holds no times or host names, and
-:func:`portable` keeps local paths out: the same inputs and options give the same bytes.
+A manifest holds the kind of the artifact, the options that made it, its inputs (each with its digest and its own
+manifest, so that the chain back to the data travels with the weights), measured facts, sha256 and size of every file,
+and library versions. It holds no times, host names or local paths: the same inputs and options give the same bytes.
 """
 
-import errno
 import hashlib
 import importlib.metadata
 import json
@@ -28,14 +26,12 @@ from countdown_rl.core.formatting import flag
 from countdown_rl.core.packages import version
 
 MANIFEST = "manifest.json"
-#: The file that the checkpoints of an unfinished run have beside them.
+#: The file beside the checkpoints of an unfinished run.
 RUN = "run.json"
 #: DVC keeps this file beside cached outputs, and leaves it when it removes them.
 IGNORED = ".gitignore"
-#: Bytes of the longest name of an artifact; those of a partial directory have more, and file systems allow 255.
-_LONGEST_NAME = 230
-#: Differences that are named before the rest are counted.
-_NAMED = 3
+#: Differences between two runs that are named.
+_MAX_NAMED = 3
 
 #: The command that makes each kind, for error messages.
 MADE_BY = {
@@ -96,10 +92,10 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, source: Path | str, remedy: str = "make it again") -> "Manifest":
-        """Return the manifest *data*, read from *source*, with those of its inputs checked as well."""
+        """Return the manifest *data*, read from *source*; those of its inputs are checked as well."""
         values = typed_json.parse(data, source, _ManifestFile, remedy=remedy)
         for name in values.get("files", {}):
-            if not name or name.startswith("/") or {".", ".."} & set(name.split("/")) or re.search(r"[\\\0]", name):
+            if name.startswith("/") or ".." in name.split("/") or "\\" in name:
                 raise ArtifactError(f"{source} lists {name!r}, which is no file of that directory; {remedy}.")
         try:
             manifest = cls(**values)
@@ -125,31 +121,20 @@ class Manifest:
 
 
 @dataclass
-class Draft:
+class ArtifactWriter:
     """An artifact being written. Put files under ``path``; add to ``facts`` and ``inputs`` as they become known."""
 
     path: Path
     facts: dict[str, Any]
     inputs: dict[str, Any]
-    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def copy(self, source: Path, name: str, entry: Mapping[str, Any]) -> None:
-        """Copy the file *source*, which a manifest lists as *entry*, to *name*, checking it on the way."""
+        """Copy the file *source*, which a manifest lists as *entry*, to *name*, and check the copy."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
-        with source.open("rb") as reader, target.open("wb") as writer:
-            while block := reader.read(1 << 20):
-                digest.update(block)
-                writer.write(block)
-        if digest.hexdigest() != entry["sha256"]:
+        shutil.copyfile(source, target)
+        if file_sha256(target) != entry["sha256"]:
             raise ArtifactError(f"{source} is damaged; make {source.parent} again.")
-        self._entries[name] = dict(entry)
-
-    def files(self) -> dict[str, dict[str, Any]]:
-        """Return sha256 and size of every file, hashing only those that :meth:`copy` did not."""
-        names = sorted(path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
-        return {name: self._entries.get(name) or entry(self.path / name) for name in names}
 
 
 def file_sha256(path: Path) -> str:
@@ -168,18 +153,9 @@ def file_input(path: Path) -> dict[str, Any]:
     return {"file": path.name, "digest": file_sha256(path), "size": path.stat().st_size}
 
 
-def is_local(text: str) -> bool:
-    """Return True for a path that is absolute, under the home directory, or leads out of the working directory."""
-    path = text.removeprefix("file://")
-    if "\n" in path or len(path) > 4096:
-        return False
-    posix = PurePosixPath(path.replace("\\", "/"))
-    absolute = PureWindowsPath(path).is_absolute() or (posix.is_absolute() and len(posix.parts) > 2)
-    return absolute or ".." in posix.parts or path.startswith("~/")
-
-
 def portable(value: Any) -> Any:
-    """Return *value* with each local path in it (see :func:`is_local`) reduced to its last name.
+    """Return *value* with each local path in it reduced to its last name: one that is absolute, under the home
+    directory, or leads out of the working directory.
 
     Manifests of inputs stay as they are: their digests cover their bytes.
     """
@@ -187,9 +163,18 @@ def portable(value: Any) -> Any:
         return {key: inner if key == "manifest" else portable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [portable(inner) for inner in value]
-    if isinstance(value, str | Path) and is_local(str(value)):
+    if isinstance(value, str | Path) and _is_local(str(value)):
         return next((part for part in reversed(PureWindowsPath(value).parts) if part != ".."), "elsewhere")
     return value
+
+
+def _is_local(text: str) -> bool:
+    path = text.removeprefix("file://")
+    if "\n" in path or len(path) > 4096:
+        return False
+    posix = PurePosixPath(path.replace("\\", "/"))
+    absolute = PureWindowsPath(path).is_absolute() or (posix.is_absolute() and len(posix.parts) > 2)
+    return absolute or ".." in posix.parts or path.startswith("~/")
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
@@ -224,7 +209,7 @@ def writing(
     options: Mapping[str, Any],
     inputs: Mapping[str, Any] | None = None,
     libraries: Iterable[str] = (),
-) -> Iterator[Draft]:
+) -> Iterator[ArtifactWriter]:
     """Write an artifact of *kind* at *out*: it appears complete when the block ends, or not at all.
 
     Files go to a directory beside *out*, are flushed to disk, and take its name by a rename. An artifact of the same
@@ -235,18 +220,16 @@ def writing(
     with ExitStack() as stack:
         stack.enter_context(locked(out))
         _remove_partial(out)
-        temporary = tempfile.TemporaryDirectory(
-            prefix=f".{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True
-        )
-        partial = Path(stack.enter_context(temporary))
-        draft = Draft(partial, {}, dict(inputs or {}))
-        yield draft
+        partial = Path(stack.enter_context(_partial(out)))
+        writer = ArtifactWriter(partial, {}, dict(inputs or {}))
+        yield writer
+        files = sorted(path for path in partial.rglob("*") if path.is_file())
         manifest = Manifest(
             kind=kind,
             options=portable(options),
-            inputs=portable(draft.inputs),
-            facts=portable(draft.facts),
-            files=draft.files(),
+            inputs=portable(writer.inputs),
+            facts=portable(writer.facts),
+            files={path.relative_to(partial).as_posix(): entry(path) for path in files},
             versions=versions(libraries),
             version=version(),
         )
@@ -276,40 +259,31 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(*paths: Path | None) -> Iterator[None]:
-    """Hold the locks of *paths* that are about to be written; the kernel releases those of a killed process."""
-    with ExitStack() as stack:
-        for path in filter(None, paths):
-            stack.enter_context(_lock(_resolved(path)))
-        yield
+    """Hold the locks of *paths* that are about to be written; the kernel releases those of a killed process.
 
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
+    Raises:
+        ArtifactError: another process holds one.
+    """
     from filelock import FileLock, Timeout
 
-    file = path.parent / f".{path.name}.lock"
-    missing = [parent for parent in file.parents if not parent.exists()]
-    # One lock a process for each path: its holder can take it again.
-    lock = FileLock(file, is_singleton=True, thread_local=False, blocking=False)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except OSError as error:
-        if isinstance(error, Timeout) and file.exists():
-            raise ArtifactError(f"{path} is being written by another process; wait for it, or give another.") from error
-        if isinstance(error, Timeout) or error.errno in _UNWRITABLE:  # no file can be made under /proc, for example
-            raise _refused(file.parent) from error
-        raise
-    try:
+    with ExitStack() as stack:
+        for path in map(_resolved, filter(None, paths)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # One lock a process for each path: its holder can take it again.
+            lock = FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True, thread_local=False, blocking=False)
+            try:
+                lock.acquire()
+            except Timeout as error:
+                raise ArtifactError(f"{path} is being written by another process; wait for it.") from error
+            stack.callback(_release, lock)
         yield
-    finally:
-        if lock.lock_counter == 1:
-            with suppress(OSError):  # before the release, so that no other process holds it; on Windows it stays
-                file.unlink()
-        lock.release()
-        with suppress(OSError):  # one of them holds something now
-            for parent in missing:
-                parent.rmdir()
+
+
+def _release(lock: Any) -> None:
+    if lock.lock_counter == 1:
+        with suppress(OSError):  # before the release, so that no other process holds it; on Windows it stays
+            os.unlink(lock.lock_file)
+    lock.release()
 
 
 def check_place(path: Path, option: str) -> None:
@@ -319,30 +293,31 @@ def check_place(path: Path, option: str) -> None:
     for parent in real.parents:
         if kind := peek(parent):
             raise ArtifactError(f"{option} {path} lies in {parent}, {_with_article(kind)}; give a path outside of it.")
-    present = next((parent for parent in real.parents if parent.exists()), real)
-    if not present.is_dir() or not os.access(present, os.W_OK):
-        raise _refused(present)
+    present = next(parent for parent in real.parents if parent.exists())
+    try:
+        _partial(present / real.name).cleanup()
+    except OSError as error:
+        raise ArtifactError(
+            f"{option} {path} cannot be written ({error.strerror or error}: {present}); give another path."
+        ) from error
 
 
 def check_writable(out: Path, kind: str) -> None:
     """Check, before a long run, what :func:`writing` requires."""
-    out = Path(out)
-    if len(os.fsencode(out.name)) > _LONGEST_NAME:
-        raise ArtifactError(f"--out {out} has a name of more than {_LONGEST_NAME} bytes; give a shorter one.")
-    if (real := _resolved(out)) in (Path.cwd(), *Path.cwd().parents):
-        raise ArtifactError(f"{out} is the directory you are in, or holds it; give --out a directory of its own.")
-    if real.is_mount():
-        raise ArtifactError(f"{out} is a mount point, which cannot be replaced; give --out a directory in it.")
+    real = _resolved(out)
+    if real.is_mount() or real in (Path.cwd(), *Path.cwd().parents):
+        raise ArtifactError(
+            f"{out} is a mount point or the directory you are in, which cannot be replaced; give --out one in it."
+        )
     check_place(out, "--out")
     _recover(out)
     if out.exists():
         if not out.is_dir():
             raise ArtifactError(f"{out} is a file; give --out a directory.")
-        if any(path.name != IGNORED for path in out.iterdir()):
-            present = peek(out)
-            if present != kind:
-                contents = _with_article(present) if present else "files that countdown-rl did not write"
-                raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
+        present = peek(out)
+        if present != kind and any(path.name != IGNORED for path in out.iterdir()):
+            contents = _with_article(present) if present else "files that countdown-rl did not write"
+            raise ArtifactError(f"{out} holds {contents}; give --out another directory, or remove it first.")
 
 
 def identity(options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: Any) -> dict[str, Any]:
@@ -356,16 +331,15 @@ def identity(options: Mapping[str, Any], inputs: Mapping[str, Any], **machine: A
 
 
 def describe_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the differences of two identities, such as ``--seed was 42, is 1; other data``; beyond a few, counted."""
+    """Return the first differences of two identities, such as ``--seed was 42, is 1; other data``."""
     phrases = []
     for section in ("options", "inputs", "versions"):
         old, new = before.get(section, {}), after.get(section, {})
-        for key in dict.fromkeys([*new, *old]):
-            if old.get(key) != new.get(key):
-                name = flag(key) if section == "options" else key
-                change = f"{name} was {_text(old.get(key))}, is {_text(new.get(key))}"
-                phrases.append(f"other {key}" if section == "inputs" else change)
-    return "; ".join(phrases[:_NAMED] + ([f"{len(phrases) - _NAMED} more"] if len(phrases) > _NAMED else []))
+        for key in [key for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key)]:
+            name = flag(key) if section == "options" else key
+            change = f"{name} was {old.get(key)}, is {new.get(key)}"
+            phrases.append(f"other {key}" if section == "inputs" else change)
+    return "; ".join(phrases[:_MAX_NAMED] + ["..."] * (len(phrases) > _MAX_NAMED))
 
 
 def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -> Manifest | None:
@@ -385,15 +359,9 @@ def finished(out: Path, kind: str, run: Mapping[str, Any], *, overwrite: bool) -
             f"{out} holds {_with_article(kind)} that this command did not make ({differences}), which would be lost; "
             "give --out another directory, or --overwrite to replace it."
         )
-    with suppress(ArtifactError), locked(out):  # an artifact that is only read may be on a disk that is, too
+    with suppress(ArtifactError, OSError), locked(out):  # an artifact that is only read may be on a read-only disk
         _remove_partial(_resolved(out))
     return manifest
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "not given"
-    return "not given" if value is None else str(value)
 
 
 def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Manifest:
@@ -420,9 +388,8 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
                 f"{name} and everything made from it again."
             )
     for name, entry in manifest.files.items():
-        target = path / name
-        if fault := _fault(target, entry, verify=verify):
-            raise ArtifactError(f"{target} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`.")
+        if fault := _fault(path / name, entry, verify=verify):
+            raise ArtifactError(f"{path / name} is {fault}; make {path} again with `{MADE_BY[manifest.kind]}`.")
     for target in sorted(path.rglob("*")):
         name = target.relative_to(path).as_posix()
         if name not in (MANIFEST, *manifest.files) and not target.is_dir() and not re.search(r"(^|/)\.", name):
@@ -450,7 +417,7 @@ def peek(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class ProvenanceEntry:
-    """An element of the chain of inputs: an artifact, or what a chain begins with.
+    """A node of the provenance chain: an artifact or a root input.
 
     ``kind`` is that of the artifact, else that of the model reference ("hub", "gguf", "directory", "shipped") or
     "file".
@@ -535,31 +502,24 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(manifest)).hexdigest()
 
 
-#: Numbers of the errors of a directory that no file can be made in.
-_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
-
-
-def _refused(parent: Path) -> ArtifactError:
-    return ArtifactError(f"{parent} cannot be written to; give another path.")
-
-
 def _with_article(kind: str) -> str:
     return f"{'an' if kind.startswith(('a', 'e')) else 'a'} {kind} artifact"
 
 
 def _resolved(path: Path) -> Path:
     """The absolute *path* without links."""
-    real = Path(os.path.realpath(path))
-    if any(part.is_symlink() for part in (real, *real.parents)):
-        raise ArtifactError(f"{path} leads into a loop of links; give another directory.")
-    return real
+    return Path(os.path.realpath(path))
+
+
+def _partial(out: Path) -> "tempfile.TemporaryDirectory[str]":
+    """A directory beside *out*, in which it is written."""
+    return tempfile.TemporaryDirectory(prefix=f".{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True)
 
 
 def _remove_partial(out: Path) -> None:
     """Remove what killed writers of *out* left; its lock is held."""
-    pattern = re.escape(f".{out.name}.partial-") + r"[a-z0-9_]+"  # the end that tempfile gives
     for path in out.parent.iterdir():
-        if re.fullmatch(pattern, path.name):
+        if path.name.rpartition("-")[0] == f".{out.name}.partial":  # the rest, of tempfile, has no such sign
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -571,8 +531,6 @@ def _replace(new: Path, out: Path) -> None:
     # A directory cannot be renamed over one that is not empty, so the old one is renamed first; _recover undoes that
     # if the process is killed between the two. Then it takes the name of a partial one, which nothing brings back.
     previous = _previous(out)
-    if previous.is_symlink():  # rmtree removes none, and nothing can be renamed over it
-        previous.unlink()
     shutil.rmtree(previous, ignore_errors=True)
     if (out / IGNORED).is_file():
         shutil.copy2(out / IGNORED, new / IGNORED)
@@ -587,15 +545,13 @@ def _recover(out: Path) -> None:
     """Finish what a writer began that was killed between its renames; one that still runs holds the lock."""
     out = _resolved(out)
     previous = _previous(out)
-    if previous.is_dir() and not previous.is_symlink():
+    if previous.is_dir():
         with suppress(ArtifactError), locked(out):
             if out.exists():
                 shutil.rmtree(previous, ignore_errors=True)
-            elif _is_complete(previous):
+            elif not any(_fault(previous / name, entry, verify=False) for name, entry in _files(previous).items()):
                 previous.rename(out)
 
 
-def _is_complete(path: Path) -> bool:
-    file = path / MANIFEST
-    entries = Manifest.parse(typed_json.read_bytes(file), file).files
-    return not any(_fault(path / name, entry, verify=False) for name, entry in entries.items())
+def _files(path: Path) -> dict[str, dict[str, Any]]:
+    return Manifest.parse(typed_json.read_bytes(path / MANIFEST), path / MANIFEST).files

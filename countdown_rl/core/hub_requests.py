@@ -3,23 +3,18 @@
 import errno
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from countdown_rl.core.errors import ModelError
+from countdown_rl.core.errors import ModelError, causes
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
-AnyError = TypeVar("AnyError", bound=BaseException)
-
 #: Format of every token of the Hub.
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}", re.ASCII)
-
-_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
-_AGAIN = "run the same command again later"
+_LOG_IN = "log in with `hf auth login`, or set HFTOKEN"
 
 
 def download(
@@ -45,27 +40,28 @@ def reason(error: BaseException, revision: str | None = None) -> str:
     """Return the reason for *error* as a clause to follow "as": what is wrong, what to do, the library's own words."""
     from huggingface_hub import constants, errors
 
-    links = list(_chain(error))
-    if refusal := _first(links, errors.HfHubHTTPError):
+    chain = list(causes(error))
+
+    def first(*kinds: type[BaseException]) -> Any:
+        return next((link for link in chain if isinstance(link, kinds)), None)
+
+    if refusal := first(errors.HfHubHTTPError):
         return _refusal(refusal, revision)
-    part = " or only in part" if _first(links, errors.IncompleteSnapshotError) else ""
-    uncached = f", and it is not in the cache{part}" if _first(links, errors.LocalEntryNotFoundError) else ""
-    if _first(links, errors.OfflineModeIsEnabled):
+    uncached = ", and it is not in the cache" if first(errors.LocalEntryNotFoundError) else ""
+    if first(errors.OfflineModeIsEnabled):
         return f"the Hub cannot be reached; HF_HUB_OFFLINE is set{uncached}: unset that variable"
-    transport = _first(links, errors.HTTPError) or _first(links, ConnectionError) or _first(links, TimeoutError)
-    if transport or uncached:
-        cause = f"{urlsplit(constants.ENDPOINT).hostname}: {words(links[-1])}"
-        if type(transport).__name__ in ("ReadError", "WriteError", "RemoteProtocolError"):
-            return f"the connection broke ({cause}){uncached}; {_AGAIN}"
-        return f"the Hub cannot be reached; check the network ({cause}){uncached}"
-    if (system := _first(links, OSError)) and system.errno is not None:
-        place = f" {system.filename}" if system.filename else ""
-        if system.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"no space is left on the disk for{place or ' it'}; free some, or set HF_HOME to another disk"
-        return f"the cache of the Hub{place} cannot be used ({system.strerror}); set HF_HOME to a directory of yours"
+    cause = words(chain[-1])
+    if uncached or first(errors.HTTPError, ConnectionError, TimeoutError):
+        return (
+            f"the Hub cannot be reached; check the network ({urlsplit(constants.ENDPOINT).hostname}: {cause}){uncached}"
+        )
+    if (system := first(OSError)) and system.errno is not None:
+        full = system.errno in (errno.ENOSPC, errno.EDQUOT)
+        fault = "no space is left for" if full else "there is no access to"
+        return f"{fault} {system.filename or 'the cache'} ({system.strerror}); set HF_HOME to another directory"
     if isinstance(error, errors.HFValidationError):
-        return f"that is no name on the Hub: {words(error)}"
-    return f"the Hub cannot be reached; an answer makes no sense ({type(links[-1]).__name__}: {words(links[-1])})"
+        return f"that is no name on the Hub: {cause}"
+    return f"the Hub gave an answer that makes no sense ({type(chain[-1]).__name__}: {cause})"
 
 
 def is_absent(error: BaseException) -> bool:
@@ -91,9 +87,9 @@ def _refusal(error: "HfHubHTTPError", revision: str | None) -> str:
     from huggingface_hub import errors
 
     status = error.response.status_code
-    said = f" ({_line(error.server_message)})" if error.server_message else ""
+    message = f" ({_line(error.server_message)})" if error.server_message else ""
     if isinstance(error, errors.GatedRepoError):
-        return f"it is gated: accept its terms on its page of the Hub, then {_LOG_IN}{said}"
+        return f"it is gated: accept its terms on its page of the Hub, then {_LOG_IN}{message}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {revision or 'main'} on the Hub"
     if is_absent(error):
@@ -101,18 +97,6 @@ def _refusal(error: "HfHubHTTPError", revision: str | None) -> str:
     if status == 401:
         return f"the Hub does not accept the token (expired or revoked); {_LOG_IN}"
     if status == 403:
-        return f"the Hub does not allow it{said}; {_LOG_IN} of an account that may"
-    if status == 429:
-        return f"the Hub asks to wait (too many requests); {_AGAIN}"
-    return f"the Hub answered {status}; {_AGAIN}{said}" if status >= 500 else f"the Hub refused ({status}){said}"
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield *error* and its causes, the last of which is what happened first."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _first(links: list[BaseException], kind: type[AnyError]) -> AnyError | None:
-    return next((link for link in links if isinstance(link, kind)), None)
+        return f"the Hub does not allow it{message}; {_LOG_IN} of an account that may"
+    advice = "; run the same command again later" if status == 429 or status >= 500 else ""
+    return f"the Hub refused ({status}{', too many requests' * (status == 429)}){message}{advice}"

@@ -21,7 +21,7 @@ RuleName = Literal["exactly-once", "at-most-once", "television"]
 #: Limits of options that have none of their own: seeds of NumPy have 32 bits, and no figure here is as large.
 MAX_INTEGER, MAX_FLOAT = 2**32 - 1, 1e6
 #: Bytes of a file of --prompt.
-MAX_PROMPT = 2**20
+_MAX_PROMPT = 2**20
 
 
 @dataclass(frozen=True)
@@ -57,25 +57,17 @@ def option(help: str, panel: str | None = None, **settings: Any) -> Any:
 
 def _read_prompt(file: str) -> str:
     path = Path(file)
-    if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_PROMPT):
-        raise UsageError(f"{file} is no regular file, or has more than {MAX_PROMPT:,} bytes.")
+    if path.exists() and not (path.is_file() and path.stat().st_size <= _MAX_PROMPT):
+        raise UsageError(f"{file} is no regular file, or has more than {_MAX_PROMPT:,} bytes.")
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"{file} cannot be read: {first_line(error)}") from error
 
 
+_PROMPT_HELP = "Jinja file of your own prompt, see docs/models.md."
 #: The text of a prompt template; its flag takes the file.
-Prompt = Annotated[
-    str | None,
-    option(
-        "Jinja file of your own prompt, see docs/models.md.",
-        PROMPT,
-        name="--prompt",
-        metavar="FILE",
-        parser=_read_prompt,
-    ),
-]
+Prompt = Annotated[str | None, option(_PROMPT_HELP, PROMPT, name="--prompt", metavar="FILE", parser=_read_prompt)]
 
 
 def field_hints(options: type) -> dict[str, Any]:

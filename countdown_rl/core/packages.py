@@ -5,8 +5,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as installed_version
 
-_NAME = re.compile(r"[\w.-]+")
-
 
 @cache
 def version() -> str:
@@ -19,15 +17,15 @@ def version() -> str:
 
 def pip_install(*names: str) -> str:
     """The command that installs the distributions *names*, in the versions that this package declares."""
-    declared = {name: requirement.partition(";")[0].strip() for name, requirement in _declared()}
+    declared = {name: requirement.partition(";")[0].strip() for name, requirement in _declared().items()}
     return f"`pip install {' '.join(repr(declared.get(name, name)) for name in names)}`"
 
 
 def missing(module: str) -> str | None:
     """A sentence that says how to install *module*, whose import failed; None where no extra has it."""
     name = module.partition(".")[0].replace("_", "-")
-    requirement = next((line for key, line in _declared() if key.replace("_", "-") == name and "extra" in line), None)
-    if requirement is None:
+    requirement = next((line for key, line in _declared().items() if key.replace("_", "-") == name), "")
+    if "extra ==" not in requirement:
         return None
     if re.search(r"extra == .train.", requirement):
         return (
@@ -37,10 +35,7 @@ def missing(module: str) -> str | None:
     return f"{module} is not installed: {pip_install(name)}."
 
 
-def _declared() -> list[tuple[str, str]]:
-    """The requirements of this package, by name."""
-    try:
-        lines = requires("countdown-rl") or []
-    except PackageNotFoundError:  # a copy that is not installed
-        lines = []
-    return [(match[0], line) for line in lines if (match := _NAME.match(line))]
+def _declared() -> dict[str, str]:
+    """The requirements of this package, by name; none of a copy that is not installed."""
+    lines = requires("countdown-rl") or [] if version() != "unknown" else []
+    return {match[0]: line for line in lines if (match := re.match(r"[\w.-]+", line))}

@@ -2,7 +2,7 @@
 
 Accelerate's launcher starts them, for ``accelerate launch -m countdown_rl train ...`` and for
 ``countdown-rl train --processes N``; each reads its rank from the environment, as torch.distributed does. Only rank 0
-writes and logs.
+logs and writes.
 """
 
 import os
@@ -23,25 +23,17 @@ from countdown_rl.core.errors import CountdownError, UsageError
 LAUNCHES = ("ddp", "zero2", "zero3", "fsdp")
 _CONFIGS = Path(__file__).parents[1] / "assets" / "launch"
 
-#: Parameters of glibc's ``mallopt``, from its ``malloc.h``.
+#: Parameters of glibc's ``mallopt`` (``malloc.h``) and of Linux's ``prctl`` (``prctl.h``).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-
-#: Parameter of ``prctl``, from Linux's ``prctl.h``.
 _PR_SET_PDEATHSIG = 1
-#: Environment variable with the process id of the launcher that started this process.
-_LAUNCHER = "COUNTDOWN_RL_LAUNCHER"
 
-#: Arguments of this program, where it is ``countdown-rl``.
-arguments: list[str] | None = None
-
-#: Seconds after which a signal is raised again that an import delayed, or that a library caught.
-_AGAIN_IN_IMPORT, _AGAIN = 0.05, 1.0
-#: Seconds for which an import may delay it.
-_LONGEST_IMPORT = 10.0
+#: Seconds within which a repeated signal is the same one: a launcher passes on what a scheduler sends to all processes.
+_REPEATED = 1.0
+#: Seconds between two looks whether an import has ended, and for which an import may delay a signal.
+_POLL_IMPORT, _MAX_IMPORT = 0.05, 10.0
 
 _deferred = False
 _received: int | None = None
-_urgent = False
 _since = 0.0
 
 
@@ -61,11 +53,11 @@ def signals_as_exceptions() -> Iterator[None]:
     ``Terminated`` is replaced by it.
     """
     global _received
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    handlers = {number: _on_signal for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
-    if hasattr(signal, "setitimer"):
-        handlers[signal.SIGALRM] = _on_signal
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _on_signal)
     try:
         yield
     except Exception as error:
@@ -74,7 +66,6 @@ def signals_as_exceptions() -> Iterator[None]:
         raise Terminated(_received) from error
     finally:
         _received = None
-        _raise_again(0)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -96,49 +87,28 @@ def received_signal() -> int | None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Raise :class:`Terminated` where that ends the process, else once more a moment later.
-
-    It is not raised within an import: C++ code that imports Python modules, as that of torch, aborts the process. A
-    library that catches all exceptions, or a destructor, loses it.
-    """
-    global _received, _urgent, _since
-    again = number == getattr(signal, "SIGALRM", None)
-    # A launcher passes on what a scheduler sends to all processes.
-    repeated = again or time.monotonic() - _since < _AGAIN
-    if not again:
-        _urgent = number == signal.SIGINT or (_received is not None and not repeated)
+    """Raise :class:`Terminated`, but after an import: C++ code that imports Python modules, as that of torch, aborts
+    the process."""
+    global _received, _since
+    if number != getattr(signal, "SIGALRM", None):
+        first = _received is None
+        if not first and time.monotonic() - _since < _REPEATED:
+            return
         _received, _since = number, time.monotonic()
-    if _received is None or (_deferred and not _urgent):
+        if _deferred and first and number != signal.SIGINT:
+            return
+    if _received is None:
         return
-    if _imports(frame) and time.monotonic() - _since < _LONGEST_IMPORT and _raise_again(_AGAIN_IN_IMPORT):
-        return
-    _raise_again(_AGAIN)
-    if not (repeated and _handled()):
+    if hasattr(signal, "setitimer") and _imports(frame) and time.monotonic() - _since < _MAX_IMPORT:
+        signal.setitimer(signal.ITIMER_REAL, _POLL_IMPORT)
+    else:
         raise Terminated(_received)
 
 
-def _handled() -> bool:
-    """Return True while :class:`Terminated` is on its way to the caller, and what it leaves removes its files."""
-    error = sys.exc_info()[1]
-    while error is not None and not isinstance(error, Terminated):
-        error = error.__context__
-    return error is not None
-
-
-def _raise_again(seconds: float) -> bool:
-    """Have :func:`_on_signal` called again in *seconds*, 0: never. False where the system has no timer."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        return True
-    return False
-
-
 def _imports(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
-            return True
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
         frame = frame.f_back
-    return False
+    return frame is not None
 
 
 def end_with_launcher() -> None:
@@ -147,8 +117,6 @@ def end_with_launcher() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.environ.get(_LAUNCHER, str(os.getppid())) != str(os.getppid()):  # it has ended already
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def launched() -> bool:
@@ -190,19 +158,21 @@ def uses_fsdp() -> bool:
 
 def shards_weights(launch: str | None = None) -> bool:
     """Return whether *launch*, or the configuration that started this process, shards the weights (FSDP, ZeRO-3)."""
-    if launch is not None and not launched():
-        fsdp = re.search(r"^distributed_type: FSDP", launch_configuration(launch).read_text(), re.MULTILINE) is not None
-    else:
-        fsdp = uses_fsdp()
+    fsdp = "FSDP" in _configured(launch, r"^distributed_type: (\w+)") or uses_fsdp()
     return fsdp or zero_stage(launch) == 3
 
 
 def zero_stage(launch: str | None = None) -> int:
     """Return the stage of DeepSpeed's ZeRO in *launch*, or in the configuration that started this process; 0: none."""
-    if launch is not None and not launched():
-        stage = re.search(r"^\s*zero_stage: (\d)", launch_configuration(launch).read_text(), re.MULTILINE)
-        return int(stage[1]) if stage else 0
-    return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", 0)) if launched() else 0
+    started = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "") if launched() else ""
+    return int(_configured(launch, r"^\s*zero_stage: (\d)") or started or 0)
+
+
+def _configured(launch: str | None, pattern: str) -> str:
+    """The setting *pattern* of the configuration *launch* of processes that are not yet started; else ""."""
+    text = "" if launch is None or launched() else launch_configuration(launch).read_text()
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def cpu_threads() -> int:
@@ -215,8 +185,8 @@ def cpu_threads() -> int:
 def spin_briefly() -> None:
     """Shorten the time that OpenMP's waiting threads spin, unless the environment sets it; call before torch loads.
 
-    A spinning thread keeps its core busy, which slows down another process on that core, and by default it spins long.
-    One that sleeps at once is woken late. ``benchmarks.neighbour`` measures both.
+    By default they spin long, which slows down other processes; one that sleeps at once is woken late.
+    ``benchmarks.neighbour`` measures both.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # libgomp's is 300,000
@@ -225,9 +195,8 @@ def spin_briefly() -> None:
 def keep_freed_memory() -> None:
     """Let glibc, where it is the C library, keep the memory of freed tensors of up to 32 MiB for new ones.
 
-    By default it returns large blocks to the system at once. Getting them again takes a fifth of the time of a training
-    step on a CPU. Larger ones, if kept, would leave holes that the next do not fit into: GRPO of SmolLM2-135M in
-    micro-batches of 8 grew from 4 to 9 GiB in 54 steps.
+    Returning it to the system, the default, costs a fifth of a training step on a CPU. Keeping larger ones would leave
+    holes that the next do not fit into: GRPO of SmolLM2-135M in micro-batches of 8 grew from 4 to 9 GiB in 54 steps.
     """
     import ctypes
 
@@ -244,10 +213,7 @@ def launch_configuration(name: str) -> Path:
     if not path.is_file():
         raise UsageError(f"--launch {name} is neither a file nor one of {', '.join(LAUNCHES)}.")
     if "distributed_type: DEEPSPEED" in path.read_text() and find_spec("deepspeed") is None:
-        raise CountdownError(
-            f"--launch {name} needs DeepSpeed, which is not installed; {packages.pip_install('deepspeed')}, or use "
-            "--launch fsdp."
-        )
+        raise CountdownError(f"--launch {name} needs DeepSpeed: {packages.pip_install('deepspeed')}, or use fsdp.")
     return path
 
 
@@ -269,12 +235,10 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> i
     # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
     logging.disable(logging.ERROR)
     words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", "0"]  # a free one
-    os.environ[_LAUNCHER] = str(os.getpid())
     try:
         launch_command(launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments]))
     except ChildFailedError as error:
-        status = error.get_first_failure()[1].exitcode
-        return status if status > 0 else 1
+        return max(1, error.get_first_failure()[1].exitcode)
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0

@@ -12,7 +12,6 @@ from countdown_rl.core.errors import ArtifactError
 
 #: Levels of nesting that a JSON file may have; a chain of manifests takes about thirty.
 MAX_DEPTH = 200
-#: Bytes that one may have.
 MAX_BYTES = 2**28
 
 
@@ -33,20 +32,25 @@ def parse(data: bytes | str, source: Path | str, hint: Any = dict, *, remedy: st
     """Return the JSON value *data*, of the type *hint*, read from *source*. *remedy* ends the error message."""
     try:
         value = json.loads(data)
-        fault = "nested too deep" if _deeper(value, MAX_DEPTH) else _type_fault(value, hint)
     except RecursionError:
-        fault = "nested too deep"
+        raise ArtifactError(f"{source} is damaged (nested too deep); {remedy}.") from None
     except ValueError as error:
-        fault = f"not JSON: {error}"
-    if fault:
-        raise ArtifactError(f"{source} is damaged ({fault}); {remedy}.")
+        raise ArtifactError(f"{source} is damaged (not JSON: {error}); {remedy}.") from error
+    check_type(value, hint, source, remedy=remedy)
     return value
 
 
-def check_type(value: Any, hint: Any, source: Path | str) -> None:
+def check_type(value: Any, hint: Any, source: Path | str, *, remedy: str = "make it again") -> None:
     """Check that *value*, read from *source*, has the type *hint*."""
-    if fault := _type_fault(value, hint):
-        raise ArtifactError(f"{source} is damaged ({fault}); make it again.")
+    from pydantic import ValidationError
+
+    try:
+        _adapter(hint).validate_python([value])
+        fault = "nested too deep" if _deeper(value, MAX_DEPTH) else None
+    except ValidationError as error:
+        fault = _fault(value, error)
+    if fault:
+        raise ArtifactError(f"{source} is damaged ({fault}); {remedy}.")
 
 
 def build(value: Any, kind: Any, source: Path | str) -> Any:
@@ -54,7 +58,7 @@ def build(value: Any, kind: Any, source: Path | str) -> Any:
     from pydantic import ValidationError
 
     try:
-        return _checker(kind).validate_json(json.dumps([value]))[0]
+        return _adapter(kind).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
         raise ArtifactError(f"{source} is damaged ({_fault(value, error)}); make it again.") from None
 
@@ -62,19 +66,8 @@ def build(value: Any, kind: Any, source: Path | str) -> Any:
 def dump(value: Any) -> dict[str, Any]:
     """Return the fields of *value*, an object of a dataclass, as JSON; those that equal their default are left out."""
     kind: Any = type(value)
-    (fields,) = _checker(kind).dump_python([value], mode="json", exclude_defaults=True)
+    (fields,) = _adapter(kind).dump_python([value], mode="json", exclude_defaults=True)
     return dict(fields)
-
-
-def _type_fault(value: Any, hint: Any) -> str | None:
-    """Return what is wrong with *value* if its type is not *hint*, naming the field."""
-    from pydantic import ValidationError
-
-    try:
-        _checker(hint).validate_python([value])
-        return None
-    except ValidationError as error:
-        return _fault(value, error)
 
 
 def _fault(value: Any, error: Any) -> str:
@@ -87,14 +80,12 @@ def _fault(value: Any, error: Any) -> str:
             part = part[key]
             names.append(" ".join(str(key).split()))
     if fault["type"] == "missing":
-        return f"no `{'.'.join([*names[1:], str(fault['loc'][-1])])}`"
-    name = f"`{'.'.join(names[1:])}`" if names[1:] else "it"
-    message = fault["msg"].replace("Input", name, 1).replace("a valid dictionary", "an object")
-    return f"{message}, not {json.dumps(fault['input']):.40}"
+        names.append(fault["loc"][-1])
+    return f"`{'.'.join(names[1:])}`: {fault['msg']}, not {json.dumps(fault['input']):.40}"
 
 
 @cache
-def _checker(hint: Any) -> Any:
+def _adapter(hint: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     # In a list, since a TypedDict takes no configuration here. Numbers are finite, and no type is converted.

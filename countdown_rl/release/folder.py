@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts, hub_requests
-from countdown_rl.core.artifacts import MANIFEST, Draft, Manifest, ProvenanceEntry
+from countdown_rl.core.artifacts import MANIFEST, ArtifactWriter, Manifest, ProvenanceEntry
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.core.formatting import as_section
 from countdown_rl.evaluation import results
@@ -151,7 +151,7 @@ def _name(origin: ProvenanceEntry, weights: Weights, chain: list[ProvenanceEntry
     return "-".join(part for part in parts if part)
 
 
-def _write_model(release: Release, options: PublishOptions, draft: Draft) -> None:
+def _write_model(release: Release, options: PublishOptions, draft: ArtifactWriter) -> None:
     _copy(release.weights, draft, release.base_model)
     if evaluation := release.evaluation:
         for name, entry in evaluation.manifest.files.items():
@@ -176,7 +176,7 @@ def _write_model(release: Release, options: PublishOptions, draft: Draft) -> Non
     }
 
 
-def _copy(weights: Weights, draft: Draft, base_model: str | None) -> None:
+def _copy(weights: Weights, draft: ArtifactWriter, base_model: str | None) -> None:
     """Copy *weights*; their generation settings are reduced to the tokens that end a completion, as evaluated."""
     adapter = model_files.adapter_config(weights.path) if weights.format is ADAPTER else {}
     rebased = base_model not in (None, adapter.get("base_model_name_or_path"))

@@ -42,7 +42,7 @@ def test_a_pipe_is_told_once_of_a_step_that_takes_long(monkeypatch, capsys):
     monkeypatch.setattr(console, "note", lambda text: (note(text), told.set()))
     with console.status("a short step"):
         pass
-    monkeypatch.setattr(console, "STALLED", 0.01)
+    monkeypatch.setattr(console, "FIRST", 0.01)
     with console.status("waiting for a server"):
         assert told.wait(10)
     assert capsys.readouterr().err == "waiting for a server\n"
@@ -52,7 +52,7 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
     now = iter(range(100, 200))
     monkeypatch.setattr(console.people, "get_time", lambda: float(next(now)))
     monkeypatch.setattr(console, "INTERVAL", 0.0)
-    monkeypatch.setattr(console, "STALLED", 0.0)
+    monkeypatch.setattr(console, "FIRST", 0.0)
     with console.progress("completions") as update:
         update(0, 200)
     with console.progress("completions") as update:
@@ -67,7 +67,7 @@ def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):
     assert int(left) >= 1
 
 
-def test_progress_in_a_file_speaks_sooner_while_nothing_is_finished(monkeypatch, capsys):
+def test_progress_in_a_file_is_a_line_each_minute(monkeypatch, capsys):
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
     monkeypatch.setattr(console, "time", clock)
     lines = []
@@ -76,7 +76,7 @@ def test_progress_in_a_file_speaks_sooner_while_nothing_is_finished(monkeypatch,
             clock.now = float(second)
             update(0 if second < 100 else second, 300, "retry 1 of 10" if second < 100 else "")
             lines += [(second, line) for line in capsys.readouterr().err.splitlines()]
-    assert [second for second, _ in lines] == [8, 24, 56, 116, 176]
+    assert [second for second, _ in lines] == [8, 68, 128, 188]
     assert lines[0][1] == "completions: 0 of 300, retry 1 of 10"
 
 

@@ -1,48 +1,76 @@
 """Exit status and words of failures."""
 
 import errno
-import io
 import os
+import re
 import resource
 import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack, suppress
+from importlib import import_module
 
 import pytest
 
-from countdown_rl.cli import main
+from countdown_rl.cli import console, main
 from countdown_rl.core import errors
 from tests.evaluation.test_compare import BASE, TRAINED, made
+from tests.support.command import status
 
 
-def fail(error):
-    """Run a command that raises *error*, and return its exit status."""
-
-    def run():
-        raise error
-
+def fail(work):
+    """The exit status of a command that calls *work*."""
     with pytest.raises(SystemExit) as done:
-        main.main(run)
+        main.main(work)
     return done.value.code
 
 
+def raising(error):
+    """A function of this package that raises *error*."""
+
+    def work():
+        raise error
+
+    work.__code__ = work.__code__.replace(co_filename=errors.__file__)
+    return work
+
+
+def loading(number):
+    """The error of a model whose loading failed with that number."""
+    error = errors.ModelError("m cannot be loaded.")
+    error.__cause__ = OSError(number, os.strerror(number), "m")
+    return error
+
+
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "words"),
     [
-        (errors.UsageError("--x goes with --y."), 2),
-        (errors.ArtifactError("out is missing; make it."), 1),
-        (OSError(errno.ENOSPC, "No space left on device", "out"), 1),
-        (PermissionError(errno.EACCES, "Permission denied", "out"), 1),
+        (errors.UsageError("--x goes with --y."), 2, "--x goes with"),
+        (errors.ArtifactError("out is missing; make it."), 1, "out is missing"),
+        (loading(errno.EMFILE), 1, "too many open files"),
+        (loading(errno.ENOMEM), 1, "m cannot be loaded"),  # the better sentence
+        (OSError(errno.ENOSPC, "No space left on device", "out"), 1, "no space left .* out"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "out"), 1, "quota"),
+        (OSError(errno.EIO, "Input/output error", "out"), 1, "disk failed"),
+        (PermissionError(errno.EACCES, "Permission denied", "out"), 1, "out cannot be used: permission denied"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 1, "too long"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/out"), 1, "not a directory"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), 1, "TMPDIR"),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), 1, "no space left"),
+        (RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), 1, "no space left"),
+        (RuntimeError("can't start new thread"), 1, "threads"),
+        (ImportError("libx.so: cannot open shared object file: Too many open files"), 1, "too many open files"),
+        (RuntimeError("DataLoader: [Errno 28] No space left on device"), 1, "no space left"),
+        (MemoryError(), 1, "memory"),
+        (ModuleNotFoundError("No module named 'peft.x'", name="peft.x"), 1, "extra `train`"),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=lambda value: str(value)[:30],
 )
-def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(capsys, error, code):
-    assert fail(error) == code
+def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(capsys, error, code, words):
+    assert fail(raising(error)) == code
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
+    assert re.fullmatch(rf"error: .*{words}.*\n", printed.err)
 
 
 @pytest.fixture
@@ -97,12 +125,8 @@ WRITERS = [save_with_torch, save_with_safetensors, save_a_tokenizer, save_with_n
 def test_a_file_that_cannot_grow_is_one_sentence_whoever_writes_it(tmp_path, limit, capsys, writer):
     writer(tmp_path / "whole")
     limit(resource.RLIMIT_FSIZE, 5_000)
-    with pytest.raises(SystemExit) as done:
-        main.main(lambda: writer(tmp_path / "part"))
-    printed = capsys.readouterr()
-    assert done.value.code == 1
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
+    assert fail(lambda: writer(tmp_path / "part")) == 1
+    assert re.match(r"error: .*(free some|ulimit)", capsys.readouterr().err)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="open descriptors are counted in /proc")
@@ -118,49 +142,13 @@ def test_too_few_descriptors_are_one_sentence(tmp_path, limit, capsys, writer):
                     stack.enter_context(open(os.devnull))
             writer(tmp_path / "part")
 
-    with pytest.raises(SystemExit) as done:
-        main.main(run)
-    assert done.value.code == 1
+    assert fail(run) == 1
     assert "too many open files" in capsys.readouterr().err
-
-
-MACHINE = [
-    (OSError(errno.EDQUOT, "Disk quota exceeded", "out"), "quota"),
-    (OSError(errno.EIO, "Input/output error", "out"), "disk failed"),
-    (OSError(errno.EROFS, "Read-only file system", "out"), "read-only"),
-    (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), "too long"),
-    (OSError(errno.ENFILE, "Too many open files in system", "out"), "too many open files"),
-    (NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/out"), "part of the path is a file"),
-    (IsADirectoryError(errno.EISDIR, "Is a directory", "out"), "directory"),
-    (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "TMPDIR"),
-    (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), "no space left"),
-    (RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), "no space left"),
-    (RuntimeError("can't start new thread"), "threads"),
-    (ImportError("libx.so: cannot open shared object file: Too many open files"), "too many open files"),
-    (RuntimeError("DataLoader: [Errno 28] No space left on device"), "no space left"),
-    (MemoryError(), "memory"),
-]
-
-
-@pytest.mark.parametrize(("error", "words"), MACHINE, ids=lambda value: str(value)[:30])
-def test_a_failure_of_the_machine_is_named(capsys, error, words):
-    assert fail(error) == 1
-    assert words in capsys.readouterr().err
-
-
-def test_the_cause_of_an_error_is_looked_at(capsys):
-    error = errors.ModelError("m cannot be loaded.")
-    error.__cause__ = OSError(errno.EMFILE, "Too many open files")
-    fail(error)
-    assert "too many open files" in capsys.readouterr().err
-    error.__cause__ = MemoryError()  # for which there is a better sentence
-    fail(error)
-    assert "m cannot be loaded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ValueError("a\x1b[2Jb"), OSError("no number"), FileNotFoundError(2, "No", "x")])
 def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(capsys, error):
-    assert fail(error) == 1
+    assert fail(raising(error)) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
     first, *_, exception, request = printed.err.splitlines()
@@ -170,22 +158,75 @@ def test_an_unexpected_exception_prints_its_traceback_and_asks_for_a_report(caps
     assert "\x1b" not in printed.err
 
 
-def test_a_closed_stderr_is_the_null_device(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
-    main.main(lambda: sys.stderr.isatty())
+USER_CODE = """
+import json
+
+def wrong(grade, row, tokens):
+    return json.loads("{")
+
+def refuses():
+    from countdown_rl import InputError
+    raise InputError("the row has no gold answer.")
+"""
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(USER_CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return import_module("mine")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_error_of_the_users_code_adds_the_frames_of_that_code_alone(capsys, user, wrapped):
+    def work():
+        try:
+            user.wrong(None, None, 0)
+        except ValueError as error:
+            if wrapped:
+                raise errors.UsageError("the reward failed.") from error
+            raise
+
+    work.__code__ = work.__code__.replace(co_filename=errors.__file__)
+    assert fail(work) == (2 if wrapped else 1)
+    sentence, frame, line, *rest = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("error: the reward failed." if wrapped else "error: JSONDecodeError: Expecting")
+    assert f'{user.__file__}", line 5, in wrong' in frame
+    assert "json.loads" in line
+    assert not [text for text in rest if "File" in text]
+
+
+def test_an_error_that_the_users_code_words_itself_is_one_sentence(capsys, user):
+    assert fail(user.refuses) == 1
+    assert capsys.readouterr().err == "error: the row has no gold answer.\n"
+
+
+def test_frames_of_an_installed_plugin_are_those_of_a_user(capsys, user, monkeypatch):
+    monkeypatch.setattr(errors, "_LIBRARY", re.compile("mine|test_main"))
+    assert fail(lambda: user.wrong(None, None, 0)) == 1
+    assert "in wrong" not in capsys.readouterr().err.partition("error: ")[2]
+    monkeypatch.setattr(errors, "PLUGINS", {"mine"})
+    fail(lambda: user.wrong(None, None, 0))
+    assert "in wrong" in capsys.readouterr().err.partition("error: ")[2]
+
+
+def test_the_traceback_of_a_failure_is_printed_on_request(monkeypatch, capsys):
+    words = ["eval", "--model", "random", "--data", "nowhere.jsonl"]
+    assert status(monkeypatch, *words) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    assert status(monkeypatch, "--traceback", *words) == 1
+    assert re.search(r"^Traceback(.|\n)*^error: nowhere", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_every_process_names_itself_in_its_traceback(capsys, monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(main.processes, "is_main", lambda: False)
-    from countdown_rl.cli import console
-
     monkeypatch.setattr(console.people, "quiet", False)
     monkeypatch.setattr(console._out, "quiet", False)
-    assert fail(errors.InputError("row 3 is wrong.")) == 1
+    assert fail(raising(errors.InputError("row 3 is wrong."))) == 1
     assert capsys.readouterr().err == ""
-    assert fail(KeyError("x")) == 1
+    assert fail(raising(KeyError("x"))) == 1
     assert "process 1" in capsys.readouterr().err
 
 
@@ -208,47 +249,22 @@ assert "torch" not in sys.modules
 """
 
 
-def printed(place, environment=None):
+def printed(place, environment):
     """The stdout of the cheap commands, run in *place*."""
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80", **(environment or {})}
+    place.mkdir()
     for name, marks in (("base", BASE), ("adapter", TRAINED)):
         made(place / name, marks)
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80", **environment}
     command = [sys.executable, "-c", RUN_ALL]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, cwd=place)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return "".join(done.stdout.split())
 
 
-@pytest.fixture(scope="module")
-def usual(tmp_path_factory):
-    return printed(tmp_path_factory.mktemp("usual"))
-
-
-@pytest.mark.parametrize(
-    "environment", [{"COLUMNS": "0"}, {"TERM": "dumb"}, {"NO_COLOR": "1"}, {"COLUMNS": "40"}, {"LC_ALL": "C"}], ids=str
-)
-def test_a_narrow_or_bare_terminal_loses_no_text(tmp_path, usual, environment):
+def test_no_terminal_or_encoding_loses_text_and_a_directory_may_have_any_name(tmp_path):
     """Words may be folded."""
-    assert Counter("".join(printed(tmp_path, environment).split())) == Counter("".join(usual.split()))
-
-
-def test_an_encoding_without_signs_gets_plain_ones_and_a_directory_may_have_any_name(tmp_path, usual):
-    place = tmp_path / "mein Verzeichnis ü"
-    place.mkdir()
-    text = printed(place, {"PYTHONIOENCODING": "ascii"})
-    assert len(text.splitlines()) == len(usual.splitlines())
-    plain = "".join(main._PLAIN.get(character, character) for character in usual)
-    assert text.split() == plain.split()
-
-
-def test_columns_are_aligned_where_an_encoding_lacks_signs(monkeypatch):
-    from countdown_rl.cli import console
-
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    main._write_in_any_encoding()
-    table = console.table("form", "share")
-    table.add_row("n ± n × n", "10%")
-    table.add_row("n", "1%")
-    console.result({}, as_json=False, view=table)
-    sys.stdout.seek(0)
-    assert sys.stdout.read().splitlines()[1:] == ["n +/- n * n    10%", "n               1%"]
+    usual = printed(tmp_path / "usual", {})
+    for number, environment in enumerate(({"COLUMNS": "0"}, {"TERM": "dumb", "COLUMNS": "40"}, {"LC_ALL": "C"})):
+        assert Counter(printed(tmp_path / f"{number} ü", environment)) == Counter(usual)
+    plain = printed(tmp_path / "ascii", {"PYTHONIOENCODING": "ascii"})
+    assert plain == usual.encode("ascii", "backslashreplace").decode()
