@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.artifacts import MADE_BY, Draft
+from countdown_rl.core.artifacts import MADE_BY, ArtifactWriter
 from countdown_rl.core.errors import ArtifactError
 from countdown_rl.core.formatting import cell, flags
 from countdown_rl.release.config import PublishOptions
@@ -14,7 +14,7 @@ from countdown_rl.tasks.registry import task_of
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
-def write(options: PublishOptions, draft: Draft) -> None:
+def write(options: PublishOptions, draft: ArtifactWriter) -> None:
     """Write the splits of the data artifact ``options.data``, and their card, into *draft*."""
     from huggingface_hub import DatasetCard, DatasetCardData
 
