@@ -64,29 +64,17 @@ def _flags_in(line: str) -> set[str]:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
-def test_every_flag_in_a_recipe_is_an_option_of_its_command(recipe):
+def test_a_recipe_is_a_script_whose_flags_are_options_of_its_commands(recipe):
+    subprocess.run(["bash", "-n", recipe], check=True)
+    assert os.access(recipe, os.X_OK)
+    assert "set -euo pipefail" in recipe.read_text()
     assert calls(recipe)
     for command, given in calls(recipe):
         assert given <= flags(command), (command, given - flags(command))
 
 
-def test_the_recipe_of_a_real_model_runs_every_stage():
-    commands = {command for command, _ in calls(SMOLLM2)}
-    assert commands == {
-        *("gen-data", "sft", "train", "eval"),
-        *("merge", "quantize", "compare", "publish"),
-    }
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
-def test_a_recipe_is_an_executable_script_without_syntax_errors(recipe):
-    subprocess.run(["bash", "-n", recipe], check=True)
-    assert os.access(recipe, os.X_OK)
-    assert "set -euo pipefail" in recipe.read_text()
-
-
 @pytest.mark.parametrize("name", [*FIELD, SMOLLM2.stem, "countdown-tiny", "countdown-judging", "expert-iteration"])
-@pytest.mark.parametrize("words", [[], ["out", "--quik"], ["--chek", "out"], ["a", "b", "c"]])
+@pytest.mark.parametrize("words", [[], ["--chek", "out"]])
 def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words):
     recipe = SMOLLM2.with_name(f"{name}.sh")
     done = subprocess.run(["bash", recipe, *words], capture_output=True, text=True, cwd=tmp_path)
@@ -182,15 +170,6 @@ def test_every_stage_of_a_recipe_runs_with_a_stand_in(name, world, tmp_path, mon
     assert str(world) not in card
 
 
-def test_expert_iteration_is_checked_without_sampling(world, tmp_path, monkeypatch):
-    commands = printed("expert-iteration", world, tmp_path / "out", "--check", "--quick")
-    assert [command[0] for command in commands] == ["gen-data", "sft"]
-    monkeypatch.chdir(tmp_path / "out")
-    for words in commands:
-        assert status(monkeypatch, *words) == 0
-    assert {path.name for path in Path().iterdir()} == {"data"}
-
-
 @pytest.mark.slow
 def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, monkeypatch):
     commands = printed("expert-iteration", world, tmp_path / "out", "--quick")
@@ -210,9 +189,9 @@ def test_expert_iteration_trains_on_its_own_correct_answers(world, tmp_path, mon
 STEPS = {
     ("llama-3.1-8b-countdown", ""): (32, 4, 8, 1406, "--beta 0.001"),
     ("qwen3-0.6b-laptop", ""): (4, 8, 4, 225, ""),
-    ("qwen2.5-3b-areal", ""): (256, 8, 8, 930, "--epsilon-high 0.2"),
+    ("qwen2.5-3b-areal", ""): (256, 8, 8, 930, "--trl epsilon_high=0.2"),
     ("llama-3.1-8b-gsm8k", ""): (8, 4, 4, 934, "--eval-every 250"),
-    ("llama-3.1-8b-gsm8k", "FAST=1"): (16, 2, 8, 1868, "--num-iterations 4, --epsilon-high 0.2, --reward length:100=1"),
+    ("llama-3.1-8b-gsm8k", "FAST=1"): (16, 2, 8, 1868, "--num-iterations 4, --trl epsilon_high=0.2, --reward length:100=1"),
     ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--launch zero2, --processes 1, --precision nf4"),
     ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--launch zero3, --processes 4, --precision bf16"),
 }
@@ -227,15 +206,7 @@ def test_a_recipe_keeps_the_step_of_its_system(name, settings, world, tmp_path, 
     *step, others = STEPS[name, settings]
     flags_of_step = ("--prompts", "--num-generations", "--micro-batch", "--max-steps")
     assert [int(given[flag]) for flag in flags_of_step] == step
-    for other in filter(None, others.split(", ")):
-        flag, value = other.split()
-        assert given[flag] == value
-
-
-def test_a_quick_run_of_the_faster_setting_has_whole_batches(world, tmp_path, monkeypatch):
-    monkeypatch.setenv("FAST", "1")
-    words = printed("llama-3.1-8b-gsm8k", world, tmp_path / "out", "--check", "--quick")[1]
-    given = dict(pairwise(words))
+    assert {tuple(other.split()) for other in filter(None, others.split(", "))} <= set(pairwise(words))
     assert int(given["--prompts"]) * int(given["--num-generations"]) % int(given["--micro-batch"]) == 0
 
 
@@ -287,6 +258,16 @@ def test_every_artifact_of_a_real_model_is_complete_and_of_its_kind(run):
     options = artifacts.read(run / "sft", "model").options
     assert options["model"] == Path(GGUF).name
     assert len((run / "train" / "log.csv").read_text().splitlines()) == 1 + 2
+    facts = artifacts.read(run / "merged", "merged").facts
+    assert facts["adapted_modules"] == 30 * 7
+    assert facts["agreement"]["with_definition"]["kl"] < 1e-2
+    rows = json.loads((run / "eval" / "comparison" / "comparison.json").read_text())["results"]
+    assert [row["name"] for row in rows] == EVALUATED
+    assert len({row["n"] for row in rows}) == 1
+    card = (run / "release" / "README.md").read_text()
+    assert re.search(r"^base_model: HuggingFaceTB/SmolLM2-135M-Instruct$", card, re.M)
+    assert re.search(r"^license: apache-2.0$", card, re.M)
+    assert str(run) not in card
 
 
 @pytest.mark.slow
@@ -307,26 +288,3 @@ def test_a_real_model_loads_after_every_stage_with_other_libraries(run):
         prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         with torch.inference_mode():
             assert model(**prompt).logits.isfinite().all(), name
-
-
-@pytest.mark.slow
-def test_the_merge_of_a_real_model_agrees_with_its_adapter(run):
-    facts = artifacts.read(run / "merged", "merged").facts
-    assert facts["adapted_modules"] == 30 * 7
-    assert facts["agreement"]["with_definition"]["kl"] < 1e-2
-
-
-@pytest.mark.slow
-def test_the_comparison_has_a_row_for_each_model(run):
-    rows = json.loads((run / "eval" / "comparison" / "comparison.json").read_text())["results"]
-    assert [row["name"] for row in rows] == EVALUATED
-    assert len({row["n"] for row in rows}) == 1
-
-
-@pytest.mark.slow
-def test_the_release_names_its_base_and_licence(run):
-    card = (run / "release" / "README.md").read_text()
-    assert card.startswith("---\n")
-    assert "base_model: HuggingFaceTB/SmolLM2-135M-Instruct" in card
-    assert "license: apache-2.0" in card
-    assert str(run) not in card

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from countdown_rl.core.formatting import percent, printable
+from countdown_rl.core.formatting import html_templates, percent, printable
 from countdown_rl.evaluation.sample import Figures
 from countdown_rl.tasks.task import Task
 from countdown_rl.training.log import GROUP, StepRow, thinned
@@ -24,13 +24,12 @@ POINTS, READOUTS = 240, 60
 #: Heights of a chart's title in a picture, and of a row of a legend.
 _TITLE, _ROW = 34, 16
 #: Dashes of the lines of a chart, whose colours are those of the classes c0, c1 and so on.
-_DASHES = ("", *(f' stroke-dasharray="{dashes}"' for dashes in ("7 3", "2 3", "9 3 2 3", "4 4")))
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4")
 _STYLE = Path(__file__).with_name("charts.css").read_text("utf-8")
 
 Log = Sequence[StepRow]
 Series = list[tuple[int, float]]
 Formatter = Callable[[float], str]
-_Scale = Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,10 @@ class Line:
     mean: Series
     range: Series
     values: Series
+
+    @property
+    def dashes(self) -> str:
+        return _DASHES[self.style]
 
 
 @dataclass(frozen=True)
@@ -113,16 +116,10 @@ def coverage(evaluations: Mapping[str, Figures], counts: Sequence[int]) -> Curve
     Args:
         evaluations: metrics with ``pass_at``, by name.
     """
-    lines = [
-        Line(
-            name,
-            style % len(_DASHES),
-            [(round(k * metrics.mean_tokens), metrics.pass_at[k].share) for k in counts],
-            [],
-            [],
-        )
-        for style, (name, metrics) in enumerate(evaluations.items())
-    ]
+    lines = []
+    for style, (name, metrics) in enumerate(evaluations.items()):
+        points = [(round(k * metrics.mean_tokens), metrics.pass_at[k].share) for k in counts]
+        lines.append(Line(name, style % len(_DASHES), points, [], []))
     return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(map(str, counts))}", percent, lines, "tokens")
 
 
@@ -142,14 +139,16 @@ def _groups(logs: Sequence[Log], task: Task) -> list[_Panel]:
 def picture(charts: Sequence[Curve]) -> str:
     """*charts* in two columns, or one alone, as one SVG file; the same charts give the same text."""
     columns, pitch = min(2, len(charts)), _TITLE + max(curve.height for curve in charts)
-    size = f'viewBox="0 0 {columns * WIDTH} {math.ceil(len(charts) / columns) * pitch}"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>\n{_STYLE}</style>']
-    parts.append('<rect width="100%" height="100%" fill="#ffffff"/>')
-    for index, curve in enumerate(charts):
-        parts.append(f'<g transform="translate({index % columns * WIDTH} {index // columns * pitch + _TITLE})">')
-        label = escape(f"{curve.title}, {curve.subtitle}")
-        parts.append(f'<text class="title" x="12" y="-10">{label}</text>{curve.content}</g>')
-    return printable("".join([*parts, "</svg>\n"]))
+    places = [(index % columns * WIDTH, index // columns * pitch + _TITLE) for index in range(len(charts))]
+    size = (columns * WIDTH, math.ceil(len(charts) / columns) * pitch)
+    text = _drawn("picture", charts=list(zip(charts, places, strict=True)), size=size, style="@STYLE@")
+    return printable(text.replace("@STYLE@", f"\n{_STYLE}")) + "\n"
+
+
+def _drawn(part: str, **values: Any) -> str:
+    """The *part* of the template ``chart.svg.jinja``, in one line."""
+    text = html_templates().get_template("release/chart.svg.jinja").render(part=part, **values)
+    return "".join(line.strip() for line in text.splitlines())
 
 
 def smoothed(series: Series) -> Series:
@@ -210,52 +209,29 @@ def _curve(title: str, subtitle: str, text: Formatter, lines: Sequence[Line], un
     first, last = min(points)[0], max(points)[0]
     marks = ticks(min(0.0, *(value for _, value in points)), max(value for _, value in points))
     top = TOP + _ROW * len(legend)
+    right, bottom = WIDTH - RIGHT, top + PLOT
 
     def x(step: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * ((step - first) / (last - first) if last > first else 0.5)
+        return LEFT + (right - LEFT) * ((step - first) / (last - first) if last > first else 0.5)
 
     def y(value: float) -> float:
         return top + PLOT * (1 - (value - marks[0]) / (marks[-1] - marks[0]))
 
-    parts = []
-    for mark in marks:
-        name = f"{100 * mark:g}%" if text is percent else _number(mark)
-        parts.append(f'<path class="grid" d="M{LEFT} {y(mark):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 7}" y="{y(mark) + 4:.1f}" text-anchor="end">{name}</text>')
-    for step, anchor in {first: "start", (first + last) // 2: "middle", last: "end"}.items():
-        name = f"{unit} {step:,}" if step == first else f"{step:,}"
-        parts.append(f'<text class="tick" x="{x(step):.1f}" y="{top + PLOT + 19}" text-anchor="{anchor}">{name}</text>')
-    for index, line in enumerate(lines):
-        style, dashes = f"c{line.style}", _DASHES[line.style]
-        for kind, part, end in (("range", line.range, "Z"), ("raw", line.values, ""), ("mean", line.mean, "")):
-            if kind == "mean" and len(part) == 1:
-                ((step, value),) = part
-                parts.append(f'<circle class="mean {style}" cx="{x(step):.1f}" cy="{y(value):.1f}" r="2"/>')
-            elif part:
-                path = "L".join(f"{x(step):.1f} {y(value):.1f}" for step, value in part) + end
-                parts.append(f'<path class="{kind} {style}"{dashes if kind == "mean" else ""} d="M{path}"/>')
-        if legend:
-            height = TOP + _ROW * index
-            parts.append(f'<path class="mean {style}"{dashes} d="M{LEFT} {height}h24"/>')
-            parts.append(f'<text x="{LEFT + 32}" y="{height + 4}">{escape(legend[index])}</text>')
-    change = "" if legend else changes[0]
-    return Curve(title, subtitle, change, top + PLOT + BOTTOM, "".join(parts), _readouts(lines, text, x, y, top, unit))
-
-
-def _readouts(lines: Sequence[Line], text: Formatter, x: _Scale, y: _Scale, top: int, unit: str) -> str:
-    """Bands side by side over the whole chart; each shows the values while the pointer is over it."""
+    content = _drawn(
+        "content",
+        marks=[(mark, f"{100 * mark:g}%" if text is percent else _number(mark)) for mark in marks],
+        steps={first: "start", (first + last) // 2: "middle", last: "end"},
+        lines=lines,
+        legend=[(TOP + _ROW * index, label) for index, label in enumerate(legend)],
+        left=LEFT, right=right, bottom=bottom, unit=unit, x=x, y=y,
+    )  # fmt: skip
+    # Bands side by side over the whole chart; each shows the values while the pointer is over it.
     series = [dict(line.values or line.mean) for line in lines]
-    steps = sorted({step for values in series for step in values})
+    steps = sorted(set().union(*series))
     steps = steps[:: math.ceil(len(steps) / READOUTS)]
-    edges = [LEFT, *((x(a) + x(b)) / 2 for a, b in pairwise(steps)), WIDTH - RIGHT]
-    parts = []
-    for step, (begin, end) in zip(steps, pairwise(edges), strict=True):
-        at, values = x(step), [values[step] for values in series if step in values]
-        anchor, start = ("end", at - 8) if at > WIDTH / 2 else ("start", at + 8)
-        dots = "".join(f'<circle cx="{at:.1f}" cy="{y(value):.1f}" r="3.5"/>' for value in values)
-        parts.append(
-            f'<g class="stop"><rect x="{begin:.1f}" y="{top}" width="{end - begin:.1f}" height="{PLOT}"/>'
-            f'<path d="M{at:.1f} {top}v{PLOT}"/>{dots}<text x="{start:.1f}" y="{top + 11}" '
-            f'text-anchor="{anchor}">{unit} {step:,}: {", ".join(map(text, values))}</text></g>'
-        )
-    return "".join(parts)
+    edges = [LEFT, *((x(a) + x(b)) / 2 for a, b in pairwise(steps)), right]
+    values = [[values[step] for values in series if step in values] for step in steps]
+    labels = [", ".join(map(text, found)) for found in values]
+    bands = list(zip(steps, edges, edges[1:], values, labels, strict=False))
+    readouts = _drawn("readouts", bands=bands, middle=WIDTH / 2, top=top, bottom=bottom, unit=unit, x=x, y=y)
+    return Curve(title, subtitle, "" if legend else changes[0], bottom + BOTTOM, content, readouts)

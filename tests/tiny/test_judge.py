@@ -131,15 +131,12 @@ def test_a_model_trained_further_keeps_its_plan_and_gets_a_token_for_each_new_te
         assert len(ids) == 1
         assert ids[0] < loaded.model.get_input_embeddings().num_embeddings
 
-    five = tmp_path / "five"
-    assert CliRunner().invoke(app, ["gen-data", "--n", "300", "--size", "5", "--out", str(five)]).exit_code == 0
-    with pytest.raises(InputError, match="no plan for 5 numbers"):
-        pretrain.make(PretrainOptions(), data=five, model=str(tmp_path / "model"), out=tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-
-
-def test_puzzles_without_kinds_are_not_judged(tmp_path):
-    three = tmp_path / "three"
-    assert CliRunner().invoke(app, ["gen-data", "--n", "300", "--size", "3", "--out", str(three)]).exit_code == 0
-    with pytest.raises(InputError, match="puzzles of 4 numbers"):
-        pretrain.make(SHORT, data=three, out=tmp_path / "other")
+    for size, options, model, word in (
+        ("5", PretrainOptions(), str(tmp_path / "model"), "no plan for 5 numbers"),
+        ("3", SHORT, "", "puzzles of 4 numbers"),
+    ):
+        puzzles = tmp_path / size
+        assert CliRunner().invoke(app, ["gen-data", "--n", "300", "--size", size, "--out", str(puzzles)]).exit_code == 0
+        with pytest.raises(InputError, match=word):
+            pretrain.make(options, data=puzzles, model=model, out=tmp_path / "other")
+        assert not (tmp_path / "other").exists()

@@ -20,18 +20,8 @@ from stages.recipes.tiny import batches, loss, pretrain, traces
 from stages.recipes.tiny.config import PretrainOptions
 
 ROOT = Path(__file__).parents[2]
-SMALL = [
-    "--max-steps",
-    "2",
-    "--batch-tokens",
-    "500",
-    "--layers",
-    "1",
-    "--hidden-size",
-    "64",
-    "--intermediate-size",
-    "64",
-]
+SMALL = ["--max-steps", "2", "--batch-tokens", "500"]
+SMALL += ["--layers", "1", "--hidden-size", "64", "--intermediate-size", "64"]
 
 
 @pytest.fixture(scope="module")
@@ -70,25 +60,6 @@ def test_where_the_model_opens_the_thinking_the_trace_begins_with_its_tag():
     assert completion in batches.corpus(rows, {3: ["a-b"]})
 
 
-def test_drills_keep_the_rule_the_operators_and_the_style():
-    kept = {"rule": "television", "operators": "+-*/", "style": "model_opens"}
-    drill = batches.drill({"nums": [97, 31, 12], "target": 65, "id": "r1", **kept}, random.Random(0))
-    assert {key: value for key, value in drill.items() if key not in ("nums", "target")} == kept
-
-
-def test_batches_hold_about_as_many_tokens_as_asked_and_every_example_once():
-    rng = random.Random(0)
-    examples = [([5] * rng.randint(30, 400), 10, 99) for _ in range(batches.POOL)]
-    steps = batches.batches(iter(examples), PretrainOptions(batch_tokens=8_192))
-    taken = 0
-    for step in islice(steps, 30):
-        sizes = [int((labels >= 0).sum()) + 10 * len(labels) for _, labels, _ in step]
-        assert 8_192 <= sum(sizes) < 8_192 + batches.MICRO_TOKENS
-        assert sum(ids.numel() for ids, *_ in step) < 1.3 * sum(sizes)
-        taken += sum(len(labels) for _, labels, _ in step)
-    assert taken < len(examples)
-
-
 def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
     text = "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
@@ -109,8 +80,10 @@ def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
 
 def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
     rng = random.Random(0)
-    row = {"nums": [97, 31, 12, 5], "target": 65}
+    kept = {"rule": "television", "operators": "+-*/", "style": "model_opens"}
+    row = {"nums": [97, 31, 12, 5], "target": 65, "id": "r1", **kept}
     drills = [batches.drill(row, rng) for _ in range(300)]
+    assert all({key: made[key] for key in made.keys() - {"nums", "target"}} == kept for made in drills)
     assert all(len(made["nums"]) == 4 and 1 <= min(made["nums"]) <= max(made["nums"]) <= 99 for made in drills)
 
     def exact(numbers):

@@ -42,30 +42,16 @@ def test_every_number_up_to_the_limit_is_one_token_and_larger_ones_are_split(tok
     assert tokens.tokenize("3684", add_special_tokens=False) == ["368", "4"]
 
 
-def test_the_number_in_a_token_is_known_with_its_form():
-    assert tokenizer.number_of("48,Ġ") == (48, "{},Ġ")
-    assert tokenizer.number_of("Ġ-Ġ7Ġ=Ġ") == (7, "Ġ-Ġ{}Ġ=Ġ")
-    assert tokenizer.number_of("999") == (999, "{}")
-    assert tokenizer.number_of("17.Ġ") is None
-    assert tokenizer.number_of("no") is None
-
-
-def test_a_prompt_is_cheap_and_ends_in_the_begun_turn(tokens):
-    text = prompt(tokens)
-    assert text.endswith(countdown.PREFILL)
-    assert len(tokens(text, add_special_tokens=False)["input_ids"]) < 40
-
-
-def test_a_finished_assistant_turn_is_closed(tokens):
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    closed = tokens.apply_chat_template([*turns, turns[0]], tokenize=False, add_generation_prompt=True)
-    assert closed == "<|begin|><|user|>a<|end|><|assistant|>b<|end|><|user|>a<|end|><|assistant|>"
-
-
-def test_pads_on_the_left_and_ends_with_its_own_token(tokens, tmp_path):
+def test_turns_end_and_prompts_are_short_and_padded_on_the_left(tokens, tmp_path):
     tokens.save_pretrained(tmp_path)
     from transformers import AutoTokenizer
 
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    closed = tokens.apply_chat_template([*turns, turns[0]], tokenize=False, add_generation_prompt=True)
+    assert closed == "<|begin|><|user|>a<|end|><|assistant|>b<|end|><|user|>a<|end|><|assistant|>"
+    text = prompt(tokens)
+    assert text.endswith(countdown.PREFILL)
+    assert len(tokens(text, add_special_tokens=False)["input_ids"]) < 40
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert (again.padding_side, again.eos_token, again.pad_token) == ("left", "<|end|>", "<|pad|>")
     assert again(prompt(tokens), add_special_tokens=False) == tokens(prompt(tokens), add_special_tokens=False)
