@@ -191,7 +191,13 @@ STEPS = {
     ("qwen3-0.6b-laptop", ""): (4, 8, 4, 225, ""),
     ("qwen2.5-3b-areal", ""): (256, 8, 8, 930, "--trl epsilon_high=0.2"),
     ("llama-3.1-8b-gsm8k", ""): (8, 4, 4, 934, "--eval-every 250"),
-    ("llama-3.1-8b-gsm8k", "FAST=1"): (16, 2, 8, 1868, "--num-iterations 4, --trl epsilon_high=0.2, --reward length:100=1"),
+    ("llama-3.1-8b-gsm8k", "FAST=1"): (
+        16,
+        2,
+        8,
+        1868,
+        "--num-iterations 4, --trl epsilon_high=0.2, --reward length:100=1",
+    ),
     ("llama-3.1-8b-gsm8k", "ZERO=2"): (8, 4, 4, 934, "--launch zero2, --processes 1, --precision nf4"),
     ("llama-3.1-8b-gsm8k", "ZERO=3 PROCESSES=4"): (8, 4, 4, 934, "--launch zero3, --processes 4, --precision bf16"),
 }

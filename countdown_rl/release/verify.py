@@ -19,7 +19,7 @@ from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.artifacts import MANIFEST, Manifest
 from countdown_rl.core.errors import ArtifactError, first_line
 from countdown_rl.core.formatting import percent, short
-from countdown_rl.core.options import Options
+from countdown_rl.core.options import Options, field_hints
 from countdown_rl.data import build
 from countdown_rl.data.config import DataOptions
 from countdown_rl.evaluation import evaluate, results, statistics
@@ -252,19 +252,11 @@ def _puzzles(
 
 def _options(kind: type[AnyOptions], values: Mapping[str, Any], source: str) -> AnyOptions:
     """The options *values* that *source* records, which may have been written by hand."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-    if local := sorted(values.keys() & {*build.UNRECORDED}):  # it would read files, or start processes
-        raise ArtifactError(f"{source} has the option {local[0]}, which no manifest has.")
-    # In a list, as a dataclass takes no configuration here.
-    reader: Any = TypeAdapter(list[kind], config=ConfigDict(strict=True, extra="forbid"))  # type: ignore[valid-type]
-    try:
-        options: AnyOptions = reader.validate_json(json.dumps([values]))[0]
-        return options
-    except ValidationError as error:
-        fault = error.errors()[0]
-        name = ".".join(map(str, fault["loc"][1:]))
-        raise ArtifactError(f"{source} has other options than this version ({name}: {fault['msg']}).") from error
+    known = field_hints(kind).keys() - {*build.UNRECORDED}  # those would read files, or start processes
+    if unknown := sorted(values.keys() - known):
+        raise ArtifactError(f"{source} has the option {unknown[0]}, which no manifest of this version has.")
+    options: AnyOptions = typed_json.build(dict(values), kind, source)
+    return options
 
 
 def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) -> None:

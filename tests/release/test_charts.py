@@ -81,13 +81,6 @@ def test_seeds_of_unequal_length_keep_their_last_validations():
     assert unvalidated.change == "60.0% → 60.0%"
 
 
-def test_a_single_point_is_drawn():
-    for curve in curves(steps(1)):
-        assert "<circle" in curve.content
-    (point,) = re.findall(r'<circle class="mean c0" cx="([\d.]+)"', curves(validated((3, 0.5), length=3))[0].content)
-    assert float(point) == pytest.approx((charts.LEFT + charts.WIDTH - charts.RIGHT) / 2, abs=0.1)
-
-
 def test_coverage_is_drawn_against_the_tokens_of_all_completions():
     shares = {1: SimpleNamespace(share=0.5), 4: SimpleNamespace(share=0.75)}
     lengths = {"start": 100.4, "<b>": 50}

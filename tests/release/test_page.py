@@ -190,10 +190,7 @@ def test_figures_are_those_of_the_metrics(run):
         row = re.search(rf'<tr data-row="{name}">(.*?)</tr>', text, re.S)[1]
         shown = {key: json.loads(value) for value, key in re.findall(r'<data value="([^"]*)" data-name="([^"]*)"', row)}
         low, high = metrics["interval"]
-        assert shown == {key: metrics[key] for key in ("accuracy", "format")} | {
-            "low": low,
-            "high": high,
-        }
+        assert shown == {key: metrics[key] for key in ("accuracy", "format")} | {"low": low, "high": high}
         assert f"{100 * metrics['accuracy']:.1f}%" in row
         for kind, share in [*metrics["groups"]["numbers"].items(), *metrics["groups"]["needs"].items()]:
             words = {"add-sub": "+ and − suffice", "mul-div": "× or ÷ is needed"}.get(kind, f"{kind} numbers")
@@ -352,17 +349,6 @@ def test_the_demo_of_a_gguf_is_written_beside_the_report_and_linked(run, monkeyp
     (run / "demo.html").write_text("mine")
     assert command(monkeypatch) == 1
     assert "not a demo" in capsys.readouterr().err
-
-
-def test_panels_about_few_puzzles_are_folded(tmp_path):
-    rows = [row | {"id": f"{row['id']}-{copy}"} for row in ROWS for copy in range(2)]
-    rows[0] |= {"nums": [1, 2, 3, 4, 5]}
-    write_eval(tmp_path / "eval" / "base", "+" * 24, rows=rows)
-    text = page(tmp_path)
-    folded = re.findall(r'<details class="few"><summary>(.*?)</summary>(.*?)</details>', text, re.S)
-    assert "5 numbers" in folded[0][0]
-    assert 'data-kind="5 numbers"' in folded[0][1]
-    assert text.count('data-kind="5 numbers"') == 1
 
 
 def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsys):

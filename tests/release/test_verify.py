@@ -517,7 +517,7 @@ def test_imported_puzzles_have_to_be_given(root):
         ({"from_": "/etc/passwd"}, "from_"),
         ({"exclude": ["/etc/passwd"]}, "exclude"),
         ({"workers": 10_000}, "workers"),
-        ({"n": "many"}, "n:"),
+        ({"n": "many"}, "`n`"),
         ({"size": 4}, "size"),
         ({"seed": None}, "seed"),
         ({"n": 4 * 10**9, "test": 10**9}, "--data"),

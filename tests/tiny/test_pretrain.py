@@ -9,7 +9,6 @@ import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from countdown_rl.cli.help import as_command
 from countdown_rl.cli.main import app
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError
@@ -97,7 +96,7 @@ def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data,
     outs = [tmp_path / name for name in ("one", "two")]
     for out in outs:
         words = ["--data", str(data), "--out", str(out), *SMALL, "--json"]
-        as_command("tiny", command.pretrain).main(words, standalone_mode=False)
+        command.main(words)
         facts = json.loads(capsys.readouterr().out)
     manifest = artifacts.read(outs[0], "model")
     assert manifest.options["max_steps"] == 2

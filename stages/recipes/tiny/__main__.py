@@ -1,38 +1,52 @@
-"""``python -m stages.recipes.tiny``: pretrain the shipped model from nothing."""
+"""``python -m stages.recipes.tiny``: create a small Llama and its tokenizer, and pretrain it on search traces."""
 
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
 
-from countdown_rl.cli import console, main
-from countdown_rl.cli.help import as_command
-from countdown_rl.cli.parameters import AsJson, Out, option, with_options
 from countdown_rl.core import artifacts
+from countdown_rl.core.errors import CountdownError
+from countdown_rl.core.formatting import flag
+from countdown_rl.core.options import field_hints
 from stages.recipes.tiny.config import PretrainOptions
 
+#: Steps after which progress is printed.
+_EVERY = 50
 
-@with_options
-def pretrain(
-    *,
-    data: Annotated[Path, option("Data directory of gen-data.")] = Path("artifacts/data"),
-    out: Out = Path("artifacts/model"),
-    model: Annotated[str, option("Model of this command to train further, in its own shape.")] = "",
-    options: PretrainOptions,
-    as_json: AsJson = False,
-) -> None:
-    """Create a small Llama and its tokenizer, and pretrain it on search traces, as countdown-tiny was."""
-    from stages.recipes.tiny import pretrain as training
 
-    with artifacts.locked(out), console.progress("training") as update:
-        facts = training.make(
-            options,
-            data=data,
-            model=model,
-            out=out,
-            on_step=lambda step, total, loss: update(step, total, f"loss {loss:.3f}"),
-        )
-    console.note(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.")
-    console.result({"out": str(out)} | facts, as_json=as_json)
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m stages.recipes.tiny", description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("artifacts/data"), help="Data directory of gen-data.")
+    parser.add_argument("--out", type=Path, default=Path("artifacts/model"), help="Directory to write.")
+    parser.add_argument("--model", default="", help="Model of this command to train further, in its own shape.")
+    parser.add_argument("--json", action="store_true", help="Print the facts as a JSON object.")
+    hints = field_hints(PretrainOptions)
+    for field in fields(PretrainOptions):
+        kind = {"action": "store_true"} if field.default is False else {"type": type(field.default)}
+        help = f"{hints[field.name].__metadata__[0].help} ({field.default})"
+        parser.add_argument(flag(field.name), default=field.default, help=help, **kind)
+    given = vars(parser.parse_args(words))
+    data, out, model, as_json = (given.pop(name) for name in ("data", "out", "model", "json"))
+    try:
+        options = PretrainOptions(**given)
+        from stages.recipes.tiny import pretrain  # which loads torch
+
+        with artifacts.locked(out):
+            facts = pretrain.make(options, data=data, model=model, out=out, on_step=_print)
+    except CountdownError as error:
+        sys.exit(f"error: {error}")
+    print(f"Wrote {out}: {facts['parameters']:,} parameters, loss {facts['loss']:.3f} nats per token.", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"out": str(out)} | facts))
+
+
+def _print(step: int, total: int, loss: float) -> None:
+    if step % _EVERY == 0 or step == total:
+        print(f"step {step:,} of {total:,}, loss {loss:.3f}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main.main(as_command("python -m stages.recipes.tiny", pretrain))
+    main()
