@@ -33,7 +33,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     artifacts.check_writable(out, kind)
     settings = {name: value for name, value in asdict(options).items() if name != "data"}
     if options.data is None:
-        release = collect(options)
+        release = read_inputs(options)
         inputs = release.inputs
     else:
         settings = {name: getattr(options, name) for name in DATA_OPTIONS}
@@ -49,7 +49,7 @@ def build(options: PublishOptions, out: Path) -> Manifest:
     return artifacts.read(out, kind, verify=False)
 
 
-def collect(options: PublishOptions) -> Release:
+def read_inputs(options: PublishOptions) -> Release:
     """Find the inputs that *options* name, and those that the pipeline keeps beside the weights."""
     weights = Weights.read(options.model)
     chain, beside = artifacts.chain(weights.entry), weights.path.parent
