@@ -41,7 +41,7 @@ class Policy:
 
         load.silence_libraries()
         torch.manual_seed(0)
-        self.ref = reference.resolve(name)
+        self.ref = reference.find_model(name)
         self.tokenizer = load.load_tokenizer(self.ref)
         self.model, self.low = (self._model(precision) for precision in ("fp32", "bf16"))
         self.sequences = [self._complete(f"Numbers: {n} 7 50 3 Target: {n + 10}") for n in range(10, 10 + prompts)]

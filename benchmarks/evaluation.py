@@ -136,7 +136,7 @@ def main():
     torch.set_num_threads(options.threads)
     load.silence_libraries()
     rows = jsonl.read_rows(options.data)[: options.n]
-    loaded = load.load_model(reference.resolve(options.model), precision=options.precision)
+    loaded = load.load_model(reference.find_model(options.model), precision=options.precision)
     prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in rows]
     texts = {}
 

@@ -148,7 +148,7 @@ def make_checkpoint(settings: Settings, name: str) -> Path:
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    tokenizer = load.load_tokenizer(reference.resolve("countdown-tiny"))
+    tokenizer = load.load_tokenizer(reference.find_model("countdown-tiny"))
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     shape = SHAPES[name] | (TINY if settings.tiny else {}) | ends
     config = AutoConfig.for_model(shape.pop("model_type"), **shape)
@@ -340,7 +340,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
         save_steps=0,
     )
     # Both start from one adapter, neither half of which is zero.
-    loaded = load.load_model(reference.resolve(str(base)), precision="nf4")
+    loaded = load.load_model(reference.find_model(str(base)), precision="nf4")
     torch.manual_seed(1)
     config = peft.LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     adapter = settings.place / "start"
@@ -365,7 +365,7 @@ def gradients(settings: Settings) -> dict[str, Any]:
     try:
         paths = {"out": settings.place / "adapter", "checkpoints": settings.place / "kept"}
         GrpoRun.prepare(RunArguments(model=str(adapter), data=data, **paths), options).train()
-        loaded = load.load_model(reference.resolve(str(adapter)), precision="nf4", trainable=True)
+        loaded = load.load_model(reference.find_model(str(adapter)), precision="nf4", trainable=True)
         rows = jsonl.read_rows(data / "train.jsonl")
         order = in_turn(len(rows), options.seed)
         prompts = [{"prompt": next(order)} for _ in range(options.prompts)]

@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", type=Path, default=Path("artifacts/data"))
     args = parser.parse_args()
-    ref = reference.resolve(args.model)
+    ref = reference.find_model(args.model)
     plan = traces.plan_of(ref.manifest.facts if ref.manifest else {})
     count_tokens, count = token_counter(ref), len(plan[SIZE])
     training, rows = (

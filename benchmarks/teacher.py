@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--model", default="countdown-tiny")
     args = parser.parse_args()
     rows = jsonl.read_rows(args.data / "test.jsonl")
-    ref = reference.resolve(args.model)
+    ref = reference.find_model(args.model)
     plan = traces.plan_of(ref.manifest.facts)
     count_tokens = token_counter(ref)
 

@@ -196,7 +196,7 @@ def ours(options, model, data, course):
     """``countdown-rl train``, measured by its checkpoints."""
     import peft
 
-    beside = load.load_model(reference.resolve(model), precision=options.precision)
+    beside = load.load_model(reference.find_model(model), precision=options.precision)
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -254,7 +254,7 @@ def main() -> None:
         options = options_of([*asked.set, f"max-steps={asked.steps}"], save_steps=asked.every)
     rows = jsonl.read_rows(asked.data / "train.jsonl")
     test = jsonl.read_rows(asked.data / "test.jsonl")[: asked.n]
-    ref = reference.resolve(asked.model)
+    ref = reference.find_model(asked.model)
     start = load.load_model(ref, precision=options.precision)
     if not supports(start.model):
         parser.error("the held-out accuracy is measured by the quick decoder: a Llama on the processor")

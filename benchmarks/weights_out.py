@@ -71,7 +71,7 @@ def ours(folder: Path) -> None:
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    merge.merge_adapter(reference.resolve(str(folder / "peft")), folder / "merged", MergeOptions(verify="none"))
+    merge.merge_adapter(reference.find_model(str(folder / "peft")), folder / "merged", MergeOptions(verify="none"))
 
 
 def peft(folder: Path) -> None:
@@ -102,7 +102,7 @@ def ours_nf4(folder: Path) -> None:
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    quantize.quantize_model(reference.resolve(str(folder / "merged")), folder / "quantized", QuantizeOptions())
+    quantize.quantize_model(reference.find_model(str(folder / "merged")), folder / "quantized", QuantizeOptions())
 
 
 def load_whole(folder: Path) -> None:

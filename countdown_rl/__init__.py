@@ -154,7 +154,7 @@ def load_model(model: str, *, revision: str | None = None, precision: str = "aut
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    return load.load_model(reference.resolve(model, revision=revision), precision=precision, device=device)
+    return load.load_model(reference.find_model(model, revision=revision), precision=precision, device=device)
 
 
 def __getattr__(name: str) -> Any:

@@ -199,7 +199,7 @@ def merge(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    ref = reference.resolve(str(adapter), revision=revision, base_model=base_model)
+    ref = reference.find_model(str(adapter), revision=revision, base_model=base_model)
     return merge_adapter(ref, Path(out), MergeOptions(**options))
 
 
@@ -218,7 +218,7 @@ def quantize(model: Source, out: Source, *, revision: str | None = None, **optio
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    return quantize_model(reference.resolve(str(model), revision=revision), Path(out), QuantizeOptions(**options))
+    return quantize_model(reference.find_model(str(model), revision=revision), Path(out), QuantizeOptions(**options))
 
 
 @_stage

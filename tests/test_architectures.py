@@ -14,7 +14,7 @@ from countdown_rl.export.merge import merge_adapter
 from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.models import chat_template, load
 from countdown_rl.models.load import load_model
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.tasks.registry import parse_row
@@ -57,7 +57,7 @@ def fine_tuned(model: str, tune: str) -> Result:
 
 def loss_by_hand(model: str) -> float:
     """The mean negative log-likelihood of the tokens of all completions, one at a time."""
-    loaded = load_model(resolve(model), precision="fp32")
+    loaded = load_model(find_model(model), precision="fp32")
     known = demonstrations.Demonstrations(
         [demonstrations.parse(fields, "") for fields in map(json.loads, Path("demos.jsonl").read_text().splitlines())]
     )
@@ -92,7 +92,7 @@ def plainly(loaded, prompt: list[int], tokens: int) -> list[int]:
 def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_does(model):
     result = fine_tuned(model, "lora")
     assert result.rows[0].loss == pytest.approx(loss_by_hand(model), rel=1e-3)
-    adapted = load_model(resolve("tuned"), precision="fp32")
+    adapted = load_model(find_model("tuned"), precision="fp32")
     some = prompts(adapted.tokenizer)
     expected = [plainly(adapted, prompt, 6) for prompt in some]
     completions = Generator(adapted, Decoding(6)).complete(some)
@@ -100,8 +100,8 @@ def test_an_architecture_is_tuned_evaluated_and_merged_as_plain_transformers_doe
     decoded = [adapted.tokenizer.decode(ids, skip_special_tokens=True) for ids in expected]
     assert [each.text for each in completions] == decoded
 
-    merge_adapter(resolve("tuned"), Path("merged"), MergeOptions(verify="none", dtype="fp32"))
-    merged = load_model(resolve("merged"), precision="fp32")
+    merge_adapter(find_model("tuned"), Path("merged"), MergeOptions(verify="none", dtype="fp32"))
+    merged = load_model(find_model("merged"), precision="fp32")
     ids = torch.tensor([some[0]])
     with torch.inference_mode():
         torch.testing.assert_close(merged.model(ids).logits, adapted.model(ids).logits, rtol=1e-3, atol=1e-3)

@@ -46,7 +46,7 @@ def ask(
 
     ref: reference.ModelRef | None = None
     if options.engine != "openai":
-        ref = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
+        ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
     try:
         links = artifacts.chain(ref.as_input()) if ref else []
         layout = probe.layout(links) if probe.trained_on(links).name == asking.CountdownRow.task else {}

@@ -40,7 +40,7 @@ def merge(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    ref = reference.resolve(adapter, revision=revision, base_model=base_model)
+    ref = reference.find_model(adapter, revision=revision, base_model=base_model)
     with console.status(f"merging {adapter}"):
         facts = merge_adapter(ref, out, options).facts
     if facts.get("changes_nothing"):

@@ -40,7 +40,7 @@ def quantize(
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    ref = reference.resolve(model, revision=revision)
+    ref = reference.find_model(model, revision=revision)
     if (warning := quantization.warning(ref, options.format)) is not None:
         console.warn(warning)
     with console.status(f"writing {options.format} weights"):

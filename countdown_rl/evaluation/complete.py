@@ -38,7 +38,7 @@ def load_engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Cal
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
     choice = "transformers" if world > 1 and options.engine == "auto" else options.engine
-    name = engines.resolve(choice, ref, precision=options.precision, device=options.device)
+    name = engines.choose_engine(choice, ref, precision=options.precision, device=options.device)
     if world > 1 and name == "vllm":
         raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
     if world > 1:  # a process may finish long before another

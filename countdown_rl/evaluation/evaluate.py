@@ -66,7 +66,7 @@ def evaluate(
         server = OpenAI(model, options, concurrency=options.concurrency)
         entry = server.as_input()
     else:
-        ref = reference.resolve(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
+        ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
         entry = ref.as_input()
     inputs = {"data": artifacts.file_input(file), "model": entry}
     suffixes = [f"-{each}-of-{world}" for each in range(world)] if world > 1 else [""]

@@ -45,7 +45,7 @@ class Engine(Protocol):
         """Complete each of *prompts* (token ids); batch *number* of a run has its own random numbers."""
 
 
-def resolve(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
+def choose_engine(name: str, ref: ModelRef, *, precision: str, device: str) -> str:
     """The engine to run *ref* with. "auto" is vLLM if it is installed, there is a GPU and it supports the weights;
     else transformers.
 
@@ -75,7 +75,7 @@ def load_engine(
     device: str = "auto",
     tensor_parallel: int = 1,
 ) -> Engine:
-    """Load *ref* into the engine *name*, as :func:`resolve` returned it.
+    """Load *ref* into the engine *name*, as :func:`choose_engine` returned it.
 
     Args:
         tensor_parallel: GPUs that share the model, in vLLM.

@@ -114,7 +114,7 @@ class ModelRef:
         return entry
 
 
-def resolve(
+def find_model(
     source: str, *, revision: str | None = None, trust_remote_code: bool = False, base_model: str | None = None
 ) -> ModelRef:
     """Find the model that *source* names and check that its files are complete.
@@ -219,7 +219,7 @@ def _directory(source: str, path: Path, base_model: str | None) -> ModelRef:
         _check_finished(source, path)
         gguf_files = list(path.glob("*.gguf"))
         if len(gguf_files) == 1:
-            return replace(resolve(str(gguf_files[0])), source=source, manifest=manifest)
+            return replace(find_model(str(gguf_files[0])), source=source, manifest=manifest)
         raise ModelError(f"{source} has no config.json, so it is not a model; give the directory of a checkpoint.")
     if not any(path.glob("*.safetensors")):
         contents = "pickled weights only" if any(path.glob("*.bin")) else "no weights"
@@ -246,7 +246,7 @@ def _base(source: str, path: Path, trained_over: dict[str, Any], base_model: str
     places = [] if base_model else _places(name, path, verified=bool(digest))
     for place in dict.fromkeys([*places, name]):
         try:
-            base = resolve(place, revision=None if _is_local(place) else revision)
+            base = find_model(place, revision=None if _is_local(place) else revision)
         except ModelError as error:
             raise ModelError(
                 f"{source} adapts {name} (base_model_name_or_path), which cannot be used: {error} --base-model names "

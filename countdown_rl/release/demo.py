@@ -36,7 +36,7 @@ def of_model(model: Path) -> str:
     """The HTML of the page about the GGUF file *model*, or the one in the directory *model*."""
     if not model.exists():
         raise ArtifactError(f"{model} does not exist; `countdown-rl quantize --format gguf` makes a GGUF file.")
-    ref = reference.resolve(str(model))
+    ref = reference.find_model(str(model))
     if ref.kind != "gguf":
         raise UsageError(f"{model} is not GGUF, which the demo needs; `countdown-rl quantize --format gguf` makes it.")
     return text(reference.local_path(ref), artifacts.chain(ref.as_input()))
@@ -73,7 +73,7 @@ def _puzzles(file: Path, chain: Sequence[ProvenanceEntry]) -> dict[str, Any]:
     if (task := trained_on(chain)) is not TASK:
         raise UsageError(f"{file} was trained on {task.name}, and the demo is about Countdown puzzles.")
     row = CountdownRow({"numbers": _NUMBERS, "target": _TARGET, **layout(chain)})
-    prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(file))), row.messages())
+    prompt = chat_template.render(load.load_tokenizer(reference.find_model(str(file))), row.messages())
     try:
         head, rest = prompt.split(" ".join(map(str, _NUMBERS)))
         between, tail = rest.split(str(_TARGET))

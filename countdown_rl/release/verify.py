@@ -280,7 +280,7 @@ def _check_figures(recorded: Result, rows: Sequence[Row], options: EvalOptions) 
 
 def _check_loading(made: Weights, rows: Sequence[Row]) -> None:
     """Compare what the card's instructions load with what an evaluation loads."""
-    tokenizer = load.load_tokenizer(reference.resolve(str(made.loadable)))
+    tokenizer = load.load_tokenizer(reference.find_model(str(made.loadable)))
     settings = model_files.generation_config(made.path)
     if ends.change_decoding(settings):
         raise _RefutedError(f"{GENERATION} sets more than the tokens that end a completion, as no evaluation does")

@@ -203,7 +203,7 @@ class Run(ABC):
         run = cls(arguments, options, reporter)
         inputs = run.read()
         run.validation = run._read_validation()
-        run.ref = reference.resolve(
+        run.ref = reference.find_model(
             arguments.model,
             revision=arguments.revision,
             trust_remote_code=arguments.trust_remote_code,

@@ -64,7 +64,7 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
             model = inputs["eval"]["manifest"]["inputs"]["model"]
             if options.model:
                 model = {"source": options.model}
-            ref = reference.resolve(model["source"], revision=model.get("revision"))
+            ref = reference.find_model(model["source"], revision=model.get("revision"))
             written = _pairs(rows, load.load_tokenizer(reference.without_weights(ref)))
         else:
             written = [right.row.kept | {"completion": right.completion} for right, *_ in rows]

@@ -15,7 +15,7 @@ from countdown_rl.release import folder
 from tests.support.hub import EXPIRED, READ
 
 USES = {
-    "model": lambda name, revision: reference.resolve(name, revision=revision),
+    "model": lambda name, revision: reference.find_model(name, revision=revision),
     "data set": lambda name, revision: list(external.from_hub(name, revision)[1]),
     "licence": lambda name, revision: folder.base_license(name, revision),
     "verify": lambda name, revision: reference.download(name, revision, allowed=None, ignored=None),

@@ -21,7 +21,7 @@ from countdown_rl.tasks.registry import parse_row
 from stages.recipes.tiny import traces
 from tests.support import evaluations
 
-MANIFEST = reference.resolve("countdown-tiny").manifest
+MANIFEST = reference.find_model("countdown-tiny").manifest
 PLAN = {int(size): ways for size, ways in MANIFEST.facts["plan"].items()}
 
 

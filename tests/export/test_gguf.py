@@ -9,7 +9,7 @@ from countdown_rl.export import gguf
 from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import probe
 from tests.support import standins, tiny_llama
 
@@ -24,11 +24,11 @@ def _here(tmp_path, monkeypatch):
 
 def written(kind: str, **changes):
     tiny_llama.checkpoint(Path("full"), **changes)
-    return quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
+    return quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type=kind))
 
 
 def prompts():
-    return probe.conversations(resolve("countdown-tiny").as_input(), 16)
+    return probe.conversations(find_model("countdown-tiny").as_input(), 16)
 
 
 def fields() -> dict:
@@ -47,14 +47,14 @@ def test_transformers_reads_back_the_same_model(kind, closeness, tied):
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
         back = AutoModelForCausalLM.from_pretrained("quantized", gguf_file=facts["file"], dtype=torch.float32)
-        a, b = back(ids).logits, load.load_model(resolve("full"), precision="fp32").model(ids).logits
+        a, b = back(ids).logits, load.load_model(find_model("full"), precision="fp32").model(ids).logits
     assert (a - b).norm() / b.norm() < closeness
 
 
 def test_tokenizer_special_tokens_and_chat_template_are_in_the_file():
     written("f16")
     metadata, tokenizer = fields(), tiny_llama.tokenizer()
-    loaded = load.load_tokenizer(resolve("quantized"))
+    loaded = load.load_tokenizer(find_model("quantized"))
     text = "Numbers: 37 50\n\n  <think>"
     assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert {name for name in metadata if "sampling" in name} == {"general.sampling.temp"}
@@ -83,7 +83,7 @@ def test_the_header_of_a_file_is_read_once_until_it_changes(monkeypatch):
     monkeypatch.setattr(GGUFReader, "__init__", lambda self, *rest: read.append(rest) or init(self, *rest))
     for times in (1, 2):
         file = Path("quantized") / written("f16", hidden_size=32 * times).facts["file"]
-        assert load.load_model(resolve(str(file))).model.config.hidden_size == 32 * times
+        assert load.load_model(find_model(str(file))).model.config.hidden_size == 32 * times
         assert len(read) == times
 
 
@@ -117,7 +117,7 @@ def test_a_chat_template_that_llama_cpp_renders_differently_is_reported():
     from countdown_rl.export import llama_cpp
 
     file = Path("quantized", written("q8_0").facts["file"])
-    tokenizer = load.load_tokenizer(resolve("full"))
+    tokenizer = load.load_tokenizer(find_model("full"))
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|end|> ")
     assert llama_cpp.check_round_trip(file, tokenizer, prompts()) == {"prompts": 16, "chat": False}
 
@@ -132,7 +132,7 @@ def test_llama_cpps_chat_endpoint_answers_a_user_turn_alone():
     from countdown_rl.tasks.countdown.task import CountdownRow
 
     rows = [CountdownRow({"nums": list(nums), "target": target}) for nums, target in PUZZLES]
-    ref = resolve("countdown-tiny")
+    ref = find_model("countdown-tiny")
     tokenizer, directory = load.load_tokenizer(ref), reference.local_path(ref)
     complete_user_turn(tokenizer, rows[0].messages())  # as train does
     options = {"name": "tiny", "kind": "q8_0", "tokenizer": tokenizer, "conversations": prompts()}
@@ -151,7 +151,7 @@ def test_an_unsupported_architecture_is_refused_by_name():
     config = json.loads(Path("full/config.json").read_text())
     Path("full/config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     with pytest.raises(ModelError, match="gpt2"):
-        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf"))
+        quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf"))
 
 
 def modelfile(template, **special):
@@ -191,8 +191,8 @@ def test_a_template_that_changes_the_turns_has_no_modelfile():
 
 def test_three_end_tokens_have_names_of_their_own():
     standins.checkpoint(Path("full"), "llama-3.1")
-    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
-    tokens, metadata = load.load_tokenizer(resolve("full")), fields()
+    quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    tokens, metadata = load.load_tokenizer(find_model("full")), fields()
     names = ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
     ids = {tokens.convert_tokens_to_ids(name) for name in names}
     assert {metadata[f"tokenizer.ggml.{kind}_token_id"] for kind in ("eos", "eot", "eom")} == ids
@@ -212,6 +212,6 @@ def test_a_model_that_llama_cpp_would_compute_otherwise_is_refused(changes, word
 
 def test_the_context_is_no_longer_than_a_sliding_window():
     standins.checkpoint(Path("full"), "qwen2.5", use_sliding_window=True, sliding_window=64, max_window_layers=0)
-    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
     assert fields()["qwen2.context_length"] == 64
     assert "num_ctx 64" in Path("quantized/Modelfile").read_text()

@@ -10,7 +10,7 @@ from countdown_rl.core.errors import ModelError, UsageError
 from countdown_rl.export.config import MergeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.models.load import load_model, load_tokenizer
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from tests.support import command, standins, tiny_llama
 
 
@@ -24,7 +24,7 @@ def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
     peft = tiny_llama.adapter(Path("peft"), base, reference=str(base), **config)
     options = {"precision": precision}
     with artifacts.writing(
-        Path("adapter"), "adapter", options=options, inputs={"model": resolve(str(base)).as_input()}
+        Path("adapter"), "adapter", options=options, inputs={"model": find_model(str(base)).as_input()}
     ) as draft:
         shutil.copytree(peft, draft.path, dirs_exist_ok=True)
         draft.facts["precision"] = precision
@@ -32,13 +32,13 @@ def trained(base: Path, *, precision: str = "nf4", **config) -> Path:
 
 
 def merged(adapter: Path, **options):
-    manifest = merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(**options))
-    return manifest, load_model(resolve("merged"), precision="fp32").model.state_dict()
+    manifest = merge_adapter(find_model(str(adapter)), Path("merged"), MergeOptions(**options))
+    return manifest, load_model(find_model("merged"), precision="fp32").model.state_dict()
 
 
 def by_peft(adapter: Path, precision: str = "fp32"):
     """PEFT's own merge, in fp32."""
-    loaded = load_model(resolve(str(adapter)), precision=precision)
+    loaded = load_model(find_model(str(adapter)), precision=precision)
     return loaded.model.float().merge_and_unload().state_dict()
 
 
@@ -150,7 +150,7 @@ def test_transformers_reads_a_sharded_merge():
     assert {*shards, "model.safetensors.index.json", "generation_config.json"} <= manifest.files.keys()
     theirs = AutoModelForCausalLM.from_pretrained("merged", dtype=torch.float32).state_dict()
     assert all(torch.equal(theirs[name], value) for name, value in ours.items())
-    assert AutoTokenizer.from_pretrained("merged").chat_template == load_tokenizer(resolve("base")).chat_template
+    assert AutoTokenizer.from_pretrained("merged").chat_template == load_tokenizer(find_model("base")).chat_template
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_an_unsupported_adapter_is_refused_by_name(changes, names):
     config = json.loads((peft / "adapter_config.json").read_text())
     (peft / "adapter_config.json").write_text(json.dumps(config | changes))
     with pytest.raises(ModelError, match=names):
-        merge_adapter(resolve("peft"), Path("merged"), MergeOptions())
+        merge_adapter(find_model("peft"), Path("merged"), MergeOptions())
     assert not Path("merged").exists()
 
 
@@ -180,7 +180,7 @@ def test_every_key_of_the_adapter_must_exist_in_the_base(dora):
     renamed = {key.replace("layers.1.", "layers.9."): value for key, value in tensors.items()}
     save_file(renamed, peft / "adapter_model.safetensors")
     with pytest.raises(ModelError, match=r"layers\.[19]\..*"):
-        merge_adapter(resolve("peft"), Path("merged"), MergeOptions(verify="none"))
+        merge_adapter(find_model("peft"), Path("merged"), MergeOptions(verify="none"))
 
 
 def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch):
@@ -189,20 +189,20 @@ def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch)
     adapter = trained(tiny_llama.checkpoint(Path("base")))
     monkeypatch.setattr(Adapter, "_scale", lambda self, module, rank: 0.5)
     with pytest.raises(ModelError, match="differ from the adapter"):
-        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions())
+        merge_adapter(find_model(str(adapter)), Path("merged"), MergeOptions())
     assert {path.name for path in Path().iterdir()} == {"base", "peft", "adapter"}
 
 
 def test_a_bf16_adapter_has_no_dequantized_base():
     adapter = trained(tiny_llama.checkpoint(Path("base")), precision="bf16")
     with pytest.raises(UsageError, match="nothing to de-quantize"):
-        merge_adapter(resolve(str(adapter)), Path("merged"), MergeOptions(base="dequantized"))
+        merge_adapter(find_model(str(adapter)), Path("merged"), MergeOptions(base="dequantized"))
 
 
 def test_a_model_that_is_not_an_adapter_is_refused():
     tiny_llama.checkpoint(Path("base"))
     with pytest.raises(ModelError, match="not an adapter"):
-        merge_adapter(resolve("base"), Path("merged"), MergeOptions())
+        merge_adapter(find_model("base"), Path("merged"), MergeOptions())
 
 
 def test_gpt2_with_biases_and_transposed_weights_is_merged():
@@ -248,7 +248,7 @@ def test_an_adapter_without_a_manifest_over_a_4_bit_base_was_trained_over_nf4():
     assert manifest.facts["trained_over"] == "nf4"
     assert manifest.facts["agreement"]["with_policy_as_trained"]["max_logit_difference"] < 1e-3
     # Over the unquantized weights, which it does not name.
-    manifest = merge_adapter(resolve("peft", base_model="full"), Path("merged"), MergeOptions(trained_over="nf4"))
+    manifest = merge_adapter(find_model("peft", base_model="full"), Path("merged"), MergeOptions(trained_over="nf4"))
     assert manifest.facts["agreement"]["with_definition"] != manifest.facts["agreement"]["with_policy_as_trained"]
 
 
@@ -256,7 +256,7 @@ def test_the_name_of_a_4_bit_base_tells_what_an_adapter_was_trained_over():
     tiny_llama.adapter(
         Path("peft"), tiny_llama.checkpoint(Path("full")), reference="unsloth/Qwen3-0.6B-unsloth-bnb-4bit"
     )
-    ref = resolve("peft", base_model="full")
+    ref = find_model("peft", base_model="full")
     assert load_model(ref).storage == "dequantized-nf4"
     manifest = merge_adapter(ref, Path("merged"), MergeOptions(base="dequantized"))
     assert manifest.facts["trained_over"] == "nf4"

@@ -11,7 +11,7 @@ from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model, warning
 from countdown_rl.models import nf4
 from countdown_rl.models.load import load_model
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from tests.support import architectures, tiny_llama
 
 
@@ -29,7 +29,7 @@ def as_merged(base: str) -> None:
 
 def quantized() -> artifacts.Manifest:
     as_merged("original")
-    return quantize_model(resolve("merged"), Path("quantized"), QuantizeOptions())
+    return quantize_model(find_model("merged"), Path("quantized"), QuantizeOptions())
 
 
 def four_bit_layers(model) -> dict:
@@ -42,7 +42,7 @@ def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
     from transformers import AutoModelForCausalLM
 
     quantized()
-    merged = load_model(resolve("merged"), precision="fp32").model
+    merged = load_model(find_model("merged"), precision="fp32").model
     theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})
     layers = four_bit_layers(theirs)
     assert len(layers) == 14
@@ -54,7 +54,7 @@ def test_from_pretrained_reads_the_values_of_direct_quantization(avx512):
         assert torch.equal(dequantize_4bit(layer.weight.data, layer.weight.quant_state), direct)
     # And it runs as it is, whatever path bitsandbytes takes on this CPU.
     ids = torch.arange(5, 25).view(1, 20)
-    ours = load_model(resolve("merged"), precision="nf4").model
+    ours = load_model(find_model("merged"), precision="nf4").model
     with torch.inference_mode():
         a, b = theirs(ids).logits.float(), ours(ids).logits
     assert (a - b).norm() / b.norm() < 0.05
@@ -86,7 +86,7 @@ def test_weights_that_would_lose_by_quantization_are_refused():
     as_merged("dequantized")
     for name, word in (("peft", "is an adapter"), ("quantized", "already"), ("merged", "round the adapter away")):
         with pytest.raises(ModelError, match=word):
-            quantize_model(resolve(name), Path("again"), QuantizeOptions())
+            quantize_model(find_model(name), Path("again"), QuantizeOptions())
     assert not Path("again").exists()
 
 
@@ -105,18 +105,18 @@ def test_a_merge_into_original_weights_warns_with_its_divergence(base, trained_o
     with artifacts.writing(Path("merged"), "merged", options={}) as draft:
         shutil.copytree("full", draft.path, dirs_exist_ok=True)
         draft.facts.update(base=base, trained_over=trained_over, agreement=agreement)
-    text = warning(resolve("merged"), format)
+    text = warning(find_model("merged"), format)
     assert ("KL from the trained policy is 0.16," in text) if warned else text is None
 
 
 def test_a_sharded_source_gives_a_sharded_output():
     tiny_llama.checkpoint(Path("full"), shard="60KB", tie_word_embeddings=False)
-    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions())
+    quantize_model(find_model("full"), Path("quantized"), QuantizeOptions())
     assert len(list(Path("quantized").glob("*.safetensors"))) > 1
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
-        a = load_model(resolve("quantized")).model(ids).logits
-        assert torch.equal(a, load_model(resolve("full"), precision="nf4").model(ids).logits)
+        a = load_model(find_model("quantized")).model(ids).logits
+        assert torch.equal(a, load_model(find_model("full"), precision="nf4").model(ids).logits)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
@@ -133,7 +133,7 @@ def test_a_large_weight_is_quantized_in_chunks_to_the_same_bytes(monkeypatch, ro
 
 def test_a_source_that_is_replaced_meanwhile_is_refused():
     as_merged("original")
-    ref = resolve("merged")
+    ref = find_model("merged")
     as_merged("dequantized")
     with pytest.raises(ArtifactError, match="replaced merged"):
         quantize_model(ref, Path("quantized"), QuantizeOptions())
@@ -175,15 +175,15 @@ def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(ch
     from transformers import AutoModelForCausalLM
 
     edited(change, hidden_size=64)
-    quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format=format, gguf_type="f16"))
+    quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format=format, gguf_type="f16"))
     original = AutoModelForCausalLM.from_pretrained("full", dtype=torch.float32)
     if format == "gguf":
         original, closeness = logits(original), 0.01
     else:
         for name in nf4.linears(original):  # the head itself is not quantized
-            original.set_submodule(name, load_model(resolve("quantized")).model.get_submodule(name).float())
+            original.set_submodule(name, load_model(find_model("quantized")).model.get_submodule(name).float())
         original, closeness = logits(original), 0.05
-    ours = logits(load_model(resolve("quantized"), precision="fp32").model)
+    ours = logits(load_model(find_model("quantized"), precision="fp32").model)
     assert (ours - original).norm() / original.norm() < closeness
     if format != "gguf":
         assert json.loads(Path("quantized/config.json").read_text())["tie_word_embeddings"] == (change != with_head)
@@ -203,14 +203,14 @@ def test_the_output_head_of_a_tied_configuration_is_the_one_in_the_checkpoint(ch
 def test_a_checkpoint_with_other_tensors_than_its_architecture_is_refused(format, change, name):
     edited(change, tie_word_embeddings=False)
     with pytest.raises(ModelError, match=name):
-        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format=format))
+        quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format=format))
     assert not Path("quantized").exists()
 
 
 def test_rotary_frequencies_of_older_checkpoints_are_no_fault():
     edited(lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))
     for format in ("nf4", "gguf"):
-        quantize_model(resolve("full"), Path(format), QuantizeOptions(format=format, gguf_type="f16"))
+        quantize_model(find_model("full"), Path(format), QuantizeOptions(format=format, gguf_type="f16"))
 
 
 @pytest.mark.parametrize("format", ["nf4", "w4a16"])
@@ -218,7 +218,7 @@ def test_rotary_frequencies_of_older_checkpoints_are_no_fault():
 def test_a_model_whose_weights_would_mostly_stay_in_16_bits_is_refused(format, name):
     architectures.checkpoint(Path("full"), name)
     with pytest.raises(ModelError, match=r"16 bits|no layer"):
-        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format=format))
+        quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format=format))
 
 
 def test_4_bit_weights_of_other_architectures_load_in_transformers():
@@ -226,17 +226,17 @@ def test_4_bit_weights_of_other_architectures_load_in_transformers():
 
     for name in ("gpt_neox", "phi3", "cohere", "olmo2"):
         architectures.checkpoint(Path(name), name, hidden_size=64, intermediate_size=128)
-        facts = quantize_model(resolve(name), Path("quantized"), QuantizeOptions()).facts
+        facts = quantize_model(find_model(name), Path("quantized"), QuantizeOptions()).facts
         theirs = AutoModelForCausalLM.from_pretrained("quantized", device_map={"": "cpu"})
         assert (
             sum(layer.in_features * layer.out_features for layer in four_bit_layers(theirs).values())
             == (facts["parameters_in_4_bits"])
         )
-        a, b = logits(theirs), logits(load_model(resolve("quantized")).model)
+        a, b = logits(theirs), logits(load_model(find_model("quantized")).model)
         assert (a - b).norm() / b.norm() < 0.05
 
 
 def test_a_checkpoint_whose_tensors_have_other_names_is_no_mixture_of_experts():
     edited(lambda tensors: tensors.update({n.removeprefix("model."): tensors.pop(n) for n in [*tensors]}))
     with pytest.raises(ModelError, match="other names"):
-        quantize_model(resolve("full"), Path("quantized"), QuantizeOptions())
+        quantize_model(find_model("full"), Path("quantized"), QuantizeOptions())

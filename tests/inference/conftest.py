@@ -11,5 +11,7 @@ from countdown_rl.models import reference
 def gguf(tmp_path_factory):
     """The packaged model as the GGUF file that ``quantize`` writes."""
     out = tmp_path_factory.mktemp("gguf") / "tiny"
-    quantize.quantize_model(reference.resolve("countdown-tiny"), out, QuantizeOptions(format="gguf", gguf_type="f16"))
+    quantize.quantize_model(
+        reference.find_model("countdown-tiny"), out, QuantizeOptions(format="gguf", gguf_type="f16")
+    )
     return out

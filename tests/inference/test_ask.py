@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(folder):
-    return load.load_model(reference.resolve(str(folder / "model")))
+    return load.load_model(reference.find_model(str(folder / "model")))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from countdown_rl.evaluation import evaluate
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
 from countdown_rl.models import load
-from countdown_rl.models.reference import ModelRef, resolve
+from countdown_rl.models.reference import ModelRef, find_model
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task
 from tests.support import tiny_llama, vllm_stub
@@ -50,7 +50,7 @@ def there(monkeypatch, *names, gpu=True):
 
 
 def chosen(ref, name="auto", **options):
-    return engines.resolve(name, ref, **({"precision": "auto", "device": "auto"} | options))
+    return engines.choose_engine(name, ref, **({"precision": "auto", "device": "auto"} | options))
 
 
 def test_a_gguf_file_gives_the_greedy_answers_of_its_checkpoint(folder, tmp_path, gguf):
@@ -100,7 +100,7 @@ def test_the_reason_why_vllm_refuses_a_model_is_reported(folder, tmp_path, vllm)
 
 def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
     decoding = generate.Decoding(12)
-    engine = engines.load_engine("vllm", resolve(str(folder / "model")), decoding, precision="fp32")
+    engine = engines.load_engine("vllm", find_model(str(folder / "model")), decoding, precision="fp32")
     engine.prepare(20)
     (completion,) = engine.complete([[5, 6, 7]])
     assert (completion.tokens, completion.ended) == (12, False)
@@ -123,7 +123,7 @@ def test_an_end_token_that_only_vllm_knows_is_not_a_truncation(folder, vllm):
 def test_an_adapter_that_vllm_would_compute_otherwise_is_refused(
     folder, tmp_path, monkeypatch, precision, facts, config, word
 ):
-    ref = resolve(str(tiny_llama.adapter(tmp_path / "adapter", folder / "model", **config)))
+    ref = find_model(str(tiny_llama.adapter(tmp_path / "adapter", folder / "model", **config)))
     if facts:
         ref = replace(ref, manifest=SimpleNamespace(facts=facts, options={}))
     there(monkeypatch, "vllm")
@@ -182,4 +182,4 @@ def test_a_four_bit_checkpoint_on_the_hub_is_not_for_vllm(monkeypatch, tmp_path)
 def test_an_engine_that_is_not_installed_or_unsuitable_is_refused(folder, monkeypatch, changes, error, message):
     there(monkeypatch, gpu=False)
     with pytest.raises(error, match=message):
-        chosen(resolve(str(folder / "model")), "vllm", **changes)
+        chosen(find_model(str(folder / "model")), "vllm", **changes)

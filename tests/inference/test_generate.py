@@ -10,7 +10,7 @@ import transformers
 from countdown_rl.inference import cpu_decoder, engines, generate
 from countdown_rl.inference.generate import Completion, Decoding, Generator, batches, max_rows
 from countdown_rl.models.load import Loaded, load_model
-from countdown_rl.models.reference import ModelRef, resolve
+from countdown_rl.models.reference import ModelRef, find_model
 from tests.support import tiny_llama
 
 TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
@@ -133,7 +133,7 @@ def test_sampling_settings_of_the_checkpoint_are_ignored(by_transformers, tmp_pa
     opinionated.tokenizer.save_pretrained(tmp_path)
     own = {"do_sample": True, "temperature": 0.3, "top_k": 3, "min_p": 0.2, "num_beams": 2, "repetition_penalty": 1.5}
     (tmp_path / "generation_config.json").write_text(json.dumps(own | {"no_repeat_ngram_size": 2}))
-    opinionated = load_model(resolve(str(tmp_path)), precision="fp32")
+    opinionated = load_model(find_model(str(tmp_path)), precision="fp32")
     for decoding in (Decoding(12), Decoding(12, temperature=1.0, seed=3)):
         expected = Generator(plain, decoding).complete(prompts(plain))
         assert Generator(opinionated, decoding).complete(prompts(plain)) == expected

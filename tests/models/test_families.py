@@ -38,7 +38,7 @@ def family(request, tmp_path_factory):
         other_tokenizer.save_pretrained(path)
     else:
         standins.checkpoint(path, name)
-    loaded = load.load_model(reference.resolve(str(path)), precision="fp32", device="cpu")
+    loaded = load.load_model(reference.find_model(str(path)), precision="fp32", device="cpu")
     return name, loaded.tokenizer, loaded.model
 
 
@@ -97,10 +97,10 @@ def test_a_completion_ends_with_any_end_token_of_the_family_and_with_its_answer(
 def test_a_gguf_file_of_a_model_with_its_own_head_size_loads_in_transformers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     standins.checkpoint(Path("full"), "qwen3")  # 4 heads of 32 in a hidden size of 64
-    quantize_model(reference.resolve("full"), Path("gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    quantize_model(reference.find_model("full"), Path("gguf"), QuantizeOptions(format="gguf", gguf_type="f16"))
     ids = torch.arange(5, 25).view(1, 20)
     with torch.inference_mode():
         a, b = (
-            load.load_model(reference.resolve(name), precision="fp32").model(ids).logits for name in ("full", "gguf")
+            load.load_model(reference.find_model(name), precision="fp32").model(ids).logits for name in ("full", "gguf")
         )
     torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)

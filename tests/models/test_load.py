@@ -12,7 +12,7 @@ from countdown_rl.export.config import QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import load, nf4, reference
 from countdown_rl.models.load import load_model, load_tokenizer, silence_libraries
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from countdown_rl.models.shape import ModelShape, check_context, read_config, skeleton
 from countdown_rl.training import weights
 from tests.support import architectures, four_bit, tiny_llama
@@ -38,7 +38,7 @@ def as_artifact(out: Path, kind: str, source: Path, **manifest):
 def test_an_unknown_name_is_refused_without_the_network(monkeypatch):
     monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("used the network"))
     with pytest.raises(ModelError, match="not a known model"):
-        resolve("no-such-model")
+        find_model("no-such-model")
 
 
 @pytest.mark.parametrize("source", ["artifacts/adapter", "./a/b", "/nowhere/model", "some/model.gguf"])
@@ -46,7 +46,7 @@ def test_a_missing_path_is_not_taken_for_a_hub_id(source, monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reference, "_hub", lambda *_: pytest.fail("used the network"))
     with pytest.raises(ModelError, match="does not exist"):
-        resolve(source)
+        find_model(source)
 
 
 def test_an_unreachable_hub_is_reported(monkeypatch, tmp_path):
@@ -58,67 +58,67 @@ def test_an_unreachable_hub_is_reported(monkeypatch, tmp_path):
 
     monkeypatch.setattr(HfApi, "model_info", unreachable)
     with pytest.raises(ModelError, match="cannot be reached"):
-        resolve("somebody/some-model-that-is-not-cached")
+        find_model("somebody/some-model-that-is-not-cached")
 
 
 def test_an_answer_of_the_hub_that_makes_no_sense_is_reported(hub):
     hub.fail("GET", status=200, times=100)
     with pytest.raises(ModelError, match="cannot be reached"):
-        resolve("some/model")
+        find_model("some/model")
 
 
 def test_a_damaged_manifest_does_not_make_an_artifact_a_plain_directory(base, tmp_path):
     copy = shutil.copytree(base, tmp_path / "copy")
     (copy / "manifest.json").write_text("{")
     with pytest.raises(ArtifactError, match="damaged"):
-        resolve(str(copy))
+        find_model(str(copy))
 
 
 def test_a_directory_with_another_tokenizer_is_another_input(base, tmp_path):
     copy = shutil.copytree(base, tmp_path / "copy")
-    before = resolve(str(copy)).as_input()
+    before = find_model(str(copy)).as_input()
     (copy / "chat_template.jinja").write_text("other")
-    after = resolve(str(copy)).as_input()
+    after = find_model(str(copy)).as_input()
     assert before["digest"] == after["digest"]
     assert before["tokenizer"] != after["tokenizer"]
 
 
 def test_a_revision_is_refused_for_local_models(base):
     with pytest.raises(UsageError, match="--revision"):
-        resolve(str(base), revision="main")
+        find_model(str(base), revision="main")
 
 
 def test_pickled_weights_are_refused(base, tmp_path):
     shutil.copy(base / "config.json", tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(ModelError, match="pickled"):
-        resolve(str(tmp_path))
+        find_model(str(tmp_path))
 
 
 def test_a_file_that_is_not_gguf_is_refused(tmp_path):
     (tmp_path / "weights.gguf").write_bytes(b"nothing")
     with pytest.raises(ModelError, match="not a GGUF"):
-        resolve(str(tmp_path / "weights.gguf"))
+        find_model(str(tmp_path / "weights.gguf"))
 
 
 def test_an_artifact_of_another_kind_is_refused(tmp_path):
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
         (draft.path / "train.jsonl").write_text("{}\n")
     with pytest.raises(ArtifactError, match="data artifact"):
-        resolve(str(tmp_path / "data"))
+        find_model(str(tmp_path / "data"))
 
 
 def test_a_damaged_model_artifact_is_refused(base, tmp_path):
     out = as_artifact(tmp_path / "merged", "merged", base)
     (out / "config.json").write_text("{}")
     with pytest.raises(ArtifactError, match="damaged"):
-        resolve(str(out))
+        find_model(str(out))
 
 
 def test_the_shipped_model_is_found_by_name(base, tmp_path, monkeypatch):
     out = as_artifact(tmp_path / "tiny", "model", base, options={"seed": 1})
     monkeypatch.setitem(reference.SHIPPED, "countdown-tiny", out)
-    ref = resolve("countdown-tiny")
+    ref = find_model("countdown-tiny")
     assert ref.kind == "shipped"
     assert ref.as_input()["source"] == "countdown-tiny"
     assert ref.as_input()["digest"] == ref.manifest.digest
@@ -127,8 +127,8 @@ def test_the_shipped_model_is_found_by_name(base, tmp_path, monkeypatch):
 
 def test_an_absolute_path_is_not_recorded(base, monkeypatch):
     monkeypatch.chdir(base.parent)
-    assert resolve(str(base)).as_input()["source"] == "base"
-    assert resolve("./base").as_input()["source"] == "./base"
+    assert find_model(str(base)).as_input()["source"] == "base"
+    assert find_model("./base").as_input()["source"] == "./base"
 
 
 def test_a_path_outside_the_working_directory_is_recorded_by_its_last_name(base, tmp_path, monkeypatch):
@@ -136,14 +136,14 @@ def test_a_path_outside_the_working_directory_is_recorded_by_its_last_name(base,
     monkeypatch.chdir(tmp_path / "deep")
     shutil.copytree(base, tmp_path / "base")
     for source in (str(tmp_path / "base"), "../base"):
-        assert resolve(source).as_input()["source"] == "base"
-        assert resolve(source).location == "../base"
+        assert find_model(source).as_input()["source"] == "base"
+        assert find_model(source).location == "../base"
 
 
 def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
     from safetensors.torch import load_file
 
-    loaded = load_model(resolve(str(base)), device="cpu")
+    loaded = load_model(find_model(str(base)), device="cpu")
     assert (loaded.precision, loaded.storage, loaded.device) == ("fp32", "plain", "cpu")
     for name, value in load_file(base / "model.safetensors").items():
         assert torch.equal(loaded.model.state_dict()[name], value.float())
@@ -151,7 +151,7 @@ def test_fp32_on_the_cpu_holds_the_checkpoints_own_values(base):
 
 @pytest.mark.parametrize("precision", ["auto", "nf4", "bf16", "fp32"])
 def test_rotary_frequencies_are_never_rounded(base, precision):
-    model = load_model(resolve(str(base)), precision=precision, device="cpu").model
+    model = load_model(find_model(str(base)), precision=precision, device="cpu").model
     from transformers import LlamaForCausalLM
 
     exact = LlamaForCausalLM(model.config).model.rotary_emb.inv_freq
@@ -168,7 +168,7 @@ def test_a_checkpoint_with_a_tensor_missing_or_of_another_size_is_refused(base, 
     for changed in (tensors, tensors | {name: weight[:8].clone()}):
         save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
         with pytest.raises(ModelError, match=r"incomplete.*q_proj.*of another size"):
-            load_model(resolve(str(tmp_path)))
+            load_model(find_model(str(tmp_path)))
 
 
 def test_a_truncated_checkpoint_is_refused(base, tmp_path):
@@ -176,13 +176,13 @@ def test_a_truncated_checkpoint_is_refused(base, tmp_path):
     contents = (base / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(contents[: len(contents) // 2])
     with pytest.raises(ModelError, match="cannot be loaded"):
-        load_model(resolve(str(tmp_path)))
+        load_model(find_model(str(tmp_path)))
 
 
 def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    ours = load_model(resolve(str(base)), precision="nf4", device="cpu")
+    ours = load_model(find_model(str(base)), precision="nf4", device="cpu")
     assert ours.storage == "dequantized-nf4"
     config = BitsAndBytesConfig(
         load_in_4bit=True,
@@ -204,7 +204,7 @@ def test_nf4_on_the_cpu_equals_bitsandbytes_layers(base):
 
 
 def test_gradients_flow_through_nf4_layers(base):
-    model = load_model(resolve(str(base)), precision="nf4", device="cpu").model
+    model = load_model(find_model(str(base)), precision="nf4", device="cpu").model
     ids = torch.arange(1, 9).view(1, 8)
     with torch.no_grad():
         model(ids)  # in eval mode: where bitsandbytes' own layer would be repacked
@@ -226,9 +226,9 @@ def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, tmp_pa
         "adapter",
         peft,
         options={"precision": "nf4"},
-        inputs={"model": resolve("base").as_input()},
+        inputs={"model": find_model("base").as_input()},
     )
-    ref = resolve(str(out))
+    ref = find_model(str(out))
     assert (ref.kind, ref.base.source) == ("adapter", "base")
     loaded = load_model(ref)
     assert (loaded.precision, loaded.storage) == ("nf4", "dequantized-nf4")
@@ -237,14 +237,14 @@ def test_an_adapter_loads_its_base_in_the_precision_of_its_training(base, tmp_pa
     config = json.loads(Path("base/config.json").read_text())
     Path("base/config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
     with pytest.raises(ArtifactError, match="trained over another base"):
-        resolve(str(out))
+        find_model(str(out))
     shutil.rmtree("base")
     with pytest.raises(ModelError, match="adapts base"):
-        resolve(str(out))
+        find_model(str(out))
 
 
 def test_a_peft_adapter_without_a_manifest_loads(base, tmp_path):
-    ref = resolve(str(tiny_llama.adapter(tmp_path / "peft", base)))
+    ref = find_model(str(tiny_llama.adapter(tmp_path / "peft", base)))
     assert ref.as_input()["base"]["digest"] == ref.base.digest
     assert load_model(ref).storage == "plain"
 
@@ -252,13 +252,13 @@ def test_a_peft_adapter_without_a_manifest_loads(base, tmp_path):
 def test_a_tokenizer_pads_on_the_left_and_has_a_pad_token(tmp_path):
     tiny_llama.model().save_pretrained(tmp_path)
     tiny_llama.tokenizer(pad=None).save_pretrained(tmp_path)
-    tokenizer = load_tokenizer(resolve(str(tmp_path)))
+    tokenizer = load_tokenizer(find_model(str(tmp_path)))
     assert tokenizer.pad_token == tokenizer.eos_token == "<|end|>"
     assert tokenizer.padding_side == "left"
 
 
 def test_a_saved_tokenizer_does_not_record_how_it_was_loaded(base, tmp_path):
-    load_tokenizer(resolve(str(base))).save_pretrained(tmp_path / "again")
+    load_tokenizer(find_model(str(base))).save_pretrained(tmp_path / "again")
     assert "local" not in (tmp_path / "again" / "tokenizer_config.json").read_text()
 
 
@@ -270,7 +270,7 @@ def test_code_of_a_checkpoint_is_refused_without_asking(base, tmp_path, monkeypa
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "custom", "auto_map": classes}))
     with pytest.raises(ModelError, match="--trust-remote-code"):
-        load_model(resolve(str(tmp_path)))
+        load_model(find_model(str(tmp_path)))
     with pytest.raises(ModelError, match="--trust-remote-code"):
         read_config(tmp_path)
     assert not (tmp_path / "executed").exists()
@@ -295,7 +295,7 @@ def test_bf16_that_a_gpu_emulates_is_not_chosen(monkeypatch):
 def test_4_bit_layers_compute_in_fp32_where_the_gpu_has_no_bf16(base):
     from bitsandbytes.functional import dequantize_4bit
 
-    model = load_model(resolve(str(base)), precision="bf16", device="cpu").model
+    model = load_model(find_model(str(base)), precision="bf16", device="cpu").model
     four_bit.quantize_layers(model, torch.device("cpu"))
     packed = {name: value.clone() for name, value in model.named_parameters() if value.dtype == torch.uint8}
     nf4.cast(model, torch.float32)
@@ -313,13 +313,13 @@ def test_4_bit_layers_compute_in_fp32_where_the_gpu_has_no_bf16(base):
 def test_a_processor_without_bf16_products_computes_in_fp32(base, monkeypatch):
     from countdown_rl.inference import generate
 
-    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda: False)
+    monkeypatch.setattr("countdown_rl.models.torch_internals.has_bf16_products", lambda *_: False)
     monkeypatch.setattr(load, "MAX_FP32_PARAMETERS", 0)
     for precision in ("auto", "nf4"):
-        loaded = load_model(resolve(str(base)), precision=precision, device="cpu")
+        loaded = load_model(find_model(str(base)), precision=precision, device="cpu")
         assert loaded.model.dtype == torch.float32
         assert not weights.computes_in_bf16(loaded)
-        assert type(generate._decoder(loaded.model)).__name__ == "Decoder"
+        assert generate.Generator(loaded, generate.Decoding(1))._decoder.cache_dtype == torch.float32
 
 
 def test_silence_covers_the_libraries_and_no_other_module():
@@ -343,7 +343,7 @@ def test_the_shape_of_a_model_has_the_defaults_of_its_architecture():
 
 def test_weights_that_fsdp_will_share_out_stay_in_main_memory(base, monkeypatch):
     monkeypatch.setattr("countdown_rl.models.load.device_name", lambda name: "cuda:0")
-    loaded = load_model(resolve(str(base)), precision="bf16", sharded=True)
+    loaded = load_model(find_model(str(base)), precision="bf16", sharded=True)
     assert (loaded.model.device.type, loaded.model.dtype, loaded.device) == ("cpu", torch.bfloat16, "cuda:0")
 
 
@@ -375,35 +375,35 @@ def test_a_base_is_looked_for_from_where_the_adapter_lies(base, tmp_path, monkey
     adapter = adapter_over(base, tmp_path / "project" / "out" / "adapter", recorded)
     shutil.copytree(base, adapter.parent / place)
     monkeypatch.chdir(tmp_path)
-    ref = resolve("project/out/adapter/")
+    ref = find_model("project/out/adapter/")
     assert ref.base.path.resolve() == (adapter.parent / place).resolve()
     (tmp_path / "link").symlink_to(adapter)
-    assert resolve("link").base.path.resolve() == ref.base.path.resolve()
+    assert find_model("link").base.path.resolve() == ref.base.path.resolve()
 
 
 def test_of_several_models_of_the_recorded_name_the_one_of_the_training_is_taken(base, tmp_path, monkeypatch):
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     shutil.copytree(base, project / "models" / "base")
     monkeypatch.chdir(project)
-    entry = resolve("models/base").as_input()
+    entry = find_model("models/base").as_input()
     adapter = adapter_over(base, project / "adapter", "models/base", inputs={"model": entry})
     tiny_llama.checkpoint(elsewhere / "models" / "base", seed=5)
     monkeypatch.chdir(elsewhere)
-    assert resolve(str(adapter)).base.path.resolve() == project / "models" / "base"
+    assert find_model(str(adapter)).base.path.resolve() == project / "models" / "base"
     shutil.rmtree(project / "models")
     with pytest.raises(ArtifactError, match="trained over another"):
-        resolve(str(adapter))
+        find_model(str(adapter))
     shutil.copytree(base, elsewhere / "moved")
-    assert resolve(str(adapter), base_model="moved").base.digest == entry["digest"]
+    assert find_model(str(adapter), base_model="moved").base.digest == entry["digest"]
     with pytest.raises(ArtifactError, match="trained over another"):
-        resolve(str(adapter), base_model="models/base")
+        find_model(str(adapter), base_model="models/base")
 
 
 def test_the_last_part_of_a_hub_id_is_not_taken_for_its_model(base, tmp_path, monkeypatch):
     adapter = adapter_over(base, tmp_path / "adapter", "some/base")
     shutil.copytree(base, tmp_path / "base")
     monkeypatch.setattr(reference, "_hub", lambda source, *_: reference.ModelRef(source, "hub", None, revision="1"))
-    assert resolve(str(adapter)).base.source == "some/base"
+    assert find_model(str(adapter)).base.source == "some/base"
 
 
 def test_a_path_in_another_machines_cache_is_a_hub_id(base, tmp_path, monkeypatch):
@@ -414,7 +414,7 @@ def test_a_path_in_another_machines_cache_is_a_hub_id(base, tmp_path, monkeypatc
     monkeypatch.setattr(
         reference, "_hub", lambda source, revision, _: reference.ModelRef(source, "hub", None, revision)
     )
-    found = resolve(str(adapter)).base
+    found = find_model(str(adapter)).base
     assert (found.source, found.revision) == ("Qwen/Qwen3-0.6B", "c1899de289a04d12100db370d81485cdf75e47ca")
 
 
@@ -422,15 +422,15 @@ def test_a_base_that_is_not_found_can_be_named(base, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     adapter = adapter_over(base, tmp_path / "adapter", "lost")
     with pytest.raises(ModelError, match=r"base_model_name_or_path.*--base-model"):
-        resolve("adapter")
-    ref = resolve("adapter", base_model=str(base))
-    assert ref.as_input()["base"]["digest"] == resolve(str(base)).digest
+        find_model("adapter")
+    ref = find_model("adapter", base_model=str(base))
+    assert ref.as_input()["base"]["digest"] == find_model(str(base)).digest
     assert load_model(ref).storage == "plain"
     with pytest.raises(UsageError, match="--base-model"):
-        resolve(str(base), base_model=str(base))
+        find_model(str(base), base_model=str(base))
     (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": null}')
     with pytest.raises(ModelError, match="--base-model"):
-        resolve("adapter")
+        find_model("adapter")
 
 
 @pytest.mark.parametrize("given", ["out", "out-run", "out-run/checkpoints", "out-run/checkpoints/checkpoint-4"])
@@ -440,8 +440,8 @@ def test_an_unfinished_run_is_called_one(base, tmp_path, monkeypatch, given):
     (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": ""}')
     Path("out-run/checkpoints/run.json").write_text("{}")
     with pytest.raises(ModelError, match="unfinished"):
-        resolve(given)
-    assert resolve("out-run/checkpoints/checkpoint-4", base_model=str(base)).kind == "adapter"
+        find_model(given)
+    assert find_model("out-run/checkpoints/checkpoint-4", base_model=str(base)).kind == "adapter"
 
 
 def with_tensors(base: Path, out: Path, tensors: dict[str, torch.Tensor], **config) -> Path:
@@ -469,7 +469,7 @@ def with_tensors(base: Path, out: Path, tensors: dict[str, torch.Tensor], **conf
 def test_weights_within_the_model_that_it_does_not_have_are_refused(base, tmp_path, name, config):
     path = with_tensors(base, tmp_path / "more", {name: torch.zeros(64)} if not config else {}, **config)
     with pytest.raises(ModelError, match=r"lm_head|layers\.[0-2]"):
-        load_model(resolve(str(path)))
+        load_model(find_model(str(path)))
 
 
 @pytest.mark.parametrize(
@@ -487,14 +487,14 @@ def test_weights_within_the_model_that_it_does_not_have_are_refused(base, tmp_pa
 )
 def test_weights_of_parts_that_take_no_part_are_left_out(base, tmp_path, name, config):
     tensor = torch.zeros(320, 64, dtype=torch.bfloat16)
-    assert load_model(resolve(str(with_tensors(base, tmp_path / "more", {name: tensor}, **config))))
+    assert load_model(find_model(str(with_tensors(base, tmp_path / "more", {name: tensor}, **config))))
 
 
 def test_a_shard_that_is_missing_is_named(tmp_path):
     base = tiny_llama.checkpoint(tmp_path / "base", shard="60KB")
     next(base.glob("model-00002-*")).unlink()
     with pytest.raises(ModelError, match="00002"):
-        load_model(resolve(str(base)))
+        load_model(find_model(str(base)))
 
 
 def test_the_advice_about_a_context_depends_on_what_is_too_long():
@@ -508,31 +508,31 @@ def test_a_model_that_reads_later_tokens_is_refused(tmp_path, monkeypatch):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     monkeypatch.setitem(architectures.SETTINGS, "bert", sizes)
     with pytest.raises(ModelError, match="causal"):
-        load_model(resolve(str(architectures.checkpoint(tmp_path, "bert"))))
-    load_model(resolve(str(architectures.checkpoint(tmp_path, "bert", is_decoder=True))))
+        load_model(find_model(str(architectures.checkpoint(tmp_path, "bert"))))
+    load_model(find_model(str(architectures.checkpoint(tmp_path, "bert", is_decoder=True))))
 
 
 def test_weights_that_are_not_finite_are_refused(base, tmp_path):
     damaged = with_tensors(base, tmp_path / "damaged", {"model.norm.weight": torch.full((64,), torch.nan)})
     with pytest.raises(ModelError, match="not finite"):
-        load_model(resolve(str(damaged)))
+        load_model(find_model(str(damaged)))
 
 
 def test_the_generation_settings_of_a_checkpoint_take_no_part(base, tmp_path):
     shutil.copytree(base, tmp_path / "model")
     settings = {"eos_token_id": [1, 7], "stop_strings": ["a"], "temperature": 0.5, "do_sample": False, "num_beams": 2}
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
-    model = load_model(resolve(str(tmp_path / "model"))).model
+    model = load_model(find_model(str(tmp_path / "model"))).model
     assert model.generation_config.to_diff_dict().keys() <= {"eos_token_id", "transformers_version"}
     model.save_pretrained(tmp_path / "saved")  # transformers refuses a temperature without sampling
     assert model.generate(torch.tensor([[5, 6]]), max_new_tokens=1).shape == (1, 3)
 
 
 def test_a_directory_with_a_gguf_file_is_a_base_beside_its_adapter(base, tmp_path, monkeypatch):
-    quantize_model(resolve(str(base)), tmp_path / "there" / "base", QuantizeOptions(format="gguf", gguf_type="f16"))
+    quantize_model(find_model(str(base)), tmp_path / "there" / "base", QuantizeOptions(format="gguf", gguf_type="f16"))
     adapter_over(base, tmp_path / "there" / "adapter", "base")
     monkeypatch.chdir(tmp_path)
-    assert resolve("there/adapter").base.kind == "gguf"
+    assert find_model("there/adapter").base.kind == "gguf"
 
 
 def test_a_model_of_another_kind_has_no_skeleton():

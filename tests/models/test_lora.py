@@ -22,8 +22,8 @@ from tests.support import tiny_llama
 def test_an_adapter_loads_in_peft_with_the_code_that_train_prints(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     tiny_llama.checkpoint(Path("full"))
-    quantize_model(reference.resolve("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
-    base = reference.resolve(name)
+    quantize_model(reference.find_model("full"), Path("quantized"), QuantizeOptions(format="gguf", gguf_type="f16"))
+    base = reference.find_model(name)
     torch.manual_seed(0)
     config = peft.LoraConfig(target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
     trained = peft.get_peft_model(load.load_model(base, precision="fp32").model, config).eval()
@@ -52,7 +52,9 @@ def changed(tmp_path, rename=lambda name: name, keep=lambda name: True, config=(
 
 def logits(path, **settings):
     with torch.inference_mode():
-        return load.load_model(reference.resolve(str(path)), precision="fp32").model(torch.arange(5, 15)[None]).logits
+        return (
+            load.load_model(reference.find_model(str(path)), precision="fp32").model(torch.arange(5, 15)[None]).logits
+        )
 
 
 def renamed(old, new):
@@ -77,7 +79,7 @@ def test_names_that_wrappers_left_are_read_as_pefts(tmp_path, rename):
     expected = logits(changed(tmp_path / "as PEFT"))
     path = changed(tmp_path / "renamed", rename)
     torch.testing.assert_close(logits(path), expected)
-    manifest = merge_adapter(reference.resolve(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32"))
+    manifest = merge_adapter(reference.find_model(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32"))
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
 
 
@@ -101,7 +103,7 @@ def test_names_that_wrappers_left_are_read_as_pefts(tmp_path, rename):
 )
 def test_tensors_that_the_model_does_not_take_or_lacks_are_named(tmp_path, changes, word):
     path = changed(tmp_path, **changes)
-    ref = reference.resolve(str(path))
+    ref = reference.find_model(str(path))
     with pytest.raises(ModelError, match=word):
         load.load_model(ref)
     with pytest.raises(ModelError, match=word):  # as --check does, without weights
@@ -147,7 +149,7 @@ ENLARGED = {
 )
 def test_embeddings_of_added_tokens_are_those_that_peft_saved(tmp_path, kind, tied):
     path, expected = enlarged(tmp_path, tied, **ENLARGED[kind])
-    loaded = load.load_model(reference.resolve(str(path)), precision="fp32")
+    loaded = load.load_model(reference.find_model(str(path)), precision="fp32")
     rows = expected.shape[-1]
     with torch.inference_mode():
         torch.testing.assert_close(loaded.model(torch.tensor([[5, 6, 7, rows - 1]])).logits, expected)
@@ -156,7 +158,7 @@ def test_embeddings_of_added_tokens_are_those_that_peft_saved(tmp_path, kind, ti
     further = lora.Adapter(path).specs
     lora.save(loaded.model, tmp_path / "again", base=str(tmp_path / "base"), further=further)
     assert torch.equal(logits(tmp_path / "again"), logits(path))
-    manifest = merge_adapter(reference.resolve(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32"))
+    manifest = merge_adapter(reference.find_model(str(path)), tmp_path / "merged", MergeOptions(dtype="fp32"))
     assert manifest.facts["agreement"]["with_definition"]["max_logit_difference"] < 1e-3
 
 
@@ -173,19 +175,19 @@ def test_embeddings_of_added_tokens_are_those_that_peft_saved(tmp_path, kind, ti
 def test_rows_of_added_tokens_that_were_not_saved_are_named(tmp_path, tied, config, words):
     path, _ = enlarged(tmp_path, tied, **config)
     with pytest.raises(ModelError, match=words):
-        load.load_model(reference.resolve(str(path)))
+        load.load_model(reference.find_model(str(path)))
 
 
 def test_rows_of_added_tokens_are_stored_one_by_one_too(tmp_path):
     path, expected = enlarged(tmp_path, True, save=False, trainable_token_indices=list(range(320, 330)))
-    model = load.load_model(reference.resolve(str(path)), precision="fp32").model
+    model = load.load_model(reference.find_model(str(path)), precision="fp32").model
     with torch.inference_mode():
         torch.testing.assert_close(model(torch.tensor([[5, 6, 7, 329]])).logits, expected)
 
 
 def test_tokens_beyond_the_embeddings_are_refused_before_generation(tmp_path):
     path, _ = enlarged(tmp_path, True, save=False)
-    generator = Generator(load.load_model(reference.resolve(str(path))), Decoding(4))
+    generator = Generator(load.load_model(reference.find_model(str(path))), Decoding(4))
     assert generator.complete([[5, 6, 7], [5]])
     with pytest.raises(ModelError, match=r"329.*320 rows"):
         generator.complete([[5, 329]])
@@ -207,7 +209,7 @@ def test_tokens_beyond_the_embeddings_are_refused_before_generation(tmp_path):
 def test_adapters_outside_of_the_linear_layers_complete_as_their_logits_say(tmp_path, config, tied):
     base = tiny_llama.checkpoint(tmp_path / "base", tie_word_embeddings=tied)
     path = tiny_llama.adapter(tmp_path / "peft", base, **config)
-    loaded = load.load_model(reference.resolve(str(path)), precision="fp32")
+    loaded = load.load_model(reference.find_model(str(path)), precision="fp32")
     ids = [5, 6, 7, 3]
     with torch.inference_mode():
         likeliest = int(loaded.model(torch.tensor([ids])).logits[0, -1].argmax())

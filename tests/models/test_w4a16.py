@@ -9,7 +9,7 @@ from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.inference import engines
 from countdown_rl.models import load, w4a16
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama
 
 pytest.importorskip("compressed_tensors")
@@ -23,7 +23,7 @@ def _here(tmp_path, monkeypatch):
 
 def written(**changes):
     tiny_llama.checkpoint(Path("full"), **changes)
-    return quantize_model(resolve("full"), Path("quantized"), QuantizeOptions(format="w4a16"))
+    return quantize_model(find_model("full"), Path("quantized"), QuantizeOptions(format="w4a16"))
 
 
 def rounded(weight: torch.Tensor, group: int) -> torch.Tensor:
@@ -40,14 +40,14 @@ def test_transformers_reads_weights_rounded_to_the_nearest_of_sixteen_values(cha
     facts = written(**changes).facts
     assert (facts["group_size"], facts["left_in_16_bits"]) == (group, [])
     theirs = AutoModelForCausalLM.from_pretrained("quantized", dtype=torch.float32)
-    expected = load.load_model(resolve("full"), precision="fp32").model
+    expected = load.load_model(find_model("full"), precision="fp32").model
     for name, module in expected.named_modules():
         if type(module) is torch.nn.Linear and name != "lm_head":
             module.weight.data = rounded(module.weight, group)
     with torch.inference_mode():
         a, b = theirs(IDS).logits, expected(IDS).logits
     assert (a - b).norm() / b.norm() < 0.01
-    untouched = load.load_model(resolve("full"), precision="fp32").model.get_input_embeddings().weight
+    untouched = load.load_model(find_model("full"), precision="fp32").model.get_input_embeddings().weight
     assert torch.equal(theirs.get_input_embeddings().weight, untouched)
 
 
@@ -57,7 +57,7 @@ def test_load_gives_dequantized_plain_weights(capfd):
 
     written()
     capfd.readouterr()
-    loaded = load.load_model(resolve("quantized"))
+    loaded = load.load_model(find_model("quantized"))
     assert (loaded.storage, loaded.precision) == ("dequantized-w4a16", "fp32")
     assert loaded.tokenizer.chat_template == tiny_llama.tokenizer().chat_template
     assert capfd.readouterr() == ("", "")
@@ -66,7 +66,7 @@ def test_load_gives_dequantized_plain_weights(capfd):
         a, b = loaded.model(IDS).logits, theirs(IDS).logits
     assert (a - b).norm() / b.norm() < 0.01
     with pytest.raises(ModelError, match="already"):
-        load.load_model(resolve("quantized"), precision="nf4")
+        load.load_model(find_model("quantized"), precision="nf4")
 
 
 def test_rows_that_no_group_size_divides_stay_in_16_bits_and_are_listed():
@@ -79,7 +79,7 @@ def test_rows_that_no_group_size_divides_stay_in_16_bits_and_are_listed():
     ignored = json.loads(Path("quantized/config.json").read_text())["quantization_config"]["ignore"]
     assert set(ignored) == {"lm_head", *down}
     theirs = AutoModelForCausalLM.from_pretrained("quantized", dtype=torch.float32).model
-    original = load.load_model(resolve("full"), precision="fp32").model.model
+    original = load.load_model(find_model("full"), precision="fp32").model.model
     assert torch.equal(theirs.layers[0].mlp.down_proj.weight, original.layers[0].mlp.down_proj.weight)
 
 
@@ -94,10 +94,10 @@ def test_the_group_size_is_the_largest_that_divides_every_width():
 def test_the_result_is_supported_by_vllm(monkeypatch):
     written()
     monkeypatch.setattr(engines, "find_spec", lambda name: name)
-    assert engines.resolve("vllm", resolve("quantized"), precision="auto", device="auto") == "vllm"
-    quantize_model(resolve("full"), Path("nf4"), QuantizeOptions())
+    assert engines.choose_engine("vllm", find_model("quantized"), precision="auto", device="auto") == "vllm"
+    quantize_model(find_model("full"), Path("nf4"), QuantizeOptions())
     with pytest.raises(UsageError, match="NF4"):
-        engines.resolve("vllm", resolve("nf4"), precision="auto", device="auto")
+        engines.choose_engine("vllm", find_model("nf4"), precision="auto", device="auto")
 
 
 def test_w4a16_weights_cannot_be_merged_into_or_quantized_again():
@@ -106,9 +106,9 @@ def test_w4a16_weights_cannot_be_merged_into_or_quantized_again():
     written()
     tiny_llama.adapter(Path("adapter"), Path("full"), reference="quantized")
     with pytest.raises(ModelError, match="compressed-tensors"):
-        merge_adapter(resolve("adapter"), Path("merged"), MergeOptions())
+        merge_adapter(find_model("adapter"), Path("merged"), MergeOptions())
     with pytest.raises(ModelError, match="is quantized already"):
-        quantize_model(resolve("quantized"), Path("again"), QuantizeOptions(format="w4a16"))
+        quantize_model(find_model("quantized"), Path("again"), QuantizeOptions(format="w4a16"))
 
 
 def test_w4a16_without_compressed_tensors_is_refused(monkeypatch):

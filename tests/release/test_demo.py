@@ -43,7 +43,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF of a random model. Do not write to it."""
     root = tmp_path_factory.mktemp("demo")
     quantize.quantize_model(
-        reference.resolve(str(tiny_llama.checkpoint(root / "tiny"))), root / "gguf", QuantizeOptions(format="gguf")
+        reference.find_model(str(tiny_llama.checkpoint(root / "tiny"))), root / "gguf", QuantizeOptions(format="gguf")
     )
     return root / "gguf"
 
@@ -74,7 +74,7 @@ def test_the_prompt_is_that_of_the_tokenizer(tiny):
     assert match
     head, between, tail = json.loads(match[1])
     row = CountdownRow({"nums": [3, 7, 50], "target": 46})
-    prompt = chat_template.render(load.load_tokenizer(reference.resolve(str(tiny))), row.messages())
+    prompt = chat_template.render(load.load_tokenizer(reference.find_model(str(tiny))), row.messages())
     assert f"{head}3 7 50{between}46{tail}" == prompt
 
 
@@ -128,7 +128,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browse
 def shipped(offline: browser.Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of the shipped model, opened."""
     root = tmp_path_factory.mktemp("shipped")
-    quantize.quantize_model(reference.resolve("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf"))
+    quantize.quantize_model(reference.find_model("countdown-tiny"), root / "gguf", QuantizeOptions(format="gguf"))
     (root / "demo.html").write_text(demo.of_model(root / "gguf"))
     offline.open(root / "demo.html")
     offline.run(IDLE)  # the example
@@ -195,7 +195,7 @@ def test_greedy_completions_and_grades_are_those_of_llama_cpp_and_the_grader(shi
     offline.run(IDLE)
     gen_data.make(DataOptions(n=PUZZLES + 8, valid=4, test=PUZZLES, workers=1), tmp_path / "data")
     rows = [CountdownRow(json.loads(line)) for line in (tmp_path / "data" / "test.jsonl").read_text().splitlines()]
-    ref = reference.resolve(str(shipped.parent / "gguf"))
+    ref = reference.find_model(str(shipped.parent / "gguf"))
     server = llama_cpp.server(reference.local_path(ref), 512)
     settings = {"n_predict": demo.MAX_TOKENS, "temperature": 0, "stop": ["</answer>"]}
     expected = []

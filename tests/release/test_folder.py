@@ -45,7 +45,7 @@ def test_the_release_holds_the_weights_and_the_chain(root):
     assert kinds == ["data", "model", "adapter", "merged"]
     assert (manifest.facts["accuracy"], manifest.facts["license"]) == (0.62, "apache-2.0")
     assert {"eval", "comparison"} <= manifest.inputs.keys()
-    assert reference.resolve("release").manifest == manifest
+    assert reference.find_model("release").manifest == manifest
 
 
 def test_the_same_artifacts_give_the_same_bytes(root):

@@ -52,7 +52,7 @@ def test_the_repository_holds_the_folder_and_is_private(hub, folder):
     assert {name: data for name, data in repo.files.items() if name != ".gitattributes"} == files(folder)
     assert (repo.private, upload.private, upload.url) == (True, True, f"{hub.url}/{NAME}")
     assert repo.tags == {"v1": upload.commit}
-    ref = reference.resolve(NAME)
+    ref = reference.find_model(NAME)
     assert (ref.kind, ref.revision) == ("hub", upload.commit)
     weights = reference.local_path(ref) / "model.safetensors"
     assert weights.read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -78,7 +78,7 @@ def test_a_format_that_quantize_writes_comes_back_from_the_hub(hub, root, tmp_pa
     from countdown_rl.export.config import QuantizeOptions
 
     pytest.importorskip("compressed_tensors")
-    quantize.quantize_model(reference.resolve("merged"), Path("four"), QuantizeOptions(format=format))
+    quantize.quantize_model(reference.find_model("merged"), Path("four"), QuantizeOptions(format=format))
     manifest = folder.build(PublishOptions(model="four"), Path("release"))
     assert manifest.facts["formats"] == {".": format}
     card = ModelCard.load("release/README.md")

@@ -70,7 +70,7 @@ def chain(root: Path, *, base: str) -> Path:
     data = artifacts.read(root / "data", "data").as_input()
     messages = jsonl.read_rows(root / "data" / "test.jsonl")[0].messages()
     checkpoint(root / "tokenizer", messages=messages)
-    inputs = {"model": reference.resolve(base).as_input(), "data": data}
+    inputs = {"model": reference.find_model(base).as_input(), "data": data}
     with artifacts.writing(root / "adapter", "adapter", options={"precision": "auto"}, inputs=inputs) as draft:
         tiny_llama.adapter(
             draft.path,
@@ -84,8 +84,8 @@ def chain(root: Path, *, base: str) -> Path:
             if not file.name.startswith(("model", "config", "generation")):
                 shutil.copyfile(file, draft.path / file.name)
         draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)
-    merge_adapter(reference.resolve(str(root / "adapter")), root / "merged", MergeOptions(verify="none"))
-    merged = reference.resolve(str(root / "merged"))
+    merge_adapter(reference.find_model(str(root / "adapter")), root / "merged", MergeOptions(verify="none"))
+    merged = reference.find_model(str(root / "merged"))
     for format, name in (("nf4", "quantized"), ("gguf", "gguf")):
         quantize_model(merged, root / name, QuantizeOptions(format=format))
     for name in ("random", "adapter", "merged", "quantized", "gguf"):

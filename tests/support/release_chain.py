@@ -36,7 +36,7 @@ def chain(root: Path, *, seed: int = 0) -> Path:
     data = artifacts.read(root / "data", "data")
     with artifacts.writing(root / "base", "model", options={"steps": 3}, inputs={"data": data.as_input()}) as draft:
         tiny_llama.checkpoint(draft.path, seed=seed)
-    base = reference.resolve(str(root / "base"))
+    base = reference.find_model(str(root / "base"))
     # What train makes: only its manifest matters here.
     inputs = {"model": base.as_input() | {"source": "base"}, "data": data.as_input()}
     with artifacts.writing(root / "adapter", "adapter", options=asdict(TrainOptions()), inputs=inputs) as draft:
@@ -64,7 +64,7 @@ def quantized(root: Path, name: str, *, strings: dict[str, str] | None = None) -
     import numpy as np
     from gguf import GGUFWriter
 
-    merged = reference.resolve(str(root / "merged")).as_input() | {"source": "merged"}
+    merged = reference.find_model(str(root / "merged")).as_input() | {"source": "merged"}
     with artifacts.writing(root / name, "quantized", options={"format": name}, inputs={"model": merged}) as draft:
         writer = GGUFWriter(draft.path / "model-q8_0.gguf", "llama")
         for key, value in {

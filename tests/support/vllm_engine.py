@@ -64,7 +64,7 @@ def train(place: Path, out: Path, model: str, **options: Any) -> tuple[Result, A
 
 def distance(engine: Any, model: str | Path, precision: str = "fp32") -> float:
     """Mean distance in nats of *engine*'s log-probabilities from those of *model*, of tokens in the nucleus of both."""
-    loaded = load.load_model(reference.resolve(str(model)), precision=precision).model
+    loaded = load.load_model(reference.find_model(str(model)), precision=precision).model
     prompt = engine.processing_class("12 3 5")["input_ids"]
     engine.temperature = 1.0
     _, drawn, logps, _ = engine.generate(prompts=[prompt] * 8, images=None, num_generations=8)

@@ -19,7 +19,7 @@ from stages.recipes.tiny import loss, pretrain, traces
 from stages.recipes.tiny.config import PretrainOptions
 from stages.recipes.tiny.judge import Judge
 
-PLAN = traces.plan_of(reference.resolve("countdown-tiny").manifest.facts)
+PLAN = traces.plan_of(reference.find_model("countdown-tiny").manifest.facts)
 ROW = {"nums": [97, 31, 12, 5], "target": 998}
 
 
@@ -80,7 +80,7 @@ def test_a_line_that_skips_the_poor_ways_goes_to_one_that_looks_good():
 
 
 def test_the_teacher_skips_the_poor_ways_after_a_share_of_the_lines():
-    tokens = load.load_tokenizer(reference.resolve("countdown-tiny"))
+    tokens = load.load_tokenizer(reference.find_model("countdown-tiny"))
     tokens.add_tokens([AddedToken(f" {traces.SKIP_POOR}\n", normalized=False)])
     ids = tokens("\n9 5 2 1\n3. 9 / 5 no, skip poor\n6. 9 - 5 = 4, 4 / 3 no, skip one\n", add_special_tokens=False)
     labels = torch.tensor([ids["input_ids"]] * 2)
@@ -125,7 +125,7 @@ def test_a_model_trained_further_keeps_its_plan_and_gets_a_token_for_each_new_te
     manifest = artifacts.read(tmp_path / "model", "model")
     assert traces.plan_of(manifest.facts) == PLAN
     assert manifest.inputs["model"]["source"] == "countdown-tiny"
-    loaded = load.load_model(reference.resolve(str(tmp_path / "model")))
+    loaded = load.load_model(reference.find_model(str(tmp_path / "model")))
     for text in (" no, skip poor\n", ", kind 0", ", kind 95"):
         ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
         assert len(ids) == 1

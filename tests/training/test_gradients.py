@@ -6,7 +6,7 @@ import torch
 from countdown_rl.inference.cpu_decoder import Decoder, supports
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models.load import load_model
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from tests.support import tiny_llama
 
 RANK, ALPHA = 4, 8
@@ -94,7 +94,7 @@ def evaluate(model, tokenizer):
 def test_lora_gradients_equal_the_formula_before_and_after_generation(base, precision, device, path, tolerance):
     import peft
 
-    loaded = load_model(resolve(str(base)), precision=precision, device=device)
+    loaded = load_model(find_model(str(base)), precision=precision, device=device)
     assert loaded.storage == path
     torch.manual_seed(0)
     config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", init_lora_weights=False)

@@ -448,7 +448,7 @@ def test_an_adapter_can_be_trained_further(place, unbroken, tmp_path):
     config = json.loads((result.out / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"].endswith("model")
     assert files(result.out)["adapter_model.safetensors"] != files(unbroken.out)["adapter_model.safetensors"]
-    assert reference.resolve(str(result.out)).base.digest == reference.resolve(str(place / "model")).digest
+    assert reference.find_model(str(result.out)).base.digest == reference.find_model(str(place / "model")).digest
 
 
 def test_evaluations_are_logged_drawn_and_change_nothing(place, unbroken, tmp_path):
@@ -549,8 +549,8 @@ def test_all_weights_give_a_model_artifact_that_other_stages_take(place, all_wei
 
     manifest = artifacts.read(all_weights.out, "model")
     assert manifest.facts["trainable_parameters"] == manifest.facts["total_parameters"] > 0
-    ref = reference.resolve(str(all_weights.out))
-    trained, before = (load.load_model(each).model for each in (ref, reference.resolve(str(place / "model"))))
+    ref = reference.find_model(str(all_weights.out))
+    trained, before = (load.load_model(each).model for each in (ref, reference.find_model(str(place / "model"))))
     assert json.loads((all_weights.out / "config.json").read_text())["dtype"] == "bfloat16"
     moved = [name for name, value in trained.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
     assert any("embed_tokens" in name for name in moved)

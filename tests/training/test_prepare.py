@@ -67,7 +67,7 @@ def test_check_tells_the_package_that_is_not_installed(check, llama, rows, monke
 def test_4_bit_weights_are_not_shared_out(llama, monkeypatch, launch):
     for name, value in (launch | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
-    ref = reference.resolve(str(llama))
+    ref = reference.find_model(str(llama))
     unprepared(TrainOptions(precision="bf16")).check_model(ref)
     with pytest.raises(UsageError, match="4-bit"):
         unprepared(TrainOptions()).check_model(ref)
@@ -75,7 +75,7 @@ def test_4_bit_weights_are_not_shared_out(llama, monkeypatch, launch):
 
 def test_the_initial_model_is_not_read_from_a_gguf_file_again(llama, monkeypatch):
     monkeypatch.setattr(load, "stored_format", lambda ref: "gguf")
-    ref, options = reference.resolve(str(llama)), TrainOptions(tune="all", precision="auto")
+    ref, options = reference.find_model(str(llama)), TrainOptions(tune="all", precision="auto")
     unprepared(options).check_model(ref)
     with pytest.raises(UsageError, match="--beta"):
         unprepared(replace(options, beta=0.01)).check_model(ref)
@@ -87,8 +87,8 @@ def unprepared(options):
 
 def test_all_prompts_of_the_last_round_are_checked(llama):
     skeleton, tokenizer = (
-        load.skeleton(reference.resolve(str(llama))),
-        load.load_tokenizer(reference.resolve(str(llama))),
+        load.skeleton(reference.find_model(str(llama))),
+        load.load_tokenizer(reference.find_model(str(llama))),
     )
     options = TrainOptions(max_steps=4, prompts=2, steps_per_generation=3, num_iterations=1)
     rows = [CountdownRow(row) for row in ROWS]

@@ -58,7 +58,7 @@ class Engine:
 
     def __init__(self, model, **options):
         self.options, self.prompts, self.params, self.syncs = options | {"model": model}, [], [], 0
-        self.policy = load.load_model(reference.resolve(model), precision="fp32").model
+        self.policy = load.load_model(reference.find_model(model), precision="fp32").model
         self.base = {name: value.clone() for name, value in self.policy.named_parameters()}
         self.adapters = []
         worker = SimpleNamespace(model_runner=self)
@@ -156,7 +156,7 @@ def fit(place, tmp_path, vllm, monkeypatch):
 
 def sent(engine, result, precision):
     """Check that *engine* has the weights of *result*, which it got for the evaluation after the last step."""
-    trained = load.load_model(reference.resolve(str(result.out)), precision=precision).model
+    trained = load.load_model(reference.find_model(str(result.out)), precision=precision).model
     trained = trained.merge_and_unload() if hasattr(trained, "merge_and_unload") else trained
     for name, value in engine.policy.named_parameters():
         torch.testing.assert_close(value, trained.get_parameter(name).float(), rtol=0.01, atol=0.001)
@@ -294,7 +294,7 @@ def test_a_server_gets_the_policy_and_the_stop(place, fit, monkeypatch):
 
 
 def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
-    loaded = load.load_model(reference.resolve(str(place / "model")), precision="bf16")
+    loaded = load.load_model(reference.find_model(str(place / "model")), precision="bf16")
     weights = {name: value.clone() for name, value in loaded.model.named_parameters()}
     four_bit.quantize_layers(loaded.model, torch.device("cpu"))
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
@@ -318,7 +318,7 @@ def test_4_bit_weights_are_sent_as_their_values_plus_the_adapter(place, vllm):
 
 
 def test_4_bit_weights_are_sent_once_to_an_engine_that_gets_the_adapter(place, vllm):
-    loaded = load.load_model(reference.resolve(str(place / "model")), precision="nf4")
+    loaded = load.load_model(reference.find_model(str(place / "model")), precision="nf4")
     base = {name: value.clone() for name, value in loaded.model.named_parameters()}
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     model = peft.get_peft_model(loaded.model, config)
@@ -362,7 +362,7 @@ def test_what_an_engine_gets(changes, width, by_adapter):
     ],
 )
 def test_what_an_engine_gets_of_an_adapter_that_is_trained_further(place, tmp_path, changes, by_adapter):
-    ref = reference.resolve(str(tiny_llama.adapter(tmp_path / "adapter", place / "model", **changes)))
+    ref = reference.find_model(str(tiny_llama.adapter(tmp_path / "adapter", place / "model", **changes)))
     assert engines.sends_adapter(SMALL, ref, 2, sleeps=False) == by_adapter
 
 
@@ -373,7 +373,7 @@ def with_dora(loaded):
 
 
 def test_engines_that_cannot_hold_the_weights_are_refused(place, vllm, monkeypatch):
-    loaded = load.load_model(reference.resolve(str(place / "model")), precision="nf4")
+    loaded = load.load_model(reference.find_model(str(place / "model")), precision="nf4")
     auto, plain, adapted = replace(SMALL, rollouts="auto"), torch.nn.Identity(), with_dora(loaded).model
     memory = cards.plan("qwen3-0.6b", SMALL, cards.Card(1, GIB), device="cpu").memory
 

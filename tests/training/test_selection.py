@@ -226,7 +226,7 @@ def sampled(tmp_path_factory) -> Sampled:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load.load_tokenizer(reference.resolve("countdown-tiny"))
+    return load.load_tokenizer(reference.find_model("countdown-tiny"))
 
 
 def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
@@ -243,7 +243,7 @@ def test_sft_learns_the_tokens_that_were_sampled(sampled, tokenizer, tmp_path):
 
 def test_trl_trains_on_the_tokens_that_were_sampled_of_a_pair(sampled, tokenizer, tmp_path):
     rows = collect(tmp_path / "out", sampled.path, pairs=True)
-    trainer = dpo(tmp_path / "out", reference.local_path(reference.resolve("countdown-tiny")), tmp_path / "dpo")
+    trainer = dpo(tmp_path / "out", reference.local_path(reference.find_model("countdown-tiny")), tmp_path / "dpo")
     for row, example in zip(rows, trainer.train_dataset, strict=True):
         for side in ("chosen", "rejected"):
             prompt, completion = sampled.ids[row[side].removesuffix(tokenizer.eos_token)]

@@ -21,7 +21,7 @@ from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model
 from countdown_rl.models import chat_template, ends, shape
 from countdown_rl.models.lora import Adapter
-from countdown_rl.models.reference import resolve
+from countdown_rl.models.reference import find_model
 from countdown_rl.tasks import jsonl
 from countdown_rl.training import demonstrations, log, sft, weights
 from countdown_rl.training.config import SftOptions
@@ -351,11 +351,11 @@ def test_the_ends_of_a_base_model_go_where_its_weights_go(tmp_path, tune):
         adapted = AutoPeftModelForCausalLM.from_pretrained(tuned)
         adapted.generation_config = GenerationConfig.from_pretrained(tuned)  # as the card says
         assert standins.cut_off(adapted, turn) == standins.cut_off(adapted, text) == 3
-        merge_adapter(resolve(str(tuned)), tmp_path / "merged", MergeOptions(verify="none"))
+        merge_adapter(find_model(str(tuned)), tmp_path / "merged", MergeOptions(verify="none"))
         places.append(tmp_path / "merged")
     for format in ("nf4", "gguf"):
         options = QuantizeOptions(format=format, gguf_type="q8_0")
-        quantize_model(resolve(str(places[-1])), tmp_path / format, options)
+        quantize_model(find_model(str(places[-1])), tmp_path / format, options)
     for place in (*places, tmp_path / "nf4", tmp_path / "gguf"):
         assert json.loads((place / "generation_config.json").read_text()) == expected
     whole = AutoModelForCausalLM.from_pretrained(places[-1])

@@ -78,7 +78,7 @@ COMBINATIONS = {
 def loaded(tmp_path_factory):
     load.silence_libraries()
     path = tiny_llama.checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=1024)
-    return load.load_model(reference.resolve(str(path)), precision="fp32")
+    return load.load_model(reference.find_model(str(path)), precision="fp32")
 
 
 def correct(**_):

@@ -59,7 +59,7 @@ def test_after_training_the_engine_has_the_weights_of_the_policy(trained):
     from vllm.model_executor.layers.linear import LinearBase
 
     result, engine, precision = trained
-    policy = load.load_model(reference.resolve(str(result.out)), precision=precision).model.get_base_model()
+    policy = load.load_model(reference.find_model(str(result.out)), precision=precision).model.get_base_model()
     joined = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
     compared = {LinearBase: 0, BaseLayerWithLoRA: 0}
     merged = engine.dtype == torch.float32  # of NF4 too, where the processor has no products in bf16

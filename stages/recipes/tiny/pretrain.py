@@ -44,7 +44,7 @@ def make(
     if options.judge and not any(len(row["nums"]) in SIZES for row in rows):
         raise InputError(f"{data}: --judge is for puzzles of 4 numbers, and there are none; leave it out.")
     settings = {key: value for key, value in asdict(options).items() if key != "threads"}
-    ref = reference.resolve(model) if model else None
+    ref = reference.find_model(model) if model else None
     if ref is None:
         plan = traces.find_plan(rows)
     else:
