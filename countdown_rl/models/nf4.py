@@ -13,8 +13,6 @@ import torch
 from countdown_rl.models.transformers_internals import modules_left_in_16_bits
 
 BLOCK = 64
-#: Values quantized at once on a CPU, where bitsandbytes takes about twelve bytes for each; whole blocks.
-_CHUNK = 1 << 20
 #: The ``quantization_config`` of a checkpoint. Weights are rounded from bf16, so that is the type to compute in.
 CONFIG = {
     "quant_method": "bitsandbytes",
@@ -29,19 +27,10 @@ CONFIG = {
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, Any]:
     """Packed 4-bit values (uint8, (n/2, 1)) and bitsandbytes' ``QuantState`` of a weight with n values."""
-    from bitsandbytes.functional import QuantState, quantize_4bit, quantize_blockwise
+    from bitsandbytes.functional import quantize_4bit
 
-    options: dict[str, Any] = {"blocksize": BLOCK, "quant_type": "nf4"}
     weight = weight.to(torch.bfloat16).contiguous()
-    if weight.numel() <= _CHUNK or weight.device.type != "cpu":
-        return quantize_4bit(weight, compress_statistics=True, **options)
-    # Blocks are independent; only the scales of all blocks are quantized together, as quantize_4bit does.
-    chunks = [quantize_4bit(chunk, **options) for chunk in weight.view(-1).split(_CHUNK)]
-    scales = torch.cat([state.absmax for _, state in chunks])
-    offset = scales.mean()
-    absmax, nested = quantize_blockwise(scales - offset, blocksize=256)
-    options |= {"dtype": weight.dtype, "code": chunks[0][1].code, "offset": offset, "state2": nested}
-    return torch.cat([values for values, _ in chunks]), QuantState(absmax=absmax, shape=weight.shape, **options)
+    return quantize_4bit(weight, blocksize=BLOCK, quant_type="nf4", compress_statistics=True)
 
 
 def fake_quantize(weight: torch.Tensor) -> torch.Tensor:

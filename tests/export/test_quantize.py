@@ -119,18 +119,6 @@ def test_a_sharded_source_gives_a_sharded_output():
         assert torch.equal(a, load_model(find_model("full"), precision="nf4").model(ids).logits)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 64])
-def test_a_large_weight_is_quantized_in_chunks_to_the_same_bytes(monkeypatch, rows):
-    torch.manual_seed(0)
-    weight = torch.randn(rows, 640) * torch.rand(rows, 1)
-    tensors, values = nf4.pack("w", weight), nf4.fake_quantize(weight)
-    monkeypatch.setattr(nf4, "_CHUNK", 1024)
-    pieces = nf4.pack("w", weight)
-    assert tensors.keys() == pieces.keys()
-    assert all(torch.equal(tensors[name], pieces[name]) for name in tensors)
-    assert torch.equal(nf4.fake_quantize(weight), values)
-
-
 def test_a_source_that_is_replaced_meanwhile_is_refused():
     as_merged("original")
     ref = find_model("merged")

@@ -16,9 +16,7 @@ from countdown_rl.inference import ask, cpu_decoder, generate
 from countdown_rl.inference.config import AskOptions
 from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, reference
-from countdown_rl.tasks.advice import verdict
-from countdown_rl.tasks.registry import parse_row, task
-from countdown_rl.tasks.task import REASONS
+from countdown_rl.tasks.registry import parse_row
 from tests.support import tiny_llama
 from tests.support.command import status
 
@@ -124,10 +122,8 @@ def test_a_row_holds_only_settings_that_are_not_the_default():
     ("text", "message"),
     [
         (" a</think>\n<answer>50 - 7 + 3</answer>", "✓ correct: 50 - 7 + 3 = 46"),
-        (" a</think>\n<answer>50 - 7 + 3 = 46</answer>", "✓ correct: 50 - 7 + 3 = 46"),
         (" a</think>\n<answer>50 + 7 - 3</answer>", "✗ wrong: 50 + 7 - 3 = 54, not 46"),
         (" a</think>\n<answer>50 - 4</answer>", "✗ wrong: 50 - 4: a number that is not in the puzzle"),
-        (" a</think>\n<answer>50 - - 4</answer>", "✗ wrong: 50 - - 4: a sign with no number before it"),
         (" a</think>\n<answer>impossible</answer>", "✗ wrong: impossible: a refusal, but there is a solution"),
         (" a", "✗ wrong: no complete <answer> after the thinking"),
     ],
@@ -142,26 +138,6 @@ def test_the_grade_is_printed_in_words_beside_the_solvers_solution(
     assert lines[1] == "<think> a" + ("</think>" if "</think>" in text else "")
     assert message in lines
     assert "solver: 50 + 3 - 7 = 46 (1 distinct solution)" in lines
-
-
-def test_impossible_puzzles_and_truncated_completions_are_reported(folder, monkeypatch, capsys, complete_with):
-    complete_with("</think>\n<answer>impossible</answer>")
-    assert command(monkeypatch, "2", "2", "--target", "1000", "--model", str(folder / "model")) == 0
-    out = capsys.readouterr().out
-    assert "✓ correct: impossible" in out
-    assert "solver: there is no solution; every expression was tried" in out
-    complete_with("hm", ended=False)
-    assert command(monkeypatch, "2", "2", "--target", "4", "--model", str(folder / "model")) == 0
-    assert "✗ wrong: no answer: truncated at the token limit" in capsys.readouterr().out
-
-
-def test_every_reason_has_a_description():
-    reasons = {**REASONS, **task("countdown").reasons}
-    for reason in reasons:
-        row = parse_row({"nums": [1, 1], "target": 5})
-        assert verdict(row, "1 + 1", "2", reason).endswith(
-            "1 + 1 = 2, not 5" if reason == "wrong-value" else reasons[reason]
-        )
 
 
 def test_control_sequences_of_a_completion_do_not_reach_the_terminal(folder, monkeypatch, capsys, complete_with):
@@ -241,10 +217,3 @@ def test_ask_imports_no_library_of_training():
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
     assert json.loads(out[0])["tokens"] == 2
     assert out[1:] == ["[]"]
-
-
-def test_the_shipped_model_answers_by_default(monkeypatch, capsys):
-    assert command(monkeypatch, "3", "7", "50", "--target", "46", "--json", "--max-new-tokens", "64") == 0
-    output = json.loads(capsys.readouterr().out)
-    assert output["model"] == {"source": "countdown-tiny", "kind": "shipped"}
-    assert 0 < output["tokens"] <= 64

@@ -21,11 +21,13 @@ from countdown_rl.inference.config import AskOptions
 from countdown_rl.tasks import jsonl, probe
 from countdown_rl.tasks.registry import task
 from tests.support.command import status as command
-from tests.support.graded import PUZZLES, graded
 
 KEY = "sk-secret-0123456789"
 RIGHT = " 2 and 3</think>\n<answer>2 + 3</answer>"
 ROWS = [{"id": f"r{n}", "nums": [2, 3], "target": 5 + n % 2} for n in range(8)]
+
+
+USAGE = {"prompt_tokens": 30, "completion_tokens": 12}
 
 
 def answer(content: str | None = RIGHT, finish: str = "stop", **message: Any) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def answer(content: str | None = RIGHT, finish: str = "stop", **message: Any) ->
         "choices": [
             {"index": 0, "message": {"role": "assistant", "content": content} | message, "finish_reason": finish}
         ],
-        "usage": {"prompt_tokens": 30, "completion_tokens": 12},
+        "usage": USAGE,
     }
 
 
@@ -144,22 +146,6 @@ def test_a_server_that_continues_a_turn_gets_the_prompt_of_training(stub, tmp_pa
     assert results.read(tmp_path / "eval").metrics == result.metrics
 
 
-@pytest.mark.slow
-def test_verdicts_through_a_server_are_those_of_the_command_grade(stub, tmp_path):
-    rows, grades, _ = graded("countdown", tmp_path)
-    stub.reply = lambda number, body, handler: answer(rows[number]["completion"])
-    unanswered = [{key: row[key] for key in row if key != "completion"} for row in rows]
-    samples = run(stub, tmp_path, rows=unanswered, concurrency=1).samples
-    same = [
-        (sample, grade)
-        for sample, row, grade in zip(samples, rows, grades, strict=True)
-        # Others are cut after their first answer, or get the tag that they close, which the server's template may open.
-        if sample.completion == row["completion"]
-    ]
-    assert len(same) > PUZZLES / 2
-    assert all(sample.to_json().items() >= grade.items() for sample, grade in same)
-
-
 def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_block(stub, tmp_path):
     stub.owner = "somebody"
     answers = [
@@ -168,8 +154,10 @@ def test_another_server_gets_the_strict_form_and_its_reasoning_is_the_thinking_b
         answer("<think>2 and 3</think>\n<answer>2 + 3</answer>"),
         answer(None, "length", reasoning_content="2 * 3"),
     ]
-    stub.reply = lambda number, body, handler: answers[number]
-    samples = run(stub, tmp_path, rows=ROWS[:1] * 4, concurrency=1).samples
+    stub.reply = lambda number, body, handler: answers[number] | {"usage": USAGE | {"cost": 0.25}}
+    result = run(stub, tmp_path, rows=ROWS[:1] * 4, concurrency=1)
+    samples = result.samples
+    assert result.metrics.endpoint["cost"] == 1.0
     assert [turn["role"] for turn in stub.requests[0]["messages"]] == ["system", "user"]
     assert set(stub.requests[0]) == {"model", "messages", "temperature", "top_p", "max_tokens"}
     assert [sample.grade.format for sample in samples] == [True, True, True, False]
@@ -213,13 +201,6 @@ def test_refused_and_truncated_answers_are_counted_as_such(stub, tmp_path, monke
     assert result.metrics.endpoint["refused"] == 3
 
 
-def test_cost_is_recorded_where_the_server_reports_it(stub, tmp_path):
-    stub.reply = lambda number, body, handler: (
-        answer() | {"usage": {"prompt_tokens": 1, "completion_tokens": 2, "cost": 0.25}}
-    )
-    assert run(stub, tmp_path).metrics.endpoint["cost"] == 2.0
-
-
 # Faults
 
 
@@ -246,7 +227,7 @@ def trickle(handler) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("fault", [fail(429), fail(500), fail(503), cut], ids=["429", "500", "503", "cut"])
+@pytest.mark.parametrize("fault", [fail(429), fail(500), cut], ids=["429", "500", "cut"])
 def test_a_passing_fault_is_retried_and_leaves_no_trace(stub, tmp_path, fault):
     times = []
 
