@@ -74,11 +74,10 @@ def render(
 ) -> str:
     """The prompt for *messages* by the tokenizer's chat template, special tokens included.
 
-    A final assistant turn is a prefill that the model continues: it ends the prompt exactly as written. It is
-    appended to the template's generation prompt rather than passed through the template, because templates trim it
-    (Llama 3), put an empty thinking block before it (Qwen3) or close it. Where a template supports no system turn,
-    that text opens the user turn. Encode the result with ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is
-    the prompt that a program makes which knows nothing of the task.
+    A final assistant turn is a prefill that the model continues. It follows the template's generation prompt exactly as
+    written, because templates trim such a turn (Llama 3), put an empty thinking block before it (Qwen3) or close it.
+    Where a template supports no system turn, that text opens the user turn. Encode the result with
+    ``add_special_tokens=False``. With ``CHAT_ARGUMENTS`` it is the prompt of a program that does not know the task.
 
     Raises:
         InputError: the template fails, or does not show the turns.
@@ -157,24 +156,15 @@ def complete_user_turn(tokenizer: Any, messages: Sequence[Mapping[str, str]]) ->
 
 
 def apply(tokenizer: Any, turns: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
-    """The text that ``tokenizer.apply_chat_template`` makes of *turns*, in transformers' own sandbox.
-
-    Raises:
-        InputError: the template fails.
-    """
-    from transformers.utils.chat_template_utils import render_jinja_template
-
+    """The text of *turns* by the chat template, in transformers' own sandbox. Raises InputError if that fails."""
     from countdown_rl.models.transformers_internals import compile_without_chance
 
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN
     try:
         compile_without_chance(template)
-        arguments = {**tokenizer.special_tokens_map, **arguments}
-        text: str
-        (text,), _ = render_jinja_template([turns], chat_template=template, **arguments)
+        return str(tokenizer.apply_chat_template(list(turns), chat_template=template, tokenize=False, **arguments))
     except Exception as error:  # a template is a program
         raise InputError(f"{_place(tokenizer)} fails: {first_line(error)}") from error
-    return text
 
 
 def _apply(tokenizer: Any, turns: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:

@@ -40,15 +40,10 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A resolved model reference.
+    """A model that *source* names, of the kind "shipped", "directory", "gguf", "hub" or "adapter".
 
-    Attributes:
-        source: the reference as it was given.
-        kind: "shipped", "directory", "gguf", "hub" or "adapter".
-        path: None for a Hub id whose files have not been downloaded.
-        revision: the Hub commit.
-        base: that of an adapter; *base_given* if the user named it.
-        trust_remote_code: run code that comes with the model.
+    *path* is None for a Hub id whose files have not been downloaded, *revision* is the Hub commit, and *base* that of
+    an adapter; the user named it if *base_given*.
     """
 
     source: str
@@ -303,8 +298,5 @@ def _hub(source: str, revision: str | None, base_model: str | None) -> ModelRef:
 def download(
     source: str, revision: str | None, *, allowed: list[str] | None = _ALLOWED, ignored: list[str] | None = _IGNORED
 ) -> Path:
-    """Download the files of a Hub model that match *allowed* and not *ignored*, to a directory named by the commit.
-
-    Where the Hub cannot be reached they are taken from its local cache.
-    """
+    """Download a Hub model, or take it from the local cache, as :func:`hub_requests.download` does."""
     return hub_requests.download(source, revision, allowed=allowed, ignored=ignored)

@@ -51,16 +51,20 @@ TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7")
 
 
 @pytest.mark.parametrize("compiled_rows", [1, 100], ids=["numba", "torch"])
-def test_greedy_tokens_have_the_models_largest_logits(model, tokenizer, monkeypatch, compiled_rows):
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bf16)], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "lora"])
+def test_greedy_tokens_have_the_models_largest_logits(kind, dtype, tokenizer, monkeypatch, compiled_rows):
     monkeypatch.setattr(cpu_decoder, "_COMPILED_ROWS", compiled_rows)
+    model = make_model(kind, dtype)
     stop = Stop(tokenizer, model, "</answer>")
     assert supports(model)
     encoded = prompts(tokenizer, *TEXTS)
-    for prompt, ids in zip(encoded, Decoder(model).decode(encoded, max_new_tokens=24, stop=stop), strict=True):
+    for prompt, ids in zip(encoded, Decoder(model, dtype).decode(encoded, max_new_tokens=24, stop=stop), strict=True):
         with torch.no_grad():
-            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
         assert len(set(ids)) > 3
-        torch.testing.assert_close(logits.gather(1, torch.tensor(ids)[:, None])[:, 0], logits.max(-1).values)
+        short = logits.max(-1).values - logits.gather(1, torch.tensor(ids)[:, None])[:, 0]
+        assert float(short.max()) < (1e-4 if dtype == torch.float32 else 0.05 * float(logits.std()))
 
 
 def test_a_shared_prefix_is_read_once_and_long_prompts_in_chunks(model, tokenizer, monkeypatch):
@@ -194,18 +198,6 @@ def test_an_adapter_of_anything_but_the_weights_of_the_blocks_is_not_supported(c
     assert supports(base)
     config = peft.LoraConfig(**{"target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | changes)
     assert not supports(peft.get_peft_model(base, config))
-
-
-@needs_bf16
-def test_greedy_tokens_in_bf16_have_nearly_the_models_largest_logits(bf16_model, tokenizer):
-    stop, encoded = Stop(tokenizer, bf16_model, "</answer>"), prompts(tokenizer, *TEXTS)
-    completions = Decoder(bf16_model, torch.bfloat16).decode(encoded, max_new_tokens=24, stop=stop)
-    for prompt, ids in zip(encoded, completions, strict=True):
-        with torch.no_grad():
-            logits = bf16_model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
-        assert len(set(ids)) > 3
-        short = logits.max(-1).values - logits.gather(1, torch.tensor(ids)[:, None])[:, 0]
-        assert float(short.max()) < 0.05 * float(logits.std())
 
 
 @needs_bf16

@@ -64,20 +64,15 @@ def test_a_prompt_ends_in_the_assistant_turn(family, system, style):
     assert text.split(OPENED[name])[1].count("<think>") == len(begun) // len(BEGUN)
 
 
-def test_shorter_prompts_are_padded_on_the_left(family):
-    _, tokenizer, _ = family
+def test_shorter_prompts_are_padded_on_the_left_with_the_familys_pad_token(family):
+    name, tokenizer, _ = family
     texts = ["Target: 46", "Numbers: 3 7 50 Target: 46"]
     padded = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
-    assert padded["input_ids"][:, -1].tolist() == [ids(tokenizer, text)[-1] for text in texts]
     short = ids(tokenizer, texts[0])
-    assert padded["attention_mask"][0].tolist()[-len(short) :] == [1] * len(short)
-    assert padded["attention_mask"][0, 0] == 0
+    assert padded["input_ids"][0].tolist()[-len(short) :] == short
+    assert padded["attention_mask"][0].tolist()[-len(short) - 1 :] == [0] + [1] * len(short)
     assert padded["input_ids"][0, 0] == tokenizer.pad_token_id
-
-
-def test_the_pad_token_is_the_familys_own_or_else_its_end_token(family):
-    name, tokenizer, _ = family
-    pads = {"llama-3.1": "<|eot_id|>", "smollm2": "<|im_end|>"}
+    pads = {"llama-3.1": "<|eot_id|>", "smollm2": "<|im_end|>"}  # else a token of their own
     assert tokenizer.pad_token == pads.get(name, "<|endoftext|>")
 
 
