@@ -141,12 +141,20 @@ def _check_logits(loaded: Loaded) -> None:
 
 
 def trained_precision(ref: ModelRef, precision: str) -> str:
-    """*precision*, or for "auto" that of stored 4-bit weights or of the training of the adapter *ref*, where known."""
+    """*precision*, or for "auto" that of the training of the adapter *ref* or of stored 4-bit weights, where known."""
     if precision != "auto":
         return precision
+    if ref.base is not None:
+        if ref.manifest is not None:
+            trained = ref.manifest.facts.get("precision") or ref.manifest.options.get("precision")
+        else:
+            name = model_files.adapter_config(local_path(ref)).get("base_model_name_or_path") or ""
+            trained = "nf4" if name.lower().endswith("bnb-4bit") else None
+        if trained:
+            return str(trained)
     base = local_path(without_weights(ref.base or ref))
     in_4_bits = base.is_dir() and (model_files.quantization_config(base) or {}).get("load_in_4bit")
-    return ref.trained_precision or ("nf4" if in_4_bits else precision)
+    return "nf4" if in_4_bits else precision
 
 
 def device_name(name: str) -> str:

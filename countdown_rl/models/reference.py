@@ -69,16 +69,6 @@ class ModelRef:
         location = Path(self.location)
         return location.resolve().name if ".." in location.parts else self.location
 
-    @property
-    def trained_precision(self) -> str | None:
-        """The precision in which this adapter was trained, where its manifest or the name of a 4-bit base tells."""
-        if self.base is None:
-            return None
-        if self.manifest is not None:
-            return self.manifest.facts.get("precision") or self.manifest.options.get("precision")
-        name = adapter_config(local_path(self)).get("base_model_name_or_path") or ""
-        return "nf4" if name.lower().endswith("bnb-4bit") else None
-
     @cached_property
     def digest(self) -> str:
         """Identifies the model's contents: its manifest's digest, Hub commit, or a sha256 over its weights."""
