@@ -1,8 +1,5 @@
 """Prompts through chat templates in the style of well-known model families."""
 
-from importlib.resources import files
-from pathlib import Path
-
 import pytest
 
 from countdown_rl.core.errors import InputError, ModelError
@@ -11,7 +8,6 @@ from countdown_rl.models.chat_template import (
     CHAT_ARGUMENTS,
     MARK,
     Rendered,
-    apply,
     complete_user_turn,
     render,
     token_ids,
@@ -62,19 +58,6 @@ def test_a_prefill_equals_continue_final_message_on_an_ordinary_template():
     tokenizer = tiny_llama.tokenizer(CHATML)
     expected = tokenizer.apply_chat_template(BEGUN_CHAT, tokenize=False, continue_final_message=True)
     assert render(tokenizer, BEGUN_CHAT) == expected
-
-
-REAL = sorted(Path(str(files("trl"))).glob("chat_templates/*.jinja"))
-
-
-@pytest.mark.parametrize("file", [file for file in REAL if "llava" not in file.stem], ids=lambda file: file.stem)
-def test_the_text_of_a_real_template_is_that_of_transformers(file):
-    tokenizer = tiny_llama.tokenizer(file.read_text("utf-8"))
-    tokenizer.bos_token = "<|pad|>"
-    for turns in (CHAT[1:], [*CHAT[1:], {"role": "assistant", "content": "<think>\nA.\n</think>\n\nB."}]):
-        for options in (CHAT_ARGUMENTS, CHAT_ARGUMENTS | {"add_generation_prompt": True}):
-            text = apply(tokenizer, turns, **options)  # first, as it settles the day for both
-            assert text == tokenizer.apply_chat_template(turns, tokenize=False, **options)
 
 
 @pytest.mark.parametrize("template", [CHATML, TRIMS, THINKS, NO_SYSTEM, DROPS_SYSTEM, None])
