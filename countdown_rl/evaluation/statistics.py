@@ -45,15 +45,13 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
     """The mean of *second* less that of *first*, paired, with its 95% interval and two-sided p-value.
 
-    For puzzles with several completions, which have a share correct each: the normal interval and test. They need
-    :data:`FEW` puzzles whose change is not the most frequent one. With fewer, the interval is that of Agresti and Min
-    (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to each of
-    the four outcomes; and up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their signs.
-    No p-value is below the least one that this randomization can give.
+    For puzzles with a share correct each: the normal interval and test. Where few differ, the interval of Agresti and
+    Min (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to
+    each of the four outcomes. Up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their
+    signs; no p-value is below the least one that this can give.
     """
     changes = _changes(first, second)
-    n, mean = len(changes), sum(changes) / len(changes)
-    changed = [change for change in changes if change]
+    n, mean, changed = len(changes), sum(changes) / len(changes), [change for change in changes if change]
     if few_differ(first, second):
         center, square = sum(changes) / (n + 2), (sum(change**2 for change in changes) + 1) / (n + 2)
         error = sqrt((square - center**2) / (n + 2))

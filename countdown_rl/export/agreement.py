@@ -6,6 +6,7 @@ and without padding: only their weights differ.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -18,9 +19,8 @@ BATCH = 8
 TOKENS = 32
 
 
-@dataclass(frozen=True)
-class Transcript:
-    """Token ids of a prompt and its continuation, which begins at index ``start``."""
+class Transcript(NamedTuple):
+    """Token ids of a prompt and its continuation, which begins at index *start*."""
 
     ids: list[int]
     start: int
@@ -28,11 +28,7 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement over all continued positions.
-
-    ``kl`` is the mean KL divergence from the reference in nats, ``greedy`` the share of positions where both choose
-    the same token.
-    """
+    """Agreement over all positions: mean KL divergence from the reference in nats, and share of equal top tokens."""
 
     max_logit_difference: float
     kl: float
@@ -66,10 +62,9 @@ def transcripts(reference: Loaded, conversations: Sequence[Sequence[Mapping[str,
 def logits(loaded: Loaded, transcripts: Sequence[Transcript]) -> list[torch.Tensor]:
     """For each transcript the logits that predict its continuation: (tokens, vocabulary), fp32, CPU."""
     scores = []
-    for transcript in transcripts:
-        ids = torch.tensor([transcript.ids], device=loaded.device)
-        count = len(transcript.ids) - transcript.start + 1
-        scores.append(loaded.model(input_ids=ids, logits_to_keep=count).logits[0, :-1].float().cpu())
+    for ids, start in transcripts:
+        inputs = torch.tensor([ids], device=loaded.device)
+        scores.append(loaded.model(inputs, logits_to_keep=len(ids) - start + 1).logits[0, :-1].float().cpu())
     return scores
 
 

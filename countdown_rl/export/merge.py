@@ -1,10 +1,8 @@
 """Merging a LoRA adapter into its base: full-precision weights, and a comparison of them with the adapter.
 
-Plain LoRA over unquantized safetensors is merged one shard at a time, everything else by PEFT.
-The base decides what survives. A QLoRA adapter was trained over NF4 weights. Merged into the de-quantized NF4 base,
-in bf16, it gives the trained policy (measured KL 0.001), but quantizing that to NF4 again rounds the adapter away.
-Merged into the original base it differs a little in bf16 (KL 0.16), and returns to the policy when the result is
-quantized to NF4 (KL 0.02).
+Plain LoRA over unquantized safetensors is merged one shard at a time, everything else by PEFT. A QLoRA adapter merged
+into the de-quantized NF4 base is the trained policy (measured KL 0.001 in bf16), but quantizing that to NF4 again
+rounds the adapter away. Merged into the original base (KL 0.16), it returns to the policy in NF4 (KL 0.02).
 """
 
 from dataclasses import asdict
@@ -35,22 +33,19 @@ MAX_FP32_PARAMETERS = 2_000_000_000
 
 
 def merge_adapter(ref: ModelRef, out: Path, options: MergeOptions) -> artifacts.Manifest:
-    """Write the merged artifact of adapter *ref* at *out*; its manifest records the measured agreement.
-
-    Agreement is measured on random prompts of the task that was trained on.
+    """Write the merged artifact of adapter *ref* at *out*; its manifest records the agreement on random prompts.
 
     Raises:
         ModelError: the adapter cannot be merged, or the merged model differs from the adapter over that base.
     """
     if ref.base is None:
-        raise ModelError(
-            f"{ref.source} is not an adapter; give --adapter the directory that `countdown-rl train` made."
-        )
+        raise ModelError(f"{ref.source} is not an adapter; give --adapter what `countdown-rl train` made.")
     artifacts.check_writable(out, "merged")
-    trained_over = _trained_over(ref, options)
     adapter, base = Adapter(reference.local_path(ref)), reference.local_path(ref.base)
     stored = model_files.quantization_config(base) if base.is_dir() else None
-    _check_base(ref.base, stored, options)
+    trained_over = _trained_over(ref, options)
+    if stored is not None:
+        _check_quantized(ref.base, stored.get("quant_method"), options)
     adapter.check_unchanged_base()
     settings = {key: value for key, value in asdict(options).items() if key != "trained_over"}  # a fact
     with artifacts.writing(
@@ -88,11 +83,9 @@ def _trained_over(ref: ModelRef, options: MergeOptions) -> str:
     return "unknown" if known == "auto" else known
 
 
-def _check_base(ref: ModelRef, stored: dict[str, Any] | None, options: MergeOptions) -> None:
-    """Check that the base *ref*, whose weights are *stored* in that quantization, can be merged into."""
-    if stored is None:
-        return
-    if (method := stored.get("quant_method")) != "bitsandbytes":
+def _check_quantized(ref: ModelRef, method: str | None, options: MergeOptions) -> None:
+    """Check that the base *ref*, which is quantized by *method*, can be merged into."""
+    if method != "bitsandbytes":
         raise ModelError(
             f"{ref.source} is quantized with {method}, which cannot be merged into; train over the unquantized weights."
         )
@@ -104,11 +97,7 @@ def _check_base(ref: ModelRef, stored: dict[str, Any] | None, options: MergeOpti
 
 
 def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions) -> bool:
-    """Merge plain LoRA into the unquantized safetensors at *base*, one shard at a time.
-
-    Returns:
-        False if only PEFT can merge into this base; nothing is written then.
-    """
+    """Merge plain LoRA into the unquantized safetensors at *base*; return False if only PEFT can, without writing."""
     source, model = Checkpoint(base), shape.skeleton(shape.read_config(base))
     names = {id(module): name for name, module in model.named_modules()}
     ends = {names.get(id(part)) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
@@ -136,7 +125,7 @@ def _merge_plain(adapter: Adapter, base: Path, out: Path, options: MergeOptions)
 def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions, *, original_names: bool) -> None:
     """Merge any adapter into any base by PEFT, with the whole model in memory, in fp32.
 
-    *original_names* are false of a 4-bit checkpoint, whose tensors have other names than the weights in them.
+    *original_names* is False for a 4-bit checkpoint, whose tensors have other names than the weights in them.
     """
     config = model_files.config(base) if base.is_dir() else {}
     stored = getattr(torch, str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"))
@@ -160,10 +149,7 @@ def _merge_with_peft(ref: ModelRef, base: Path, out: Path, options: MergeOptions
 
 
 def _untie(model: Any) -> None:
-    """Give each module of *model* weights of its own: merging changes them in place.
-
-    Embedding and output head may share theirs, and so do layers that PEFT repeats.
-    """
+    """Give each module of *model* weights of its own, also tied ones and repeated layers: merging is in place."""
     known = set()
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -173,7 +159,6 @@ def _untie(model: Any) -> None:
 
 
 def _write_tokenizer(out: Path, base: Path, ref: ModelRef) -> None:
-    """Write the tokenizer and the end tokens."""
     model_files.copy(base, out, [model_files.GENERATION])
     adapter, tokenizer = reference.local_path(ref), load_tokenizer(ref)
     model_files.copy(adapter if (adapter / "tokenizer_config.json").is_file() else base, out)

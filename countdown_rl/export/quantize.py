@@ -6,18 +6,23 @@ compressed-tensors, is installed.
 """
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ModelError
-from countdown_rl.export import four_bit, gguf, llama_cpp
+from countdown_rl.export import gguf, llama_cpp
 from countdown_rl.export.config import QuantizeOptions
-from countdown_rl.models import ends, load, model_files, reference, shape, w4a16
+from countdown_rl.models import checkpoint, ends, load, model_files, nf4, reference, shape, w4a16
 from countdown_rl.models.checkpoint import Checkpoint
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.tasks import probe
 
+#: Largest share of the weights beside embeddings and output head that may stay in 16 bits.
+_MAX_LEFT = 0.25
 #: Prompts of the check of a GGUF file.
 PROMPTS = 16
 LIBRARIES = {
@@ -44,15 +49,18 @@ def quantize_model(ref: ModelRef, out: Path, options: QuantizeOptions) -> artifa
         if options.format == "gguf":
             facts = _write_gguf(ref, source, directory, draft.path, options.gguf_type, out.name, tokenizer)
         else:
-            facts = four_bit.write(source, model, directory, draft.path, options.format)
+            facts = _write_four_bit(source, model, directory, draft.path, options.format)
         model_files.copy(directory, draft.path)
         ends.write(draft.path, ends.of_checkpoint(tokenizer, directory), tokenizer.pad_token_id)
         reference.check_unchanged(ref)
+        specs = source.specs.values()
+        parameters = sum(spec.numel() for spec in specs)
         draft.facts.update(
             facts,
             format=options.format,
-            bytes_before=sum(spec.nbytes for spec in source.specs.values()),
-            bits_per_parameter=round(8 * facts["bytes"] / facts["parameters"], 3),
+            parameters=parameters,
+            bytes_before=sum(spec.nbytes for spec in specs),
+            bits_per_parameter=round(8 * facts["bytes"] / parameters, 3),
         )
     return artifacts.read(out, "quantized", verify=False)
 
@@ -89,6 +97,56 @@ def _checked_source(ref: ModelRef, format: str) -> Path:
     return directory
 
 
+def _write_four_bit(source: Checkpoint, model: Any, directory: Path, out: Path, format: str) -> dict[str, Any]:
+    """Write *source* to *out* with plain linear layers in 4 bits and the rest in bf16; return facts for the manifest.
+
+    *model* is its skeleton. Raises ModelError if most weights would stay in 16 bits, as in a mixture of experts.
+    """
+    untied = source.drop_tied(model)
+    layers = {f"{name}.weight": part for name, part in nf4.linears(model).items() if not nf4.is_transposed(part)}
+    if absent := sorted(layers.keys() - source.specs.keys()):
+        raise ModelError(
+            f"{directory} has no {absent[0]}, as its tensors have other names than the layers of the model, so they "
+            "cannot be written in 4 bits; publish the 16-bit weights."
+        )
+    names, pack, quantization_config, facts = {*layers}, nf4.pack, nf4.CONFIG, {}
+    if format == "w4a16":
+        group = w4a16.group_size({source.specs[name].shape[1] for name in names})
+        skipped = {name for name in names if source.specs[name].shape[1] % group}
+        names -= skipped
+        # Layers that no 4-bit format of transformers includes: above all the output head.
+        linear = {f"{name}.weight" for name, part in model.named_modules() if type(part) is torch.nn.Linear}
+        ignored = {name.removesuffix(".weight") for name in skipped | (linear - layers.keys())}
+        pack, quantization_config = partial(w4a16.pack, group=group), w4a16.quantization_config(group, ignored)
+        facts = {"group_size": group, "left_in_16_bits": sorted(name.removesuffix(".weight") for name in skipped)}
+    _check_share(model, names)
+
+    def packed(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        if name in names:
+            checkpoint.check_finite(name, weight)
+            return pack(name, weight)
+        return {name: weight.to(torch.bfloat16) if weight.is_floating_point() else weight}
+
+    size = checkpoint.write(source, out, packed)
+    config = {"tie_word_embeddings": False} if untied else {}
+    model_files.write_config(directory, out, dtype="bfloat16", quantization_config=quantization_config, **config)
+    return facts | {"parameters_in_4_bits": sum(source.specs[name].numel() for name in names), "bytes": size}
+
+
+def _check_share(model: Any, names: set[str]) -> None:
+    """Check that the parameters *names* of *model* are most of its weights beside embeddings and output head."""
+    outside = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    outside.add(id(getattr(model.get_output_embeddings(), "weight", None)))
+    sizes = {name: value.numel() for name, value in model.named_parameters() if id(value) not in outside}
+    left = {name: size for name, size in sizes.items() if name not in names}
+    if sum(left.values()) > _MAX_LEFT * sum(sizes.values()):
+        raise ModelError(
+            f"{sum(left.values()) / sum(sizes.values()):.0%} of the weights would stay in 16 bits, such as "
+            f"{max(left, key=left.__getitem__)}: only plain linear layers are written in 4 bits, not the experts of a "
+            "mixture; publish the 16-bit weights."
+        )
+
+
 def _write_gguf(
     ref: ModelRef, source: Checkpoint, directory: Path, out: Path, kind: str, name: str, tokenizer: Any
 ) -> dict[str, Any]:
@@ -100,13 +158,7 @@ def _write_gguf(
     ids = ends.of_checkpoint(tokenizer, directory)
     if tokenizer.chat_template and (text := gguf.modelfile(file.name, tokenizer, context, ids)):
         (out / "Modelfile").write_text(text, "utf-8")
-    facts = {
-        "gguf_type": kind,
-        "file": file.name,
-        "tensors": types,
-        "parameters": sum(spec.numel() for spec in source.specs.values()),
-        "bytes": file.stat().st_size,
-    }
+    facts: dict[str, Any] = {"gguf_type": kind, "file": file.name, "tensors": types, "bytes": file.stat().st_size}
     if llama_cpp.installed():
         facts["llama_cpp"] = llama_cpp.check_round_trip(file, tokenizer, conversations)
     return facts
