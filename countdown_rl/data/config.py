@@ -29,7 +29,7 @@ class DataOptions(Options):
         tuple[str, ...], option("Count of numbers, with an optional weight; repeatable.", PUZZLES, metavar="K[=WEIGHT]")
     ] = ()
     numbers: Annotated[
-        str | None, option("Range of the numbers (1-99), or tiles drawn without replacement (25,50,1-10x2).", PUZZLES)
+        str | None, option("Range of the numbers (1-99), or tiles sampled without replacement (25,50,1-10x2).", PUZZLES)
     ] = None
     targets: Annotated[str | None, option("Range of the targets.", PUZZLES, metavar="LOW-HIGH")] = None
     operators: Annotated[str | None, option("Allowed operators, e.g. '+-*'.", PUZZLES)] = None

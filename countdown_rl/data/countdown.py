@@ -42,12 +42,12 @@ class CountdownSource(RowSource):
     def hold_out(self, row: Row) -> None:
         self._exclusion.add(tuple(sorted(row["nums"])))
 
-    def find(self, record: Mapping[str, Any]) -> layouts.Found:
+    def find(self, record: Mapping[str, Any]) -> layouts.Match:
         try:
             return super().find(record)
         except layouts.NoRowError:  # all that is needed of a puzzle; other fields may have another meaning
-            found = super().find({name: record[name] for name in (*NUMBERS, "target") if name in record})
-            return replace(found, unused=record.keys() - {*NUMBERS, "target"})
+            match = super().find({name: record[name] for name in (*NUMBERS, "target") if name in record})
+            return replace(match, unused=record.keys() - {*NUMBERS, "target"})
 
     def admit(self, row: Row, *, own_test: bool) -> Row:
         nums, target, wanted = row["nums"], row["target"], self._distribution

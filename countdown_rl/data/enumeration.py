@@ -35,8 +35,8 @@ def puzzles(
     """
     columns = [cell for cell in range(7) if cells >> cell & 1]
     parts, count, total = [zeros(0, 1 + size)], 0, 0
-    for sets, nums, found in _solved(distribution, size, split):
-        rows, above = np.isin(found, columns).nonzero()
+    for sets, nums, solved in _solved(distribution, size, split):
+        rows, above = np.isin(solved, columns).nonzero()
         listed = np.column_stack((distribution.low + above, nums[rows]))
         if exclude:
             kept = [not is_excluded(exclude, numbers, target) for target, *numbers in listed.tolist()]

@@ -124,11 +124,11 @@ def _list_if_few(plan: SplitPlan, size: int, cells: int, have: int, rows: Array)
         InputError: no puzzle is found, and there are too many sets of numbers to list.
     """
     enough = 2 * (have + len(rows))
-    found = (size, cells) in plan.listed or not len(rows) or _is_found(plan, rows[0], size)
+    can_sample = (size, cells) in plan.listed or not len(rows) or _can_sample(plan, rows[0], size)
     # Sampling the rows takes longer than solving as many sets as there have to be puzzles.
-    max_sets = enough if found else 0
+    max_sets = enough if can_sample else 0
     puzzles = enumeration.puzzles(plan.distribution, plan.exclude, size, plan.split, cells, enough, max_sets)
-    if puzzles is None and not found:
+    if puzzles is None and not can_sample:
         raise InputError(
             f"{plan.limit(size):,} draws of {size} numbers gave no {_kind(cells)} puzzle for {plan.split}; "
             "widen --numbers, --targets or --operators, or leave out --balance or --size."
@@ -141,7 +141,7 @@ def _list_if_few(plan: SplitPlan, size: int, cells: int, have: int, rows: Array)
     return puzzles
 
 
-def _is_found(plan: SplitPlan, index: int, size: int) -> bool:
+def _can_sample(plan: SplitPlan, index: int, size: int) -> bool:
     """True where sampling finds a puzzle of *size* numbers for the row at *index*."""
     plan.sizes[index] = size
     sampled = _sample_one(plan, index, 0, plan.tables(), plan.limit(size))

@@ -33,8 +33,7 @@ class Import:
     """Imported rows by split, and the number of rows read.
 
     Attributes:
-        dropped: the number of rows left out, by reason.
-        examples: a phrase with the first of them, by reason.
+        dropped, examples: by reason, the number of rows left out and a phrase with the first of them.
         notes: where the rows were in their records.
         unused: the columns of the first row that neither are in the data nor were read.
     """
@@ -64,7 +63,7 @@ class RowSource:
         """Keep out every row that must not be in another split than *row*."""
         self._excluded.add(row.identity)
 
-    def find(self, record: Mapping[str, Any]) -> layouts.Found:
+    def find(self, record: Mapping[str, Any]) -> layouts.Match:
         """The row of the task in a published *record*."""
         return layouts.find_row(record, self.task)
 
@@ -160,10 +159,10 @@ class RowSource:
     ) -> set[str]:
         """Add the row in *record* and return the names of its unused fields. Raises Dropped where it is left out."""
         try:
-            found = self.find(record)
+            match = self.find(record)
         except layouts.NoRowError as error:
             raise Dropped("not-a-row", f"that are none of the task {self.task.name}: {error}") from error
-        row, result = self.admit(found.row, own_test=own_test), self.imported
+        row, result = self.admit(match.row, own_test=own_test), self.imported
         split = "test" if own_test else self._split(row, published_split)
         if row.id in result.ids:
             raise Dropped("duplicate", "equal to an earlier row")
@@ -171,10 +170,10 @@ class RowSource:
             raise Dropped(f"{split}-full", f"of the split {split}, which has all its rows")
         result.ids.add(row.id)
         fields = self.fields(row, own_test=own_test)
-        if found.note:
-            result.notes.add(f"{found.note}.")
+        if match.note:
+            result.notes.add(f"{match.note}.")
         result.splits[split].append(fields)
-        return found.unused - fields.keys()
+        return match.unused - fields.keys()
 
     def _split(self, row: Row, published: str) -> str:
         """The split of a published row: a held-out one stays what it is, the others go to their own.

@@ -10,10 +10,7 @@ NEAR_0 = 0.02
 def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
     """The likely cause of a share *form* of completions in the format near 0, and what to do; "" where it is higher.
 
-    Args:
-        correct: share of correct completions; where there are some, the format does no harm.
-        truncated: share of truncated ones.
-        limit: the option that bounds their tokens.
+    Where some are *correct*, the format does no harm. *limit* is the option that bounds their tokens.
     """
     if max(form, correct) >= NEAR_0:
         return ""
@@ -24,11 +21,7 @@ def no_format(form: float, correct: float, truncated: float, limit: str) -> str:
 
 
 def verdict(row: Row, answer: str | None, value: str | None, reason: str, truncated: bool | None = False) -> str:
-    """A grade of a completion of *row* as a phrase. The *answer* in it is the model's own text, not made safe to print.
-
-    Args:
-        value, reason: as in :class:`Grade`.
-    """
+    """A grade of a completion of *row* as a phrase; the *answer* in it is the model's text, not made safe to print."""
     # An answer that states its value, or is a number itself, is left as it is.
     equation = answer if not (answer and value) or "=" in answer or answer == value else f"{answer} = {value}"
     if not reason:

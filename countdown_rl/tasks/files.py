@@ -29,7 +29,6 @@ MAX_BYTES, MAX_RATIO = 1 << 28, 100
 BATCH = 1_024
 #: The key of an object that holds the rows of a file.
 LISTS = ("data", "rows", "examples", "instances", "records", "samples")
-#: What can be read, for error messages.
 KINDS = "JSON Lines, JSON, CSV, Parquet and Arrow, plain or compressed by gzip, bzip2, xz or zstd"
 
 #: Called with the fault of a single record; it raises it, or returns so that the next ones are read.

@@ -51,7 +51,7 @@ class NoRowError(InputError):
 
 
 @dataclass(frozen=True)
-class Found:
+class Match:
     """A task's row in a record.
 
     Attributes:
@@ -80,14 +80,14 @@ class _Tracked(dict[str, Any]):
         return super().get(name, default)
 
 
-def search(record: Mapping[str, Any]) -> Found | None:
+def search(record: Mapping[str, Any]) -> Match | None:
     """The row in *record*; None without one. Raises InputError where there are two that differ."""
     with suppress(NoRowError):
         return find_row(record)
     return None
 
 
-def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Found:
+def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Match:
     """The row in *record*: of the task *published_as*, else of the one that it names or resembles.
 
     Raises:
@@ -125,7 +125,7 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Fou
         note = f"read as {_PROJECTS.get(top, 'nested')} rows: the {task.noun} from {path}"
     elif not published_as and task.name != fields.get("task", registry.DEFAULT):
         note = f"read as rows of the task {task.name}"
-    return Found(row, note, fields.keys() - task.fields.keys() - ({top} if path else read) - {"split"})
+    return Match(row, note, fields.keys() - task.fields.keys() - ({top} if path else read) - {"split"})
 
 
 def _tasks(fields: Mapping[str, Any]) -> list[Task]:

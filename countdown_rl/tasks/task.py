@@ -24,10 +24,8 @@ class Grade:
     """The verdict on a completion.
 
     Attributes:
-        format: thinking, then an answer, each in its tags and in that order.
-        strict_format: exactly these two blocks and nothing else.
-        answer: the text of the answer, if there is one.
-        value: its exact value as text, ``65`` or ``13/2``, if it has one.
+        format: thinking, then an answer, each in its tags; strict_format: exactly these two blocks and nothing else.
+        answer: the text of the answer; value: its exact value as text, ``65`` or ``13/2``.
         reason: empty when correct, else a key of :attr:`Task.reasons` or of :data:`REASONS`.
         trailing: text other than white space follows the last ``</answer>``.
     """
@@ -141,10 +139,7 @@ class Row(Mapping[str, Any]):
 
     @property
     def groups(self) -> dict[str, str]:
-        """The value of each group that the row is in, such as ``{"numbers": "4", "needs": "mul-div"}``.
-
-        Metrics, the training log and the curriculum count rows by them. Names of groups have no underscore.
-        """
+        """The value of each group that rows are counted by, such as ``{"numbers": "4"}``; names without underscore."""
         return {}
 
     @property
@@ -236,10 +231,9 @@ class Row(Mapping[str, Any]):
         return self.prompt().messages()
 
     def to_trl(self) -> dict[str, Any]:
-        """A row of a data set for TRL, verl or a chat template: the fields of this one, and its ``prompt``.
+        """A row for TRL, verl or a chat template: the fields of this one, and its ``prompt`` up to the user turn.
 
-        The prompt ends in the user turn: these add the generation prompt themselves, and a second one behind a
-        prefilled turn would end the reasoning before it begins.
+        These add a generation prompt, and a second one behind a prefilled turn would end the reasoning at once.
         """
         return {"prompt": self.prompt().turns(), **self}
 
@@ -271,10 +265,7 @@ class Group:
 class Baseline:
     """A solver that is no model, evaluated like one; each is a value of ``eval --model``.
 
-    Attributes:
-        kind: what its accuracy is for a model.
-        about: a phrase for tables.
-        answer: ``(row, rng) -> str``, the answer alone.
+    ``kind`` is what its accuracy is for a model, ``about`` a phrase for tables; ``answer`` gives the answer alone.
     """
 
     kind: Literal["floor", "ceiling"]
@@ -287,12 +278,9 @@ class Task:
     """A task, as the stages see it. A distribution registers it in the entry point group ``countdown_rl.tasks``.
 
     Attributes:
-        title: for headings, such as ``Countdown numbers puzzle``.
-        purpose: what a completion has to do, in one sentence; for cards.
-        fields: descriptions of a row's fields, for the data card.
+        purpose: what a completion has to do, in one sentence; for cards, as are ``title`` and ``fields``.
         example: the fields of a row, for cards and checks.
         noun: the word for one row, such as ``puzzle``.
-        reasons: reasons of its grades, in words.
         draw: ``(rng) -> fields`` of a random row, if rows can be generated. A repeated row, or one of another split, is
             sampled again.
         import_row: ``(fields) -> fields`` of a row from those of a published one; InputError where it is none. Without

@@ -125,13 +125,6 @@ def test_what_cannot_be_read_is_named_by_its_place(tmp_path, content, words):
     assert words in str(caught.value)
 
 
-def test_the_place_is_named_once(tmp_path):
-    (tmp_path / "rows").write_text("[]")
-    with pytest.raises(InputError) as caught:
-        jsonl.read_rows(tmp_path / "rows")
-    assert str(caught.value) == f"{tmp_path / 'rows'}, line 1: not a JSON object."
-
-
 def test_what_an_object_says_of_its_rows_holds_for_each(tmp_path):
     (tmp_path / "rows.json").write_text(
         json.dumps({"split": "test", "style": "model_opens", "data": [*ROWS, ROWS[0] | {"style": "direct"}]})

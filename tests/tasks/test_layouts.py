@@ -7,7 +7,6 @@ import pyarrow.parquet
 import pytest
 
 from countdown_rl.core.errors import InputError
-from countdown_rl.data import external
 from countdown_rl.tasks import jsonl, layouts
 from countdown_rl.tasks.response_format import STYLES
 
@@ -28,13 +27,10 @@ PROBLEM = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7\n#### 7"}
         ({"nums": [3, 7, 50], "target": 46}, ""),
         ({"num": [3, 7, 50], "target": 46, "query": "?", "response": ["?"]}, ""),
         ({"nums": "[3, 7, 50]", "target": "46", "rule": "", "solutions": None}, ""),
-        ({"nums": ["3.0", 7.0, 50], "target": 46.0}, ""),
         ({"nums": "(3.0, 7.0, 50.0)", "target": "46.0", "solutions": "2.0"}, ""),
         (VERL, "verl rows: the puzzle from reward_model.ground_truth"),
         (VERL | {"reward_model": {"ground_truth": json.dumps(PUZZLE)}}, "verl"),
         (VERL | {"reward_model": str(VERL["reward_model"])}, "verl"),
-        (VERL | {"extra_info": PUZZLE}, "verl"),
-        ({"input": "?", "output": "?", "gts": PUZZLE, "score": 1.0}, "verl"),
         (GYM, "reasoning-gym rows: the puzzle from metadata"),
         ({"extra_info": {"entry": GYM}}, "extra_info.entry.metadata"),
         ({"prompt": "?", "info": json.dumps(PUZZLE), "task": "default"}, "verifiers rows: the puzzle from info"),
@@ -100,7 +96,6 @@ def test_the_fault_is_that_of_the_task_that_the_fields_resemble(record, words):
 @pytest.mark.parametrize(
     "record",
     [
-        PUZZLE | {"split": "TEST"},
         PUZZLE | {"split": "test_easy"},
         {"info": PUZZLE | {"split": "test"}},
         {"info": json.dumps(PUZZLE), "split": "test"},
@@ -114,10 +109,6 @@ def test_a_row_keeps_the_split_that_its_record_names(record):
     assert "split" not in found.unused
 
 
-def test_a_task_that_is_not_known_is_not_kept():
-    assert "task" not in layouts.find_row(PUZZLE | {"task": "math"}).row.kept
-
-
 def test_fields_that_are_not_used_are_said(tmp_path):
     notes = []
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([VERL, VERL]), tmp_path / "test.parquet")
@@ -129,14 +120,6 @@ def test_fields_that_are_not_used_are_said(tmp_path):
     jsonl.write_rows(tmp_path / "rows.jsonl", [{"nums": [3, 7, 50], "target": 46, "needs": "add-sub", "size": 3}])
     assert len(jsonl.read_rows(tmp_path / "rows.jsonl", notes.append)) == 1
     assert len(notes) == 2
-
-
-def test_imported_rows_are_found_with_their_split(tmp_path):
-    records = [VERL, VERL | {"extra_info": {"split": "test"}}, {"nums": [1, 2], "target": 3, "split": "validation"}]
-    jsonl.write_rows(tmp_path / "rows.jsonl", records)
-    imported = list(external.from_file(tmp_path / "rows.jsonl"))
-    assert [split for _, split, _ in imported] == ["train", "test", "validation"]
-    assert [layouts.find_row(record).row["nums"] for *_, record in imported] == [[3, 7, 50], [3, 7, 50], [1, 2]]
 
 
 def completions(record):
@@ -154,8 +137,6 @@ ANSWER = {"role": "assistant", "content": "a"}
         {"completion": [ANSWER]},
         {"completion": ANSWER},
         {"completion": json.dumps([ANSWER])},
-        {"response": "a"},
-        {"output": "a"},
         {"completion": [{"from": "gpt", "value": "a"}]},
         {"completion": [{"role": "model", "content": [{"type": "text", "text": "a"}]}]},
         {"completion": [ANSWER | {"tool_calls": None, "refusal": None, "annotations": []}]},

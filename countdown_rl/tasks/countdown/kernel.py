@@ -103,10 +103,9 @@ class Source(NamedTuple):
 class Rows(NamedTuple):
     """Rows to sample, and the results.
 
-    ``sizes``: counts of numbers. ``cells``: the wanted cells as bits (see :func:`cell_of`). ``attempts``: the first
-    attempt of each row, afterwards the next one, or -1 where the limit was reached; -2 in a row that has its numbers
-    (ascending) and target already; -3 in one that has numbers only, whose ``texts`` become the cells of all targets.
-    The rest is filled in.
+    ``cells``: the wanted cells as bits (see :func:`cell_of`). ``attempts``: the first attempt of each row, then the
+    next one, or -1 where the limit was reached; -2 in a row that has its numbers (ascending) and target already; -3
+    in one that has numbers only, whose ``texts`` become the cells of all targets. The rest is filled in.
     """
 
     indices: Any

@@ -224,11 +224,7 @@ def _solved(puzzle: Puzzle) -> Solved | None:
 
 
 def random_answer(row: CountdownRow, rng: random.Random) -> str:
-    """A random expression that obeys the rules of the puzzle.
-
-    Two random values on the table are joined by a random operator until one value is left; a join that the rules
-    forbid is drawn again. Where not all numbers must be used, their count is drawn first.
-    """
+    """A random expression that obeys the rules of the puzzle: two values at a time are joined by an operator."""
     puzzle = row.puzzle
     count = len(puzzle.numbers) if puzzle.rule.every else rng.randint(1, len(puzzle.numbers))
     table = [(Fraction(number), str(number)) for number in rng.sample(puzzle.numbers, count)]
