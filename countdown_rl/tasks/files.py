@@ -16,7 +16,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -153,12 +153,13 @@ def _json(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     lines = ((number, line) for number, line in lines if line.strip())
     head = list(islice(lines, 2))
     first = head[0][1]
-    if len(head) == 1 or not isinstance(_value(first), dict):
+    goes_on = _goes_on(first)
+    if len(head) == 1 or goes_on:
         head += lines
         try:
             value = _loads("".join(line for _, line in head))
         except InputError as error:
-            if first.lstrip()[:1] == "[" and _value(first) is None:
+            if goes_on and first.lstrip()[:1] == "[":
                 number = head[min(getattr(error.__cause__, "lineno", 1), len(head)) - 1][0]
                 raise InputError(f"{source}, line {number}: {error}.") from error
         else:
@@ -202,10 +203,14 @@ def _is_list_of_objects(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
-def _value(text: str) -> Any:
-    """The value of JSON; None where it is none."""
-    with suppress(InputError):
-        return _loads(text)
+def _goes_on(line: str) -> bool:
+    """True where the JSON value in *line* goes on in the next one."""
+    try:
+        _loads(line)
+    except InputError as error:
+        cause = error.__cause__
+        return isinstance(cause, json.JSONDecodeError) and cause.pos >= len(line.rstrip())
+    return False
 
 
 def _loads(text: str) -> Any:
@@ -239,7 +244,7 @@ def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
     csv.field_size_limit(MAX_BYTES)
     number, header = next(lines)
     delimiter = max(",;\t|", key=header.count)
-    if _NOT_TEXT(header) or not (delimiter in header or _NAME(header)):
+    if "\0" in header or _NOT_UTF8(header) or not (delimiter in header or _NAME(header)):
         raise InputError(f"{source} cannot be read: it is none of {KINDS}.")
     table = csv.DictReader(chain([header], (line for _, line in lines)), delimiter=delimiter, strict=True)
     place = f"{source}, line {number}"
@@ -254,7 +259,7 @@ def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
             cells = fields.values()
             if None in fields or None in cells:
                 on_error(InputError(f"{place}: there are not as many cells as in the header."))
-            elif any(map(_NOT_TEXT, cells)):
+            elif any(map(_NOT_UTF8, cells)):
                 on_error(InputError(f"{place}: not UTF-8."))
             else:
                 yield Record(place, fields)
@@ -262,8 +267,8 @@ def _csv(lines: Lines, source: str, on_error: OnError) -> Iterator[Record]:
         raise InputError(f"{source}, line {number + table.reader.line_num - 1}: not CSV ({error}).") from error
 
 
-_NAME = re.compile(r"[\w.-]+\s*").fullmatch
-_NOT_TEXT = re.compile("[\0\ud800-\udfff]").search
+_NAME = re.compile(r"\"?[\w.-]+\"?\s*").fullmatch
+_NOT_UTF8 = re.compile("[\ud800-\udfff]").search  # what `surrogateescape` makes of other bytes
 
 
 def _table(data: Any, head: bytes, source: str) -> Iterator[Record]:

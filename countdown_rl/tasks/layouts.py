@@ -125,7 +125,8 @@ def find_row(record: Mapping[str, Any], published_as: Task | None = None) -> Mat
         note = f"read as {_PROJECTS.get(top, 'nested')} rows: the {task.noun} from {path}"
     elif not published_as and task.name != fields.get("task", registry.DEFAULT):
         note = f"read as rows of the task {task.name}"
-    return Match(row, note, fields.keys() - task.fields.keys() - ({top} if path else read) - {"split"})
+    used = {*task.fields, *({top} if path else read), "task", "split", "custom_id"}
+    return Match(row, note, fields.keys() - used)
 
 
 def _tasks(fields: Mapping[str, Any]) -> list[Task]:
