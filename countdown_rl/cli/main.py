@@ -46,7 +46,7 @@ COMMANDS = {
         "solve": "Count the solutions of a puzzle exactly, and print a short one.",
         "grade": "Grade completions exactly, one line of output per completion.",
         "init": "Write the pipeline into a directory: dvc.yaml, stages/ and the settings of DVC.",
-        "export-task": "Write the task for another evaluator (lm-eval, verifiers).",
+        "export-task": "Write the task for another evaluator or training engine.",
     },
 }
 

@@ -80,8 +80,10 @@ def _fault(value: Any, error: Any) -> str:
             part = part[key]
             names.append(" ".join(str(key).split()))
     if fault["type"] == "missing":
-        names.append(fault["loc"][-1])
-    return f"`{'.'.join(names[1:])}`: {fault['msg']}, not {json.dumps(fault['input']):.40}"
+        return f"no `{'.'.join([*names[1:], str(fault['loc'][-1])])}`"
+    name = f"`{'.'.join(names[1:])}`" if names[1:] else "it"
+    message = fault["msg"].replace("Input", name, 1).replace("a valid dictionary", "an object")
+    return f"{message}, not {json.dumps(fault['input']):.40}"
 
 
 @cache
