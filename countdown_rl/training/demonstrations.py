@@ -36,7 +36,7 @@ class Demonstration:
     Attributes:
         place: for error messages, such as ``demos.jsonl, row 3``.
         row: the row of the task, where the demonstration names it.
-        notes: remarks on how the record was read, and *unused* the names of its fields that were not.
+        notes: remarks on how the record was read.
         generated: a baseline wrote it, so that nobody can shorten it.
     """
 
@@ -45,7 +45,6 @@ class Demonstration:
     completion: str
     row: Row | None
     notes: tuple[str, ...] = ()
-    unused: frozenset[str] = frozenset()
     generated: bool = False
 
 
@@ -68,9 +67,7 @@ class Demonstrations:
     def notes(self) -> list[str]:
         """Remarks on the demonstrations to train on, with their numbers."""
         counts = Counter(note for each in self.filtered for note in each.notes)
-        unused = sorted({name for each in self.filtered for name in each.unused})
-        notes = [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
-        return notes + ([f"not used: {', '.join(unused)}"] if unused else [])
+        return [f"{note} ({count:,} of {len(self.filtered):,})" for note, count in counts.items()]
 
     def why_wrong(self) -> str:
         """The reasons why the grader finds some wrong, with an example."""
@@ -234,8 +231,9 @@ def parse(fields: Mapping[str, Any], place: str, layout: Mapping[str, str] = {})
         notes.append("a prompt that is one text is used as it is, without a chat template")
     if any(turn["role"] == "assistant" for turn in turns[:-1]):  # the last one may be a prefill
         notes.append("earlier turns of the assistant are read and not learned")
-    unused = (match.unused if match else layouts.given(fields)) - set(exchange.names)
-    return Demonstration(place, prompt, completion, row, tuple(filter(None, notes)), frozenset(unused))
+    if unused := (match.unused if match else layouts.given(fields)) - set(exchange.names):
+        notes.append(f"not used: {', '.join(sorted(unused))}")
+    return Demonstration(place, prompt, completion, row, tuple(filter(None, notes)))
 
 
 def _check_prompt(demonstration: Demonstration, row: Row, layout: Mapping[str, str]) -> None:

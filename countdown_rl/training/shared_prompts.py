@@ -32,43 +32,29 @@ class Layout(NamedTuple):
     place: Tensor
 
 
-class SharedPrompts:
-    """Hooks on the decoder of *model*, which pack the rows of a forward pass within :meth:`packed`."""
+def decoder_of(model: Any) -> Any:
+    """The decoder of *model*, of which an adapter may be part."""
+    return (model.get_base_model() if hasattr(model, "peft_config") else model).get_decoder()
 
-    def __init__(self, model: Any) -> None:
-        base = model.get_base_model() if hasattr(model, "peft_config") else model
-        decoder = base.get_decoder()
-        decoder.register_forward_pre_hook(self._pack, with_kwargs=True)
-        decoder.register_forward_hook(self._unpack)
-        self._columns: int | None = None
-        self._layout: Layout | None = None
 
-    @contextmanager
-    def packed(self, columns: int) -> Iterator[None]:
-        """Share prompts in forward passes of rows whose prompts are their first *columns*, padded on the left."""
-        self._columns = columns
-        try:
-            yield
-        finally:
-            self._columns = None
+@contextmanager
+def packed(decoder: Any, columns: int) -> Iterator[None]:
+    """Share prompts in forward passes of *decoder* on rows whose prompts, padded on the left, have so many *columns*."""
+    last: Layout
 
-    def _pack(self, decoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        if self._columns is None:
-            return None
+    def pack(decoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        nonlocal last
         ids: Tensor = kwargs["input_ids"]
-        self._layout = layout(ids, kwargs["attention_mask"], self._columns)
-        changes = {
-            "input_ids": ids.flatten()[self._layout.source],
-            "attention_mask": self._layout.mask,
-            "position_ids": self._layout.position,
-        }
-        return args, kwargs | changes
+        last = layout(ids, kwargs["attention_mask"], columns)
+        ids = ids.flatten()[last.source]
+        return args, kwargs | {"input_ids": ids, "attention_mask": last.mask, "position_ids": last.position}
 
-    def _unpack(self, decoder: Any, args: Any, output: Any) -> None:
-        if self._columns is None or self._layout is None:
-            return
-        states, place = output.last_hidden_state, self._layout.place
+    def unpack(decoder: Any, args: Any, output: Any) -> None:
+        states, place = output.last_hidden_state, last.place
         output.last_hidden_state = states.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, -1)
+
+    with decoder.register_forward_pre_hook(pack, with_kwargs=True), decoder.register_forward_hook(unpack):
+        yield
 
 
 def check(model: Any) -> None:

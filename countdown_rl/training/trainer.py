@@ -12,7 +12,7 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
 * so ``top_entropy_quantile`` takes its quantile over the tokens of the rows that are left, of about equal length,
   where TRL takes it over those of a random part of all rows;
 * with a discount below 1 each line of a completion has its own advantage, see :func:`advantages.discounted`;
-* the baseline may be that of RLOO, and the prompt of a group may be computed once (:class:`SharedPrompts`).
+* the baseline may be that of RLOO, and the prompt of a group may be computed once, see :mod:`shared_prompts`.
 """
 
 from contextlib import nullcontext
@@ -24,10 +24,9 @@ from torch import Tensor
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.models.shape import ModelShape
-from countdown_rl.training import advantages
+from countdown_rl.training import advantages, shared_prompts
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.rollouts import Rollouts, Round
-from countdown_rl.training.shared_prompts import SharedPrompts
 from countdown_rl.training.trl_internals import Batch, RoundTrainer
 
 _PROMPT = ("prompt_ids", "prompt_mask")
@@ -50,7 +49,7 @@ class Trainer(RoundTrainer):
         super().__init__(rollout_func=rollouts, **kwargs)
         self.mask_truncated_completions = False  # TRL recognizes only ends of one token; micro_batches masks instead
         self.eos_token_ids = sorted(rollouts.stop.ids)
-        self.shared = SharedPrompts(self.model) if options.share_prompts else None
+        self.decoder = shared_prompts.decoder_of(self.model) if options.share_prompts else None
         self.ends_line = torch.empty(0, dtype=torch.bool)
         if options.discount < 1:
             count = ModelShape.of(self.model.config).vocab_size
@@ -119,7 +118,7 @@ class Trainer(RoundTrainer):
         for update in order.tensor_split(updates):
             if self.sums_over_rows:
                 rank = live[update].long().cpu()
-                if not self.shared:  # which keeps the completions of a prompt together
+                if self.decoder is None:  # which keeps the completions of a prompt together
                     rank = rank * (lengths.max() + 1).cpu() + lengths[update].cpu()
                 update = update[rank.argsort(descending=True, stable=True)]  # the live ones first, the longest of all
             parts.extend(update.split(size))
@@ -135,7 +134,8 @@ class Trainer(RoundTrainer):
         if len(inputs["advantages"]) == 0:
             # A gradient of zero for all: the optimizer leaves out parameters without one.
             return sum(parameter.sum() for parameter in model.parameters() if parameter.requires_grad) * 0.0
-        with self.shared.packed(inputs["prompt_ids"].shape[1]) if self.shared else nullcontext():
+        columns = inputs["prompt_ids"].shape[1]
+        with shared_prompts.packed(self.decoder, columns) if self.decoder is not None else nullcontext():
             return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
 
 

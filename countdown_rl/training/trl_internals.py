@@ -5,10 +5,10 @@ The public ways were considered:
 * ``_prepare_inputs`` is where TRL shuffles a round and cuts it into micro-batches. ``training_step`` and
   ``compute_loss`` see one micro-batch only: no row can be left out there, nor the advantages of a round be computed.
 * ``_generate_and_score_completions`` gives the round itself; nothing public returns it.
-* ``_metrics`` takes the figures of a round; the public ``log_metric`` is for reward functions alone.
+* ``_metrics`` has the figures of a round; the public ``log_metric`` is for reward functions alone.
 * ``_last_loaded_step`` is set where TRL makes the engine itself, which would load other weights; ``use_vllm`` needs it.
-* ``_get_per_token_logps_and_entropies`` gives the loss its log-probabilities, of which the ratio to vLLM's is formed;
-  TRL computes all rows of a round once more for it.
+* ``_get_per_token_logps_and_entropies`` gives the loss the log-probabilities of which the ratio to vLLM's is formed;
+  else TRL computes all rows of a round once more for it.
 * ``_iter_named_params`` is the only place that names the weights an engine gets. A ``sync_weights`` of our own would
   repeat the protocol of the server.
 """

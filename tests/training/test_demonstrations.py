@@ -115,13 +115,13 @@ def test_every_layout_is_the_same_example(tokenizer, tmp_path, fields):
     ("fields", "notes"),
     [
         ({"instruction": "Add.", "input": "3 4", "output": "7", "text": "?"},
-         ["demonstrations from instruction, input, output (1 of 2)", "not used: text"]),
+         ["demonstrations from instruction, input, output (1 of 2)", "not used: text (1 of 2)"]),
         ({"input": TURNS, "output": "a", "reasoning": "off"},
-         ["demonstrations from input, output (1 of 2)", "not used: reasoning"]),
+         ["demonstrations from input, output (1 of 2)", "not used: reasoning (1 of 2)"]),
         ({"prompt": "u", "completion": "a"},
          ["a prompt that is one text is used as it is, without a chat template (1 of 2)"]),
         ({"messages": [ASK, ANSWER, ASK, ANSWER], "source": "x"},
-         ["earlier turns of the assistant are read and not learned (1 of 2)", "not used: source"]),
+         ["earlier turns of the assistant are read and not learned (1 of 2)", "not used: source (1 of 2)"]),
     ],
 )  # fmt: skip
 def test_what_was_used_of_a_record_is_said(tmp_path, fields, notes):

@@ -6,7 +6,6 @@ import torch
 from countdown_rl.core.errors import UsageError
 from countdown_rl.models import shape
 from countdown_rl.training import shared_prompts
-from countdown_rl.training.shared_prompts import SharedPrompts
 from tests.support import standins, tiny_llama
 
 
@@ -40,7 +39,6 @@ def rows(groups, padding, completions, columns=6):
 )
 def test_hidden_states_and_gradients_are_those_of_separate_rows(model, groups, padding, completions):
     ids, mask = rows(groups, padding, completions)
-    shared = SharedPrompts(model)
     decoder, weight = model.get_decoder(), model.get_input_embeddings().weight
 
     def states():
@@ -50,7 +48,7 @@ def test_hidden_states_and_gradients_are_those_of_separate_rows(model, groups, p
         return out[mask.bool()], weight.grad
 
     separate = states()
-    with shared.packed(6):
+    with shared_prompts.packed(decoder, 6):
         packed = states()
     torch.testing.assert_close(packed, separate, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(states(), separate)  # outside, nothing is packed
