@@ -157,7 +157,8 @@ def _group(column: str) -> str:
 
 
 def _name(column: str, task: Task) -> str:
-    return task.group(_group(column)).name(column.removeprefix(GROUP).partition("_")[2])
+    group, _, value = column.removeprefix(GROUP).partition("_")
+    return task.group(group).name(value)
 
 
 @dataclass(frozen=True)

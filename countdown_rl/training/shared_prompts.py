@@ -39,7 +39,7 @@ def decoder_of(model: Any) -> Any:
 
 @contextmanager
 def packed(decoder: Any, columns: int) -> Iterator[None]:
-    """Share prompts in forward passes of *decoder* on rows whose prompts, padded on the left, have so many *columns*."""
+    """Share prompts in forward passes of *decoder*; the first *columns* of a row are its prompt, padded on the left."""
     last: Layout
 
     def pack(decoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

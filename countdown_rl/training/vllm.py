@@ -70,21 +70,15 @@ def _fault(options: TrainOptions, ref: reference.ModelRef, adapted: Any) -> Coun
 def sends_adapter(options: TrainOptions, ref: reference.ModelRef, width: int, *, sleeps: bool) -> bool:
     """Return True if vLLM computes with its own base and the adapter of a run, which alone is sent for each round.
 
-    Its LoRA has 16 bits and one rank and scale. In fp32 a merged adapter loses nothing, sleep mode discards the base,
-    and a server reads no file of this machine.
-
-    Args:
-        ref: the model or adapter that is trained.
-        width: bytes of a number in the engine.
-        sleeps: it is in sleep mode during the loss, by ``--trl``.
+    Its LoRA has 16 bits (a *width* of 2 bytes) and one rank and scale. In fp32 a merged adapter loses nothing, sleep
+    mode discards the base, and a server reads no file of this machine. An adapter *ref* is trained further.
     """
     if options.tune != "lora" or options.rollouts == "vllm-server" or sleeps or width != 2:
         return False
-    rank, uniform = options.lora_r, True
-    if ref.base is not None:
-        settings = model_files.adapter_config(reference.local_path(ref))
-        rank, uniform = settings.get("r", 8), lora.is_uniform(settings)
-    return uniform and rank <= LORA_RANKS[-1]
+    if ref.base is None:
+        return options.lora_r <= LORA_RANKS[-1]
+    settings = model_files.adapter_config(reference.local_path(ref))
+    return lora.is_uniform(settings) and settings.get("r", 8) <= LORA_RANKS[-1]
 
 
 def use_engine(
