@@ -41,8 +41,23 @@ def run(steps, **changes):
     return [row(step, **changes) for step in range(1, steps + 1)]
 
 
-def test_a_healthy_run_has_no_warnings():
-    assert warnings(run(300)) == {}
+@pytest.mark.parametrize(
+    "rows",
+    [
+        run(300),
+        [row(step, groups={MUL_DIV: 0.4 if step < 20 else None}) for step in range(1, 200)],  # steps without such rows
+        [*run(2, frac_reward_zero_std=1.0), *run(20)],  # a mixed group in the first steps is a start
+        run(3, format=0.0),  # answers are right without it
+        run(20, entropy=None),
+        run(2, importance_sampling_ratio=0.1),
+        run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99),
+        run(3, importance_sampling_ratio=0.4) + run(3, importance_sampling_ratio=1.0),
+        run(120, groups={ADD_SUB: 0.1, MUL_DIV: 0.0}),  # none is learned
+        [*run(9, correct=0.0), row(10, correct=0.01)],
+    ],
+)
+def test_a_healthy_run_has_no_warnings(rows):
+    assert warnings(rows) == {}
 
 
 def test_warnings_need_enough_steps():
@@ -53,7 +68,6 @@ def test_warnings_need_enough_steps():
 def test_multiplication_that_is_never_learned_is_a_warning():
     never = run(120, groups={ADD_SUB: 0.7, MUL_DIV: 0.0})
     assert "× or ÷ is needed: not being learned" in warnings(never)["needs_mul-div not learned"]
-    assert warnings(run(120, groups={ADD_SUB: 0.1, MUL_DIV: 0.0})) == {}
 
 
 #: Kinds of puzzle: count of numbers, operators, share of the puzzles, share correct, and its gain per 100 steps.
@@ -121,19 +135,12 @@ def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
     assert not [name for name in names if name.startswith(diagnostics.COLLAPSE)]
 
 
-def test_steps_without_multiplication_do_not_count():
-    sparse = [row(step, groups={MUL_DIV: 0.4 if step < 20 else None}) for step in range(1, 200)]
-    assert warnings(sparse) == {}
-
-
 def test_the_warning_about_zero_rewards_names_the_reason():
     text = warnings(run(10, correct=0.0), {"no answer": 5, "another value": 15}, {"another value": "1+1"})["zero"]
     assert "(75%): another value, as in '1+1'" in text
-    assert warnings([*run(9, correct=0.0), row(10, correct=0.01)]) == {}
 
 
 def test_steps_without_entropy_do_not_count():
-    assert warnings(run(20, entropy=None)) == {}
     assert "entropy" in warnings(run(20, entropy=None) + run(1, entropy=0.001))
 
 
@@ -161,17 +168,6 @@ def test_a_run_that_cannot_learn_is_named_after_three_steps_with_its_cause(chang
     assert ("equal rewards" in text) == ("equal rewards" in words)
 
 
-def test_one_mixed_group_in_the_first_steps_is_a_start():
-    assert warnings([*run(2, frac_reward_zero_std=1.0), *run(20)]) == {}
-    assert warnings(run(3, format=0.0)) == {}  # answers are right without it
-
-
 @pytest.mark.parametrize(("ratio", "words"), [(0.4, "top_p"), (2.1, "processed_logprobs")])
 def test_a_mean_importance_ratio_far_from_1_is_a_warning(ratio, words):
     assert words in warnings(run(3, importance_sampling_ratio=ratio))["ratio"]
-    assert warnings(run(2, importance_sampling_ratio=ratio)) == {}
-    assert warnings(run(3, importance_sampling_ratio=ratio) + run(3, importance_sampling_ratio=1.0)) == {}
-
-
-def test_a_mean_importance_ratio_near_1_is_none():
-    assert warnings(run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99)) == {}
