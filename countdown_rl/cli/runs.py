@@ -108,11 +108,11 @@ def perform(
     if check:
         _show_check(run, as_json=as_json)
         return
-    if result.up_to_date:
-        parameters.note_finished(result.out)
     about: dict[str, Any] = {"out": str(result.out), "log": str(arguments.log)}
-    if not result.up_to_date:
+    if result.rows:
         about |= {"resumed": result.resumed, "warnings": result.warnings, "memory": result.memory}
+    else:
+        parameters.note_finished(result.out)
     console.result(about | result.facts, as_json=as_json)
 
 
@@ -120,8 +120,8 @@ def _show_check(run: "Run", *, as_json: bool) -> None:
     """Print what was checked, as JSON or as a table of memory; warn if memory or disk are too small."""
     memory, values, place = run.memory, run.check_result(), run.arguments.checkpoints.absolute()
     console.note(
-        f"{values['model']}: {run.architecture}, {memory.trainable:,} of {values['parameters']:,} parameters trained; "
-        f"{run.contents}."
+        f"{values['model']}: {values['architecture']}, {memory.trainable:,} of {values['parameters']:,} parameters "
+        f"trained; the longest {'example' if run.command == 'sft' else 'prompt'} has {run.longest} tokens."
     )
     needed, available = _size(memory.estimates[0].peak), _size(memory.available or 0)
     if memory.fits is False:

@@ -5,6 +5,7 @@ import time
 from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
 from countdown_rl.tasks.registry import task_of
+from countdown_rl.tasks.task import Row
 from countdown_rl.training import diagnostics, weights
 from countdown_rl.training.curriculum import Curriculum, kind
 from countdown_rl.training.log import GROUP, SftRow, StepRow, rounded
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 
 #: Steps between saved completions, and completions saved at a time.
 SAMPLE_EVERY, SAMPLES = 10, 4
+#: The figures of a step that TRL, or the trainer, logs under another name.
+_TRL_NAMES = {
+    "mean_length": "completions/mean_length",
+    "frac_reward_zero_std": "equal_groups",
+    "importance_sampling_ratio": "sampling/importance_sampling_ratio/mean",
+}
 #: Characters of the end of a completion without an answer that a warning shows.
 _TAIL = 60
 
@@ -120,9 +128,9 @@ class SftCallback(CheckpointCallback):
 class GrpoCallback(CheckpointCallback):
     """The callback of ``train``, which also warns, saves samples and observes outcomes for *curriculum*."""
 
-    def __init__(self, run: "Run", curriculum: Curriculum | None) -> None:
+    def __init__(self, run: "Run", rows: Sequence[Row], curriculum: Curriculum | None) -> None:
         super().__init__(run)
-        self._curriculum, self._task = curriculum, task_of(run.rows[0])
+        self._curriculum, self._task = curriculum, task_of(rows[0])
         self._generation_logs: dict[str, Any] = {}
         self._reasons: deque[Counter[str]] = deque(maxlen=diagnostics.WINDOW)
         self._examples: dict[str, str] = {}
@@ -166,29 +174,13 @@ class GrpoCallback(CheckpointCallback):
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._generation_logs = logs
         logs = self._generation_logs | {"seconds_generation": 0.0, "seconds_reward": 0.0} | logs
-        generation, reward = logs["seconds_generation"], logs["seconds_reward"]
-        return StepRow(
-            step=step,
-            reward=rounded(logs["reward"]),
-            correct=rounded(logs["correct"]),
-            format=rounded(logs["format"]),
-            mean_length=rounded(logs["completions/mean_length"]),
-            truncated=rounded(logs["truncated"]),
-            frac_reward_zero_std=rounded(logs["equal_groups"]),
-            entropy=rounded(logs["entropy"]) if "entropy" in logs else None,
-            kl=rounded(logs["kl"]) if "kl" in logs else None,
-            grad_norm=rounded(logs["grad_norm"]),
-            learning_rate=rounded(logs["learning_rate"]),
-            seconds=rounded(seconds),
-            seconds_generation=rounded(generation),
-            seconds_reward=rounded(reward),
-            seconds_loss=rounded(logs["step_time"] - generation - reward),
-            seconds_rest=rounded(max(0.0, seconds - logs["step_time"])),
-            eval_correct=eval_correct,
-            importance_sampling_ratio=logs.get("sampling/importance_sampling_ratio/mean"),
-            draws=logs.get("draws"),
-            groups={name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)},
-        )
+        logs["seconds"], logs["seconds_rest"] = seconds, max(0.0, seconds - logs["step_time"])
+        logs["seconds_loss"] = logs["step_time"] - logs["seconds_generation"] - logs["seconds_reward"]
+        names = {field.name: _TRL_NAMES.get(field.name, field.name) for field in fields(StepRow)}
+        figures: dict[str, Any] = {name: rounded(logs[key]) for name, key in names.items() if key in logs}
+        groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
+        figures |= {"step": step, "eval_correct": eval_correct, "groups": groups}
+        return StepRow(**{"entropy": None, "kl": None} | figures)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._curriculum:

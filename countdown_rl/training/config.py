@@ -1,7 +1,6 @@
 """Options of ``train``, ``sft`` and ``collect``, and the table of losses."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,20 +16,14 @@ MAX_MICRO_BATCH = 16
 
 @dataclass(frozen=True)
 class Loss:
-    """How a loss of TRL's GRPO combines tokens, and what it allows.
+    """How a loss of TRL's GRPO combines tokens, and what it allows."""
 
-    Attributes:
-        sum_over: "step": a sum over the tokens of a step, divided by their number; "rows": a mean over the rows of a
-            micro-batch; "": a mean over the tokens of a micro-batch, so that it depends on how a step is cut.
-        by_token: a token adds to the gradient whatever the other tokens of its row are.
-        epsilon_high: the upper clipping, where ``--trl epsilon_high`` does not give it.
-        by_sequence: ``--trl importance_sampling_level=sequence`` is possible.
-    """
-
+    #: A sum over the tokens of a step divided by their number, a mean over the rows of a micro-batch, or else a mean
+    #: over the tokens of a micro-batch, which depends on how a step is cut.
     sum_over: Literal["step", "rows", ""]
-    by_token: bool = False
-    epsilon_high: float = 0.28
-    by_sequence: bool = True
+    by_token: bool = False  # a token adds to the gradient whatever the other tokens of its row are
+    epsilon_high: float = 0.28  # the upper clipping, where --trl epsilon_high does not give it
+    by_sequence: bool = True  # --trl importance_sampling_level=sequence is possible
 
 
 LOSSES = {
@@ -232,42 +225,32 @@ class TrainOptions(TuningOptions):
             key, equals, _ = item.partition("=")
             if not equals or not key.isidentifier():
                 raise UsageError(f"--trl {item} is not of the form key=value.")
-        for conflict in self._conflicts():
-            raise UsageError(conflict)
+        for sentence, present in self._conflicts().items():
+            if present:
+                raise UsageError(sentence)
 
-    def _conflicts(self) -> Iterator[str]:
-        """Sentences about options that do not go together."""
+    def _conflicts(self) -> dict[str, bool]:
+        """Sentences about options that do not go together, and whether these do not."""
         fields = self.trl_fields
-        if self.dynamic_sampling and self.curriculum:
-            yield (
-                "--dynamic-sampling with --curriculum: the curriculum counts the groups that are all correct or all "
-                "wrong; leave one out."
-            )
-        if self.discount < 1 and self.scale_rewards != "none":
-            yield (
-                f"--discount {self.discount} with --scale-rewards {self.scale_rewards}: advantages per line are not "
-                "divided by a deviation; give --scale-rewards none."
-            )
-        summed = "--discount" if self.discount < 1 else "--baseline" if self.baseline != "group" else ""
-        if summed and fields.get("multi_objective_aggregation") == "normalize_then_sum":
-            yield (
-                f"{summed} with --trl multi_objective_aggregation=normalize_then_sum: its advantages are those of the "
-                "sum of the rewards; leave one out."
-            )
-        if fields.get("importance_sampling_level") == "sequence" and not self.loss.by_sequence:
-            yield (
-                f"--loss-type {self.loss_type} with --trl importance_sampling_level=sequence: this loss has weights "
-                "per completion of its own; leave the level out."
-            )
-        # The ratio of the policy to vLLM is then, at each token, the probability of the tokens that are sampled from,
-        # and over a whole completion the product of all these (huggingface/trl issue 6789).
-        restriction = next((f"{key}={fields[key]}" for key in ("top_p", "top_k", "min_p") if key in fields), None)
+        summed = "--discount" if self.discount < 1 else "--baseline"
         mode = fields.get("vllm_importance_sampling_mode", "")
-        if restriction and mode.startswith("sequence_"):
-            yield (
-                f"--trl {restriction} with --trl vllm_importance_sampling_mode={mode}: without unlikely tokens the "
-                "ratio of a whole completion is near 0; leave the mode out."
-            )
+        restriction = next((f"{key}={fields[key]}" for key in ("top_p", "top_k", "min_p") if key in fields), "")
+        return {
+            "--dynamic-sampling with --curriculum: the curriculum counts the groups that are all correct or all wrong; "
+            "leave one out.": self.dynamic_sampling and self.curriculum,
+            f"--discount {self.discount} with --scale-rewards {self.scale_rewards}: advantages per line are not "
+            "divided by a deviation; give --scale-rewards none.": self.discount < 1 and self.scale_rewards != "none",
+            f"{summed} with --trl multi_objective_aggregation=normalize_then_sum: its advantages are those of the sum "
+            "of the rewards; leave one out.": (self.discount < 1 or self.baseline != "group")
+            and fields.get("multi_objective_aggregation") == "normalize_then_sum",
+            f"--loss-type {self.loss_type} with --trl importance_sampling_level=sequence: this loss has weights per "
+            "completion of its own; leave the level out.": not self.loss.by_sequence
+            and fields.get("importance_sampling_level") == "sequence",
+            # The ratio of the policy to vLLM is then, at each token, the probability of the tokens that are sampled
+            # from, and over a whole completion the product of all these (huggingface/trl issue 6789).
+            f"--trl {restriction} with --trl vllm_importance_sampling_mode={mode}: without unlikely tokens the ratio "
+            "of a whole completion is near 0; leave the mode out.": bool(restriction) and mode.startswith("sequence_"),
+        }
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.inference.generate import STOP
 from countdown_rl.models import load
-from countdown_rl.models.reference import ModelRef
-from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import rewards, shared_prompts, trl_config, vllm, weights
@@ -26,7 +24,7 @@ class GrpoRun(Run):
     """A run of ``train``.
 
     Attributes:
-        reward_weights: by the names of the rewards.
+        rewards: their weights by name.
         rollouts: the engine, "transformers", "vllm" or "vllm-server".
     """
 
@@ -36,7 +34,8 @@ class GrpoRun(Run):
     less_memory = "--micro-batch, --prompts or --max-completion-length"
 
     options: TrainOptions
-    reward_weights: dict[str, float]
+    rows: list[Row]
+    rewards: dict[str, float]
     rollouts: str
     _is_file: bool
 
@@ -44,7 +43,7 @@ class GrpoRun(Run):
         data = self.arguments.data
         if data is None:
             raise UsageError("there is nothing to train on; give --data.")
-        self.reward_weights = rewards.parse(self.options.reward)
+        self.rewards = rewards.parse(self.options.reward)
         one_file = self._is_file = data.is_file()
         inputs = {"data": artifacts.file_input(data) if one_file else artifacts.read(data, "data").as_input()}
         rows = jsonl.read_rows(data if one_file else data / "train.jsonl", self.reporter.note)
@@ -53,28 +52,36 @@ class GrpoRun(Run):
             self.reporter.note(f"{data}: left out {held_out:,} rows of a test or validation split.")
         if not self.rows:
             raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
-        rewards.check_rewards(self.reward_weights, self.rows[:2])
+        rewards.check_rewards(self.rewards, self.rows[:2])
         return inputs
 
-    def check_model(self, ref: ModelRef) -> None:
-        super().check_model(ref)
-        if self.options.tune == "all" and self.options.beta and load.stored_format(ref) == "gguf":
+    def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:
+        options, ref = self.options, loaded.ref
+        if options.tune == "all" and options.beta and load.stored_format(ref) == "gguf":
             raise UsageError(
                 f"--beta with --tune all needs the initial model a second time, and TRL does not read GGUF files such "
                 f"as {ref.source}; leave --beta out, or give the model as safetensors."
             )
-
-    def encode(self, loaded: load.Loaded, adapted: Any) -> dict[str, Any]:
-        options = self.options
         if options.share_prompts:
             shared_prompts.check(loaded.model)
+        self.max_steps, self.example = options.max_steps, self.rows[0].messages()
         self.longest = self.longest_prompt([*self._used(), *self.validation], loaded, adapted)
-        return {
-            "length": self.longest + options.max_completion_length,
-            "scored": options.max_completion_length,
-            "sequences": self._completions,
-            "reference": bool(options.beta),
-        }
+        config = cache(
+            partial(trl_config.grpo_config, options, loaded, list(self.rewards.values()), self.arguments.checkpoints)
+        )
+        if options.trl:
+            config()  # checks its fields; without, importing TRL can wait
+        planned = self.estimate_memory(
+            loaded,
+            adapted,
+            length=self.longest + options.max_completion_length,
+            scored=options.max_completion_length,
+            sequences=options.step_size * options.steps_per_generation // self.arguments.processes,
+            reference=bool(options.beta),
+        )
+        self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)
+        self.details = {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
+        return planned
 
     def _used(self) -> Sequence[Row]:
         """The rows that will be sampled, or all where that is not known."""
@@ -86,29 +93,6 @@ class GrpoRun(Run):
         used = set(islice(in_turn(len(rows), options.seed), min(count, len(rows))))
         return [rows[index] for index in sorted(used)]
 
-    @property
-    def _completions(self) -> int:
-        """Completions that a process samples at a time."""
-        options = self.options
-        round_size = options.prompts * options.num_generations * options.steps_per_generation
-        return round_size // self.arguments.processes
-
-    def plan_memory(self, loaded: load.Loaded, adapted: Any, sizes: dict[str, Any]) -> Memory:
-        options, reward_weights = self.options, list(self.reward_weights.values())
-        config = cache(partial(trl_config.grpo_config, options, loaded, reward_weights, self.arguments.checkpoints))
-        if options.trl:
-            config()  # checks its fields; without, importing TRL can wait
-        planned = super().plan_memory(loaded, adapted, sizes)
-        self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)
-        return planned
-
-    def description(self) -> dict[str, Any]:
-        return {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
-
-    @property
-    def contents(self) -> str:
-        return f"{len(self.rows):,} rows, prompts of up to {self.longest} tokens"
-
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
         from countdown_rl.inference.stop import Stop
         from countdown_rl.training.callbacks import GrpoCallback
@@ -116,7 +100,6 @@ class GrpoRun(Run):
         from countdown_rl.training.rollouts import Rollouts
         from countdown_rl.training.trainer import Trainer
 
-        self._check_sampling(loaded)
         options, rows = self.options, self.rows
         first_round = step_of(self.resume) // options.round_steps if self.resume else 0
         round_size = options.steps_per_generation * options.prompts
@@ -126,16 +109,15 @@ class GrpoRun(Run):
             order = partial(curriculum.indices, first_round)
         else:
             order = partial(in_turn, len(rows), options.seed, first_round * round_size)
-        callback = GrpoCallback(self, curriculum)
+        callback = GrpoCallback(self, rows, curriculum)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
         sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
-        reward_weights = list(self.reward_weights.values())
         trainer = weights.make_trainer(
             partial(Trainer, options, sampling(rows, stop, callback.on_graded)),
             loaded,
             options,
-            reward_funcs=rewards.functions(list(self.reward_weights)),
-            args=trl_config.grpo_config(options, loaded, reward_weights, self.checkpoints.directory),
+            reward_funcs=rewards.functions(list(self.rewards)),
+            args=trl_config.grpo_config(options, loaded, list(self.rewards.values()), self.checkpoints.directory),
             train_dataset=_prompts(order),
             callbacks=[callback],
         )
@@ -145,17 +127,6 @@ class GrpoRun(Run):
         if self.rollouts == "vllm" and trainer.use_vllm:  # else it did not start
             self.length_option += " or --trl vllm_gpu_memory_utilization"
         return trainer, callback
-
-    def _check_sampling(self, loaded: load.Loaded) -> None:
-        """Check that the completions of a step can be sampled at all: one token of each, with its logits."""
-        shape, available = ModelShape.of(loaded.model.config), self.memory.available
-        token = 4 * shape.vocab_size + 4 * shape.num_layers * shape.num_kv_heads * shape.head_dim  # a cache in bf16
-        needed = self._completions * token
-        if self.rollouts == "transformers" and available is not None and needed > available:
-            raise UsageError(
-                f"{self._completions:,} completions at a time take over {needed / 1e9:,.0f} GB and this machine has "
-                f"{available / 1e9:,.0f} GB; lower --num-generations, --prompts or --steps-per-generation."
-            )
 
     def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
         completions: list[str] = trainer.rollouts.complete_greedily(prompts, trainer)
@@ -177,9 +148,6 @@ class GrpoRun(Run):
             f"mean reward {facts['reward_first']:.3f} at first and {facts['reward_last_tenth']:.3f} in the last tenth "
             f"of the run, where {facts['correct_last_tenth']:.0%} of the completions were correct."
         )
-
-    def example(self) -> Sequence[Mapping[str, str]]:
-        return self.rows[0].messages()
 
 
 def _prompts(order: Callable[[], Iterator[int]]) -> Any:

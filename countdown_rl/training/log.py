@@ -26,8 +26,10 @@ _ROWS, _REST = "steps.csv", "journal.json"
 _FIELDS = ("start", "warnings", "samples", "evidence", "threads")
 #: Prefix of the column of a group's value: ``correct_numbers_4``.
 GROUP = "correct_"
-#: Characters that no column has: the report shows columns.
-_NO_NAME = r"[^\w.+-]+"
+#: Characters that such a value has in a column, which the report shows.
+_IN_NAME = r"\w.+-"
+#: Fields of a sample.
+_SAMPLE = {"step", "completion", "correct", "reason"}
 
 
 @dataclass(frozen=True)
@@ -89,29 +91,17 @@ COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "gro
 
 @dataclass
 class Journal:
-    """Everything that a resumed run must know of its past, beside the weights.
+    """Everything that a resumed run must know of its past, beside the weights."""
 
-    Attributes:
-        log: the CSV to write, with the samples in a file beside it; None writes neither.
-        max_steps: the last step.
-        kind: the class of the rows.
-        start: share of the validation puzzles solved before the first step, if that was evaluated.
-        rows: one per step.
-        warnings: sentences that were printed, by a short name.
-        samples: completions, oldest first.
-        evidence: state of the curriculum, if there is one.
-        threads: CPU threads, on whose number the rounding of sums depends.
-    """
-
-    log: Path | None
+    log: Path | None  # the CSV to write, with the samples in a file beside it; None writes neither
     max_steps: int
     kind: type[StepRow] | type[SftRow] = StepRow
-    start: float | None = None
-    rows: list[Any] = field(default_factory=list)
-    warnings: dict[str, str] = field(default_factory=dict)
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    evidence: list[dict[str, Any]] = field(default_factory=list)
-    threads: int | None = None
+    start: float | None = None  # share of the validation puzzles solved before the first step, if that was evaluated
+    rows: list[Any] = field(default_factory=list)  # one per step
+    warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
+    samples: list[dict[str, Any]] = field(default_factory=list)  # completions, oldest first
+    evidence: list[dict[str, Any]] = field(default_factory=list)  # state of the curriculum, if there is one
+    threads: int | None = None  # on whose number the rounding of sums depends
 
     def best(self) -> tuple[int, float] | None:
         """The first step with the highest ``eval_correct``, 0 for the start, and that share; None without any."""
@@ -156,7 +146,8 @@ def group_columns(row: Row) -> tuple[str, ...]:
     """The columns that the *row* of a task counts in: one for each main group, its value in characters of a name."""
     task = task_of({"task": row.task})
     groups = {group: value for group, value in row.groups.items() if task.group(group).main}
-    return tuple(f"{GROUP}{group}_{re.sub(_NO_NAME, '-', value)}" for group, value in groups.items())
+    names = {group: re.sub(rf"[^{_IN_NAME}]+", "-", value) for group, value in groups.items()}
+    return tuple(f"{GROUP}{group}_{name}" for group, name in names.items())
 
 
 def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
@@ -175,15 +166,15 @@ def mean(rows: Sequence[AnyRow]) -> AnyRow:
     return kind(**values | {"step": rows[-1].step, "groups": shares})  # type: ignore[arg-type]
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return rounded(sum(present) / len(present)) if present else None
+
+
 def _columns(kind: type, *, required: bool = False) -> list[str]:
     """The columns of a class of rows; those that every log has, the others where they were measured."""
     known = (column for column in fields(kind) if column.name != "groups")
     return [column.name for column in known if not required or column.default is MISSING]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return rounded(sum(present) / len(present)) if present else None
 
 
 def _group_columns(rows: Iterable[StepRow | SftRow]) -> list[str]:
@@ -215,28 +206,22 @@ def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
     with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         try:
-            names = tuple(reader.fieldnames or ())
-            shares = tuple(name for name in names if name.startswith(GROUP))
-            if not set(_columns(kind, required=True)) <= set(names) - set(shares) <= set(_columns(kind)):
+            names = set(reader.fieldnames or ())
+            shares = {name for name in names if re.fullmatch(rf"{GROUP}[{_IN_NAME}]+", name)}
+            if not set(_columns(kind, required=True)) <= names - shares <= set(_columns(kind)):
                 raise InputError(f"{path} is not a training log of this version of countdown-rl.")
-            if name := next((name for name in shares if re.search(_NO_NAME, name)), None):
-                raise InputError(f"{path} has the column {name!r}, which is no name of a group; remove it.")
             rows: list[Any] = []
             for line in reader:
-                rows.append(_row(line, shares, kind))
+                values: dict[str, Any] = {name: float(text) if text != "" else None for name, text in line.items()}
+                groups = {name: values.pop(name) for name in sorted(shares)}
+                rows.append(kind(**values | {"step": int(line["step"]), "groups": groups}))
                 if rows[-1].step <= (rows[-2].step if rows[1:] else 0):
                     raise ValueError("the steps do not increase")
             return rows
-        except InputError:
-            raise
         except (TypeError, ValueError, csv.Error) as error:
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"{path}, line {reader.line_num}: not a row of a training log.") from error
-
-
-def _row(line: Mapping[str, str], shares: Sequence[str], kind: type[AnyRow]) -> AnyRow:
-    values: dict[str, Any] = {name: float(text) if text != "" else None for name, text in line.items()}
-    groups = {name: values.pop(name) for name in shares}
-    return kind(**values | {"step": int(line["step"]), "groups": groups})
 
 
 def samples_file(log: Path) -> Path:
@@ -246,11 +231,10 @@ def samples_file(log: Path) -> Path:
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
     """The samples of a training run at *path*; a line cut off at the end is left out."""
-    # Bytes, because a text's lines also end at characters that a model may have written.
-    lines = path.read_bytes().split(b"\n")[:-1]
+    data = path.read_bytes()  # a text's lines also end at characters that a model may have written
     try:
-        samples = [json.loads(line) for line in lines]
-        if all({"step", "completion", "correct", "reason"} <= sample.keys() for sample in samples):
+        samples = [json.loads(line) for line in data.split(b"\n")[:-1]]
+        if (not data or data.startswith(b'{"step": ')) and all(sample.keys() >= _SAMPLE for sample in samples):
             return samples
     except (ValueError, AttributeError):
         pass
@@ -264,27 +248,23 @@ def check_log(log: Path | None, kind: type[StepRow] | type[SftRow], *, resumes: 
         resumes: the run continues one that wrote samples; its log may be gone, as DVC removes it.
 
     Raises:
-        ArtifactError: there is one.
+        ArtifactError: it would.
     """
     if log is None:
         return
     samples = samples_file(log)
-    for file in (log, samples) if kind is StepRow else (log,):
-        if not file.exists():
-            continue
-        if not file.is_file():
+    for file in (log, samples) if kind is StepRow else (log,):  # sft samples nothing
+        if file.exists() and not file.is_file():
             raise ArtifactError(f"{file} is no ordinary file; give --log another path.")
+        if not file.exists() or not file.stat().st_size:
+            continue
         try:
-            if not file.stat().st_size:
-                continue
             if file == log:
                 read(log, kind)
-                continue
-            read_samples(samples)
-            if not samples.read_bytes().startswith(b'{"step": '):  # a line that was cut off
-                raise InputError(f"{samples} holds no samples of a training run.")
-            if not (resumes or log.exists()):
-                raise InputError(f"{samples} is there without {log}, so it is of another run.")
+            else:
+                read_samples(samples)
+                if not (resumes or log.exists()):
+                    raise InputError(f"{samples} is there without {log}, so it is of another run.")
         except InputError as error:
             fault = str(error).rstrip(".")
             raise ArtifactError(f"{fault}; give --log another path, or remove {file} first.") from error
@@ -299,7 +279,5 @@ def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
         return False
     if policy is None or not rows or rows[-1].step != policy.facts.get("steps"):
         return False
-    if policy.options.get("logging_steps", 1) != 1:  # of earlier versions, whose rows may be means
-        return True
     rewards = (rows[0].reward, max(row.reward for row in rows))
     return rewards == (policy.facts.get("reward_first"), policy.facts.get("reward_best"))

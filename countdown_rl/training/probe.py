@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from countdown_rl.evaluation.complete import complete
+from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.evaluation.statistics import Interval, wilson
-from countdown_rl.inference import engines, generate
-from countdown_rl.models import chat_template
+from countdown_rl.inference.generate import Decoding, Generator
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
@@ -66,32 +69,23 @@ def probe(run: GrpoRun, count: int) -> Probe:
     """Sample *count* groups of the first puzzles of *run* with its sampling settings, group size and length."""
     options, size = run.options, run.options.num_generations
     loaded = weights.load_model(run.ref, options)
-    config = trl_config.grpo_config(options, loaded, [*run.reward_weights.values()], run.checkpoints.directory)
-    generator = generate.Generator(
-        loaded,
-        generate.Decoding(
-            options.max_completion_length,
-            temperature=options.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k or 0,
-            min_p=config.min_p or 0.0,
-            seed=options.seed,
-        ),
+    config = trl_config.grpo_config(options, loaded, list(run.rewards.values()), run.checkpoints.directory)
+    sampling = EvalOptions(
+        samples=size,
+        max_new_tokens=options.max_completion_length,
+        temperature=options.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k or 0,
+        min_p=config.min_p or 0.0,
+        seed=options.seed,
     )
     rows = [run.rows[index] for index in islice(in_turn(len(run.rows), options.seed), count)]
-    prompts = chat_template.encode(loaded.tokenizer, (row.messages() for row in rows))
-    samples: dict[int, Sample] = {}  # sample i is of row i // size
-    lengths = [len(prompts[index // size]) for index in range(count * size)]
-    for number, batch in enumerate(
-        generate.batches(lengths, lambda prompt: generator.max_rows(prompt, options.max_completion_length))
-    ):
-        completions = engines.complete(generator, [prompts[index // size] for index in batch], number)
-        for index, completion in zip(batch, completions, strict=True):
-            row = rows[index // size]
-            completion = completion.after(row, loaded.tokenizer.decode(prompts[index // size]))
-            samples[index] = Sample.of(row, completion)
-        run.reporter.progress(len(samples), len(lengths), "")
-    groups = [[samples[index] for index in range(start, start + size)] for start in range(0, len(lengths), size)]
+    generator = Generator(loaded, Decoding.of(sampling))
+    with TemporaryDirectory() as scratch:
+        progress = Path(scratch, "progress.jsonl")
+        _, completions = complete(generator, rows, sampling, {}, progress, on_batch=run.reporter.progress)
+    samples = [Sample.of(rows[index // size], completion) for index, completion in enumerate(completions)]
+    groups = [samples[start : start + size] for start in range(0, len(samples), size)]
     task = task_of(rows[0])
     kinds: dict[str, list[list[Sample]]] = {}
     for row, group in zip(rows, groups, strict=True):

@@ -1,9 +1,4 @@
-"""A run of ``train`` or ``sft``: what GRPO and supervised fine-tuning share.
-
-:meth:`Run.prepare` checks everything that can be checked without loading weights, for ``--check``, ``--probe`` and the
-run itself; :meth:`Run.train` loads, trains and writes the artifact. A run that was killed resumes from its last
-checkpoint.
-"""
+"""A run of ``train`` or ``sft``: what GRPO and supervised fine-tuning share."""
 
 import atexit
 import shutil
@@ -38,14 +33,13 @@ class RunArguments:
     """Inputs, outputs and processes of a run.
 
     Attributes:
-        data: a data artifact, of which the training and validation splits are used; for GRPO also one file of rows.
+        data: a data artifact; for GRPO also one file of rows.
         files: demonstrations.
-        checkpoints: directory of an unfinished run. One with the same options, data and model is resumed, another
-            one is refused. Cleared at the end.
-        log: the CSV of the run, one row a step; samples of completions go beside it.
+        checkpoints: directory of an unfinished run, which is resumed if options, data and model are the same.
+        log: the CSV of the run; samples of completions go beside it.
         base_model: of an adapter, in place of the one that it records.
         restart: start from the beginning, whatever *checkpoints* holds.
-        processes: number of processes that train; *sharded*: each holds a part of the weights.
+        sharded: each process holds a part of the weights.
         zero: the stage of DeepSpeed's ZeRO; 0 without DeepSpeed.
     """
 
@@ -69,9 +63,12 @@ class Reporter:
     """Callbacks of a run: for the row of each step, progress (done, total, detail), remarks and warnings."""
 
     step: Callable[[Any], None] = _ignore
-    progress: Callable[[int, int, str], None] = _ignore
+    progress: Callable[..., None] = _ignore
     note: Callable[[str], None] = _ignore
     warning: Callable[[str], None] = _ignore
+
+
+SILENT = Reporter()
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,11 @@ class Result:
     """A finished run.
 
     Attributes:
-        rows: one per step.
+        rows: one per step; none if the artifact was there already, made by the same run.
         facts: as in the manifest.
         warnings: the sentences that were printed, by a short name.
         resumed: the step from which the run was resumed, or None.
-        memory: measured peak of the GPU and the estimate for it, in bytes; None where they are not compared.
-        up_to_date: the artifact was there, made by the same options from the same inputs, and nothing was done.
+        memory: measured peak of the GPU and the estimate for it, in bytes; None on a CPU.
     """
 
     out: Path
@@ -93,42 +89,41 @@ class Result:
     warnings: dict[str, str] = field(default_factory=dict)
     resumed: int | None = None
     memory: dict[str, int] | None = None
-    up_to_date: bool = False
 
 
 class Run(ABC):
     """A run that was checked and can start.
 
     Attributes:
-        rows: those of a task that it trains on.
         validation: the rows that are evaluated during training.
         inputs: entries of the manifest.
         resume: the checkpoint to continue from.
         parameters: of the model without the adapter.
         longest: tokens of the longest prompt (GRPO) or example.
+        example: messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`.
+        details: what ``--check --json`` prints beside the values of every run.
     """
 
     command: ClassVar[str]
     row_type: ClassVar[type[StepRow] | type[SftRow]]
-    #: The option that bounds the tokens of a sequence.
+    #: The option that bounds the tokens of a sequence, and those of which lower values need less memory.
     length_option: str
-    #: Options of which lower values need less memory.
     less_memory: ClassVar[str]
 
-    options: Any
-    rows: Sequence[Row]
     validation: list[Row]
     inputs: dict[str, Any]
     ref: reference.ModelRef
     checkpoints: Checkpoints
     resume: Path | None
     journal: Journal
-    architecture: str
     parameters: int
+    max_steps: int
     longest: int
+    example: Sequence[Mapping[str, str]] | None
+    details: dict[str, Any]
     memory: Memory
 
-    def __init__(self, arguments: RunArguments, options: Any, reporter: Reporter) -> None:
+    def __init__(self, arguments: RunArguments, options: Any, reporter: Reporter = SILENT) -> None:
         self.arguments, self.options, self.reporter = arguments, options, reporter
 
     @abstractmethod
@@ -136,38 +131,12 @@ class Run(ABC):
         """Read what is trained on, and return its entries for the manifest."""
 
     @abstractmethod
-    def encode(self, loaded: load.Loaded, adapted: Any) -> dict[str, Any]:
-        """Check what is trained on as token ids, set ``longest``, and return sizes for the memory estimate.
+    def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:
+        """Check the token ids of what is trained on; set the attributes from ``max_steps`` on; estimate the memory.
 
         Args:
             loaded: the skeleton of the model; *adapted* has the adapter too.
         """
-
-    def check_model(self, ref: reference.ModelRef) -> None:
-        """Check that *ref* can be trained."""
-        weights.check_model(ref, self.options, sharded=self.arguments.sharded)
-
-    def plan_memory(self, loaded: load.Loaded, adapted: Any, sizes: dict[str, Any]) -> Memory:
-        """The memory of the run, from the *sizes* of :meth:`encode`."""
-        arguments = self.arguments
-        shards = arguments.processes if arguments.sharded or arguments.zero else 1
-        return memory.plan(
-            loaded.model, adapted, self.options, loaded.precision, shards=shards, zero=arguments.zero, **sizes
-        )
-
-    @property
-    def max_steps(self) -> int:
-        """Optimiser steps of the run."""
-        return int(self.options.max_steps)
-
-    @abstractmethod
-    def description(self) -> dict[str, Any]:
-        """The values that ``--check --json`` prints beside those of every run."""
-
-    @property
-    @abstractmethod
-    def contents(self) -> str:
-        """What is trained on, in words."""
 
     @abstractmethod
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
@@ -175,7 +144,7 @@ class Run(ABC):
 
     @abstractmethod
     def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
-        """The most likely completion of each of *prompts*; in several processes each completes a share of them."""
+        """The most likely completion of each of *prompts*, in every process."""
 
     @abstractmethod
     def facts(self, last: Any) -> dict[str, Any]:
@@ -185,12 +154,22 @@ class Run(ABC):
     def summary(self, facts: Mapping[str, Any]) -> str:
         """The outcome in words."""
 
-    @abstractmethod
-    def example(self) -> Sequence[Mapping[str, str]] | None:
-        """Messages that the chat template is completed by, see :func:`chat_template.complete_user_turn`."""
+    @classmethod
+    def execute(
+        cls, arguments: RunArguments, options: Any, reporter: Reporter = SILENT, *, overwrite: bool = False
+    ) -> Result:
+        """Prepare and train, unless the artifact of this run is there; with *overwrite* it is made again."""
+        written = [arguments.out, arguments.checkpoints, arguments.log] if processes.is_main() else []
+        with artifacts.locked(*written):
+            try:
+                run = cls.prepare(arguments, options, reporter)
+                return run.finished(overwrite) or run.train()
+            except (KeyboardInterrupt, processes.Terminated):
+                reporter.note(Checkpoints(arguments.checkpoints, {}).how_to_continue())
+                raise
 
     @classmethod
-    def prepare(cls, arguments: RunArguments, options: Any, reporter: Reporter = Reporter()) -> Self:
+    def prepare(cls, arguments: RunArguments, options: Any, reporter: Reporter = SILENT) -> Self:
         """Check everything that a run needs before its weights are loaded; nothing is written.
 
         Of a model on the Hub all files but the weights are downloaded.
@@ -210,7 +189,7 @@ class Run(ABC):
             base_model=arguments.base_model,
         )
         light = reference.without_weights(run.ref)
-        run.check_model(light)
+        weights.check_model(light, options, sharded=arguments.sharded)
         run.inputs = {"model": run.ref.as_input(), **inputs}
         run.checkpoints = Checkpoints(arguments.checkpoints, run._identity())
         run.resume = None if arguments.restart else run.checkpoints.to_resume()
@@ -221,9 +200,9 @@ class Run(ABC):
         precision = load.trained_precision(light, options.precision)
         device = load.device_name("auto").partition(":")[0]
         loaded = load.Loaded(skeleton, load.load_tokenizer(light), light, precision, device, "skeleton")
-        run.architecture, run.parameters = type(skeleton).__name__, skeleton.num_parameters()
-        sizes = run.encode(loaded, adapted)
-        run.memory = run.plan_memory(loaded, adapted, sizes)
+        run.parameters = skeleton.num_parameters()
+        run.memory = run.encode(loaded, adapted)
+        run.details["architecture"] = type(skeleton).__name__
         run.journal = Journal(arguments.log if processes.is_main() else None, run.max_steps, cls.row_type)
         return run
 
@@ -254,34 +233,17 @@ class Run(ABC):
             shape.check_context(context, longest, limit, "--max-completion-length")
         return longest
 
+    def estimate_memory(self, loaded: load.Loaded, adapted: Any, **sizes: Any) -> Memory:
+        """The memory of the run by the *sizes* of :func:`memory.estimate`."""
+        arguments = self.arguments
+        sizes |= {"zero": arguments.zero, "shards": arguments.processes if arguments.sharded or arguments.zero else 1}
+        return memory.plan(loaded.model, adapted, self.options, loaded.precision, **sizes)
+
     def check_result(self) -> dict[str, Any]:
         """The values that ``--check --json`` prints."""
         added = self.memory.trainable if self.options.tune == "lora" else 0
-        values = {
-            "model": self.ref.portable_source,
-            "architecture": self.architecture,
-            "parameters": self.parameters + added,
-        }
-        return values | self.description() | self.memory.as_dict()
-
-    @classmethod
-    def execute(
-        cls,
-        arguments: RunArguments,
-        options: Any,
-        reporter: Reporter = Reporter(),
-        *,
-        overwrite: bool = False,
-    ) -> Result:
-        """Prepare and train, unless the artifact of this run is there; with *overwrite* it is made again."""
-        written = [arguments.out, arguments.checkpoints, arguments.log] if processes.is_main() else []
-        with artifacts.locked(*written):
-            try:
-                run = cls.prepare(arguments, options, reporter)
-                return run.finished(overwrite) or run.train()
-            except (KeyboardInterrupt, processes.Terminated):
-                reporter.note(Checkpoints(arguments.checkpoints, {}).how_to_continue())
-                raise
+        values = {"model": self.ref.portable_source, "parameters": self.parameters + added}
+        return values | self.details | self.memory.as_dict()
 
     def finished(self, overwrite: bool) -> Result | None:
         """The result that is there already, see :func:`artifacts.finished`."""
@@ -291,7 +253,7 @@ class Run(ABC):
             return None
         if processes.is_main():
             self.checkpoints.clear_own()  # the run was killed between its last two steps
-        return Result(self.arguments.out, [], manifest.facts, up_to_date=True)
+        return Result(self.arguments.out, [], manifest.facts)
 
     def _described(self) -> dict[str, Any]:
         """The options in the manifest."""
@@ -302,9 +264,10 @@ class Run(ABC):
 
         A signal other than Ctrl-C finishes the round and saves a checkpoint of it before ``Terminated`` is raised.
         """
+        from countdown_rl.training.callbacks import Validation
+
         options, journal, note = self.options, self.journal, self.reporter.note
         self.reporter.progress(0, self.max_steps, "")
-        trackers.prepare(options.report_to, (self.arguments.log or self.arguments.checkpoints).parent)
         if self.resume:
             journal.load(self.resume)
         journal.threads = journal.threads or options.threads or processes.cpu_threads()
@@ -314,12 +277,11 @@ class Run(ABC):
             note(remark)
         if self.resume:
             note(f"Continuing after step {step_of(self.resume)}.")
-        from countdown_rl.training.callbacks import Validation
-
-        trainer, callback = self.make_trainer(loaded)
-        if self.validation:
-            callback.validation = Validation(self, trainer, loaded)
-        self._optimise(trainer)
+        with trackers.tracking(options.report_to, (self.arguments.log or self.arguments.checkpoints).parent):
+            trainer, callback = self.make_trainer(loaded)
+            if self.validation:
+                callback.validation = Validation(self, trainer, loaded)
+            self._optimise(trainer)
         return self._finish(trainer, loaded)
 
     def _optimise(self, trainer: Any) -> None:
@@ -329,13 +291,12 @@ class Run(ABC):
             Terminated: a signal came.
             ModelError: the memory is exhausted; MemoryError in all but the first process.
         """
-        journal = self.journal
         trainer.accelerator.wait_for_everyone()  # until all processes have read the checkpoint
         if not self.resume and processes.is_main():
             self.checkpoints.start()
         trainer.accelerator.wait_for_everyone()
-        journal.write()
-        with trackers.prints_to_stderr(self.options.report_to), processes.deferred_signals():
+        self.journal.write()
+        with processes.deferred_signals():
             try:
                 trainer.train(resume_from_checkpoint=str(self.resume) if self.resume else None)
             except (RuntimeError, MemoryError) as error:
@@ -346,46 +307,53 @@ class Run(ABC):
                     f"the run does not fit in memory; lower --micro-batch or {self.length_option}, or add "
                     "--gradient-checkpointing."
                 ) from error
-            if (number := processes.received_signal()) and trainer.state.global_step < journal.max_steps:
+            if (number := processes.received_signal()) and trainer.state.global_step < self.max_steps:
                 raise processes.Terminated(number)
 
     def _finish(self, trainer: Any, loaded: load.Loaded) -> Result:
-        """Write the artifact, and clear the checkpoints."""
-        options, journal, arguments = self.options, self.journal, self.arguments
-        facts = self._all_facts(trainer, loaded)
+        """Write the artifact, clear the checkpoints, and report the outcome."""
+        import torch
+
+        options, journal, out, note = self.options, self.journal, self.arguments.out, self.reporter.note
+        facts = self.all_facts(trainer, loaded)
         best = journal.best() if options.keep == "best" else None
         state = None if best else weights.gathered(trainer)
         if processes.is_main():
+            described = self._described()
             with artifacts.writing(
-                arguments.out, options.kind, options=self._described(), inputs=self.inputs, libraries=LIBRARIES
-            ) as draft:
+                out, options.kind, options=described, inputs=self.inputs, libraries=LIBRARIES
+            ) as writer:
                 if best:
-                    shutil.copytree(self.checkpoints.best(best[0]), draft.path, dirs_exist_ok=True)
+                    shutil.copytree(self.checkpoints.best(best[0]), writer.path, dirs_exist_ok=True)
                 else:
-                    weights.save(trainer, self.ref, options, draft.path, state)
-                if example := self.example():
-                    chat_template.complete_user_turn(loaded.tokenizer, example)
-                loaded.tokenizer.save_pretrained(draft.path)
-                draft.facts.update(facts)
+                    weights.save(trainer, self.ref, options, writer.path, state)
+                if self.example:
+                    chat_template.complete_user_turn(loaded.tokenizer, self.example)
+                loaded.tokenizer.save_pretrained(writer.path)
+                writer.facts.update(facts)
             self.checkpoints.clear()
         trainer.accelerator.wait_for_everyone()
         trainer.accelerator.end_training()
-        if arguments.processes > 1:
+        if self.arguments.processes > 1:
             # Gloo's thread may still release its last work, for which it needs Python's lock. A process group that is
             # freed now would wait for that thread for ever, with the lock held.
             atexit.register(id, trainer.model_wrapped)
-        result = Result(
-            arguments.out,
-            journal.rows,
-            facts,
-            journal.warnings,
-            step_of(self.resume) if self.resume else None,
-            self._measured_memory(loaded),
-        )
-        self._tell(result)
-        return result
+        memory = None
+        if loaded.device.startswith("cuda"):
+            memory = {"peak": torch.cuda.max_memory_allocated(), "estimate": self.memory.estimates[-1].peak}
+            peak, expected = (f"{count / 2**30:.1f} GiB" for count in memory.values())
+            note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
+        note(f"Wrote {out}: {self.summary(facts)}")
+        if "kept_step" in facts:
+            step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
+            note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
+        if options.tune == "lora":
+            note(f"To load it with PEFT: {lora.loading_code(out, self.ref.base or self.ref)}")
+        resumed = step_of(self.resume) if self.resume else None
+        return Result(out, journal.rows, facts, journal.warnings, resumed, memory)
 
-    def _all_facts(self, trainer: Any, loaded: load.Loaded) -> dict[str, Any]:
+    def all_facts(self, trainer: Any, loaded: load.Loaded) -> dict[str, Any]:
+        """The facts of the manifest."""
         import torch
         from peft import PeftModel
 
@@ -408,26 +376,6 @@ class Run(ABC):
         if correct is not None:
             facts |= {"kept_step": step, "eval_correct": correct}
         return facts | self.facts(log.mean(rows[-max(1, len(rows) // 10) :]))
-
-    def _measured_memory(self, loaded: load.Loaded) -> dict[str, int] | None:
-        import torch
-
-        if not loaded.device.startswith("cuda"):
-            return None
-        return {"peak": torch.cuda.max_memory_allocated(), "estimate": self.memory.estimates[-1].peak}
-
-    def _tell(self, result: Result) -> None:
-        """Report the outcome in words."""
-        note, facts, base = self.reporter.note, result.facts, self.ref.base or self.ref
-        if result.memory:
-            peak, expected = (f"{count / 2**30:.1f} GiB" for count in result.memory.values())
-            note(f"Peak memory of the GPU: {peak}, estimated {expected}.")
-        note(f"Wrote {result.out}: {self.summary(facts)}")
-        if "kept_step" in facts:
-            step = f"step {facts['kept_step']}" if facts["kept_step"] else "the start"
-            note(f"Its weights are those of {step}: {facts['eval_correct']:.1%} of the validation puzzles solved.")
-        if self.options.tune == "lora":
-            note(f"To load it with PEFT: {lora.loading_code(result.out, base)}")
 
 
 def _arithmetic(loaded: load.Loaded, threads: int) -> str:

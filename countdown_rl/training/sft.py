@@ -5,7 +5,7 @@ weights are held in fp32.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -17,6 +17,7 @@ from countdown_rl.training import demonstrations, trl_config, weights
 from countdown_rl.training.config import SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
 from countdown_rl.training.log import SftRow
+from countdown_rl.training.memory import Memory
 from countdown_rl.training.run import Run
 
 
@@ -35,6 +36,7 @@ class SftRun(Run):
     options: SftOptions
     demonstrations: Demonstrations
     examples: Any
+    learning_rate: float
 
     def read(self) -> dict[str, Any]:
         arguments, note = self.arguments, self.reporter.note
@@ -51,7 +53,7 @@ class SftRun(Run):
             note(f"Of the demonstrations: {text}.")
         return inputs
 
-    def encode(self, loaded: load.Loaded, adapted: Any) -> dict[str, Any]:
+    def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:
         options, known = self.options, self.demonstrations
         if options.packing:
             check_packing(loaded.model.config, trust_remote_code=self.arguments.trust_remote_code)
@@ -64,6 +66,11 @@ class SftRun(Run):
             raise UsageError(
                 f"the model reads {context} tokens, and a demonstration has {self.longest}; lower --max-length."
             )
+        steps_per_epoch = ceil(len(self.examples) / options.batch_size)
+        self.max_steps = options.max_steps or ceil(options.num_train_epochs * steps_per_epoch)
+        self.learning_rate = options.rate(self.parameters)
+        messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
+        self.example = next(messages, None)
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
         self.reporter.note(
             f"{known.read:,} demonstrations, {known.graded:,} of them graded; "
@@ -72,29 +79,9 @@ class SftRun(Run):
         )
         if known.wrong:
             self.reporter.note(f"Wrong: {known.why_wrong()}.")
-        return {"length": self.longest, "scored": self.longest}
-
-    @property
-    def max_steps(self) -> int:
-        steps_per_epoch = ceil(len(self.examples) / self.options.batch_size)
-        return self.options.max_steps or ceil(self.options.num_train_epochs * steps_per_epoch)
-
-    @property
-    def learning_rate(self) -> float:
-        """The peak learning rate."""
-        return self.options.rate(self.parameters)
-
-    def description(self) -> dict[str, Any]:
-        return {
-            "demonstrations": self.demonstrations.facts(),
-            "learning_rate": self.learning_rate,
-            "max_steps": self.max_steps,
-            "longest": self.longest,
-        }
-
-    @property
-    def contents(self) -> str:
-        return f"{len(self.examples):,} examples of up to {self.longest} tokens"
+        names = ("learning_rate", "max_steps", "longest")
+        self.details = {name: getattr(self, name) for name in names} | {"demonstrations": known.facts()}
+        return self.estimate_memory(loaded, adapted, length=self.longest, scored=self.longest)
 
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
         from trl import SFTTrainer
@@ -115,22 +102,16 @@ class SftRun(Run):
         return trainer, callback
 
     def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
-        from accelerate.utils import gather_object
-
         policy, limit = trainer.accelerator.unwrap_model(trainer.model), self.options.max_completion_length
         policy.eval()
         generator = Generator(replace(loaded, model=policy), Decoding(limit))
         ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-        own = range(trainer.accelerator.process_index, len(ids), trainer.accelerator.num_processes)
         texts: dict[int, str] = {}
-        lengths = [len(ids[index]) for index in own]
-        for batch in batches(lengths, lambda length: generator.max_rows(length, limit)):
-            indices = [own[position] for position in batch]
-            completions = generator.complete([ids[index] for index in indices])
-            texts |= {index: each.text for index, each in zip(indices, completions, strict=True)}
+        for batch in batches(list(map(len, ids)), lambda length: generator.max_rows(length, limit)):
+            completions = generator.complete([ids[index] for index in batch])
+            texts |= {index: each.text for index, each in zip(batch, completions, strict=True)}
         policy.train()
-        merged = {index: text for part in gather_object([texts]) for index, text in part.items()}
-        return [merged[index] for index in range(len(prompts))]
+        return [texts[index] for index in range(len(prompts))]
 
     def facts(self, last: SftRow) -> dict[str, Any]:
         row, logged = self.demonstrations.row(), self.journal.rows
@@ -149,10 +130,6 @@ class SftRun(Run):
             f"loss {facts['loss_first']:.3f} nats per token at first and {facts['loss_last_tenth']:.3f} in the last "
             f"tenth of the run, where {facts['token_accuracy_last_tenth']:.1%} of the tokens were the likeliest."
         )
-
-    def example(self) -> Sequence[Mapping[str, str]] | None:
-        known = self.demonstrations.filtered
-        return next((each.prompt for each in known if each.row is not None and not isinstance(each.prompt, str)), None)
 
 
 def dataset(examples: list[dict[str, list[int]]], options: SftOptions) -> Any:

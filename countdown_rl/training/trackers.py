@@ -1,9 +1,9 @@
 """Experiment trackers beside the log: TensorBoard, Weights & Biases and Trackio, offline by default."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,11 +14,6 @@ from countdown_rl.core.errors import CountdownError
 PROJECT = "countdown-rl"
 
 
-def prints_to_stderr(names: Sequence[str]) -> contextlib.AbstractContextManager[object]:
-    """Redirect to stderr what the trackers *names* print from Python; stdout is for data."""
-    return contextlib.redirect_stdout(sys.stderr) if names else contextlib.nullcontext()
-
-
 def check_trackers(names: Sequence[str]) -> None:
     """Raise CountdownError if one of the trackers *names* is not installed."""
     for name in names:
@@ -26,13 +21,15 @@ def check_trackers(names: Sequence[str]) -> None:
             raise CountdownError(f"--report-to {name} needs a package: {packages.pip_install(name)}.")
 
 
-def prepare(names: Sequence[str], directory: Path) -> None:
-    """Set up the trackers *names*: files in *directory*, offline unless the environment says otherwise."""
+@contextmanager
+def tracking(names: Sequence[str], directory: Path) -> Iterator[None]:
+    """Let the trackers *names* write to *directory*, offline unless the environment says otherwise.
+
+    What they print from Python goes to stderr; stdout is for data.
+    """
     if not names:
+        yield
         return
-    # While it is imported, transformers prints on stdout that W&B is offline if that is set already.
-    with prints_to_stderr(names):
-        import transformers.integrations.integration_utils  # noqa: F401
     directory = directory.absolute()
     for key, value in {
         "TENSORBOARD_LOGGING_DIR": str(directory / "tensorboard"),
@@ -43,3 +40,5 @@ def prepare(names: Sequence[str], directory: Path) -> None:
         "TRACKIO_DIR": str(directory / "trackio"),
     }.items():
         os.environ.setdefault(key, value)
+    with redirect_stdout(sys.stderr):
+        yield

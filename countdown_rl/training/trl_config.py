@@ -1,7 +1,6 @@
 """TRL's configurations: the fields that follow from the options, and those of ``--trl key=value``."""
 
 import argparse
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,11 +128,10 @@ def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
     from trl import GRPOConfig
 
     parser = HfArgumentParser(GRPOConfig, exit_on_error=False)
-    known = {field.name for field in dataclasses.fields(GRPOConfig)}
     values: dict[str, Any] = {}
     for item in trl:
         key, _, text = item.partition("=")
-        if key not in known:
+        if key not in GRPOConfig.__dataclass_fields__:
             raise UsageError(f"--trl {key}: TRL's GRPOConfig has no such field.")
         if key in owned:
             raise UsageError(f"--trl {key}: use --{key.replace('_', '-')}, or the option it follows from.")

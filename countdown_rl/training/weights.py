@@ -3,15 +3,13 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import ModelError, UsageError, first_line
 from countdown_rl.models import ends, load, lora, reference, torch_internals
 from countdown_rl.models.reference import ModelRef
 from countdown_rl.training.config import TuningOptions
-
-AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 
 
 def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None:
@@ -22,7 +20,7 @@ def check_model(ref: ModelRef, options: TuningOptions, *, sharded: bool) -> None
         raise UsageError("FSDP and ZeRO-3 cannot shard 4-bit weights; add --precision bf16, or use --launch zero2.")
 
 
-def new_adapter(options: TuningOptions) -> Any:
+def _new_adapter(options: TuningOptions) -> Any:
     """The configuration of a new adapter, on all linear layers."""
     from peft import LoraConfig
 
@@ -49,7 +47,7 @@ def adapted(ref: ModelRef, skeleton: Any, options: TuningOptions) -> Any:
         return model
     if ref.base is None:
         try:
-            return get_peft_model(model, new_adapter(options), low_cpu_mem_usage=True)
+            return get_peft_model(model, _new_adapter(options), low_cpu_mem_usage=True)
         except ValueError as error:  # of an architecture whose layers PEFT does not adapt
             raise ModelError(f"{ref.source} takes no LoRA adapter: {first_line(error)} Give --tune all.") from error
     adapter = lora.Adapter(reference.local_path(ref))
@@ -65,9 +63,8 @@ def load_model(ref: ModelRef, options: TuningOptions, threads: int | None = None
     import torch
 
     torch.set_num_threads(threads or options.threads or processes.cpu_threads())
-    loaded = load.load_model(
-        ref, precision=options.precision, trainable=ref.base is not None, sharded=processes.uses_fsdp()
-    )
+    trainable, sharded = ref.base is not None, processes.uses_fsdp()
+    loaded = load.load_model(ref, precision=options.precision, trainable=trainable, sharded=sharded)
     if loaded.device == "cpu":
         from countdown_rl.training import sft_internals
 
@@ -84,7 +81,7 @@ def computes_in_bf16(loaded: load.Loaded) -> bool:
     return in_bf16 and torch_internals.has_bf16_products(loaded.device)
 
 
-def make_trainer(make: Callable[..., AnyTrainer], loaded: load.Loaded, options: Any, **settings: Any) -> AnyTrainer:
+def make_trainer(make: Callable[..., Any], loaded: load.Loaded, options: TuningOptions, **settings: Any) -> Any:
     """The trainer of *loaded* that *make* returns, quiet and with the trained weights in fp32.
 
     TRL casts those over 4-bit weights to bf16, in which small updates are lost.
@@ -96,7 +93,7 @@ def make_trainer(make: Callable[..., AnyTrainer], loaded: load.Loaded, options: 
     trainer = make(
         model=loaded.model,
         processing_class=loaded.tokenizer,
-        peft_config=new_adapter(options) if options.tune == "lora" and loaded.ref.base is None else None,
+        peft_config=_new_adapter(options) if options.tune == "lora" and loaded.ref.base is None else None,
         **settings,
     )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for data

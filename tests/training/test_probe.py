@@ -9,7 +9,7 @@ from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import jsonl
 from countdown_rl.training.probe import Shares
-from tests.support import constant_model, tiny_llama
+from tests.support import tiny_llama
 from tests.support.command import status
 
 ROWS = [
@@ -97,16 +97,3 @@ def test_groups_are_sampled_with_the_options_of_the_run(probe, monkeypatch):
 def test_the_verdict_is_by_published_shares():
     verdicts = {mixed: Shares(100, mixed, (0, 1), 0.1, 1, 0).verdict for mixed in (0.0, 0.02, 0.05, 0.15, 0.28)}
     assert list(verdicts.values()) == ["no signal", "no signal", "thin", "ready", "ready"]
-
-
-@pytest.mark.parametrize("style", ["prefilled", "model_opens"])
-def test_tags_that_are_special_tokens_are_seen(tmp_path, monkeypatch, capsys, style):
-    template = tiny_llama.TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>{% endif %}")
-    constant_model.checkpoint(tmp_path / "model", template=template, special=True)
-    jsonl.write_rows(tmp_path / "rows.jsonl", [{"nums": [1, 2], "target": 99, "style": style}])
-    monkeypatch.chdir(tmp_path)
-    small = ["--num-generations", 2, "--max-completion-length", 8, "--temperature", 0.01, "--threads", 1]
-    command = ["train", "--model", "model", "--data", "rows.jsonl", *small, "--probe", 2, "--json"]
-    assert status(monkeypatch, *command) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["total"]["solved"], told["total"]["format"]) == (1.0, 1.0)

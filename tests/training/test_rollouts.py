@@ -209,7 +209,7 @@ def test_groups_that_are_resampled_keep_the_probabilities_of_the_engine(fit, mon
 
 @pytest.mark.parametrize(("mode", "least"), [("", 0.6), ("token_mask", 0.6), ("sequence_truncate", 0.0)])
 def test_without_unlikely_tokens_each_token_is_weighed_by_itself(fit, monkeypatch, mode, least):
-    monkeypatch.setattr(TrainOptions, "_conflicts", lambda options: ())
+    monkeypatch.setattr(TrainOptions, "_conflicts", lambda options: {})
     trl = (f"vllm_importance_sampling_mode={mode}",) if mode else ()
     (row,) = fit(trl=("top_p=0.6", *trl), max_steps=1, eval_every=0, reward=VARIED).rows
     assert least < row.importance_sampling_ratio < (1 if least else 0.3)

@@ -1,10 +1,7 @@
 """Supervised fine-tuning: it learns, resumes to the same bytes, and has the gradient of TRL's own trainer."""
 
 import json
-import os
 import random
-import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import ArtifactError, InputError, ModelError
+from countdown_rl.core import artifacts
+from countdown_rl.core.errors import InputError, ModelError
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.evaluate import evaluate
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
@@ -27,15 +24,14 @@ from countdown_rl.training import demonstrations, log, sft, weights
 from countdown_rl.training.config import SftOptions
 from countdown_rl.training.demonstrations import Demonstrations
 from countdown_rl.training.log import SftRow
-from countdown_rl.training.run import Reporter, RunArguments
+from countdown_rl.training.run import SILENT, Reporter, RunArguments
 from countdown_rl.training.sft import SftRun
 from tests.support import architectures, command, standins, tiny_llama
+from tests.support.runs import Killed, files, killing
 
 SMALL = SftOptions(
     max_steps=6, batch_size=4, micro_batch=2, save_steps=2, learning_rate=1e-3, precision="fp32", threads=1
 )
-
-SILENT = Reporter()
 
 
 def sums(count: int, seed: int = 0, low: int = 1, high: int = 9) -> list[dict]:
@@ -72,22 +68,6 @@ def run(*arguments, **changes):
     return prepare(*arguments, **changes).train()
 
 
-def files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
-class Killed(BaseException):
-    pass
-
-
-def killing(step):
-    def on_step(row):
-        if row.step == step:
-            raise Killed
-
-    return Reporter(step=on_step)
-
-
 @pytest.fixture(scope="module")
 def unbroken(place, tmp_path_factory):
     return run(place, tmp_path_factory.mktemp("unbroken"))
@@ -119,53 +99,6 @@ def test_a_resumed_run_ends_with_the_same_bytes(place, tmp_path, changes):
     assert files(tmp_path / "out") == files(whole.out)
     assert [replace(row, seconds=0) for row in result.rows] == [replace(row, seconds=0) for row in whole.rows]
     assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_check_shows_the_memory_that_a_run_needs(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    words = ["sft", "--check", "--model", place / "model", "--from", place / "demos.jsonl"]
-    assert command.status(monkeypatch, *words) == 0
-    table = capsys.readouterr().out
-    assert "during the loss" in table
-    assert "fits this machine: yes" in table
-    assert "during generation" not in table
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_accuracy_on_validation_puzzles_is_told_when_it_is_known(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
-        jsonl.write_rows(draft.path / "valid.jsonl", sums(2, 1, 11, 19))
-        jsonl.write_rows(draft.path / "test.jsonl", sums(2, 2, 20, 30))
-    words = ["sft", "--model", place / "model", "--from", place / "demos.jsonl", "--data", "data"]
-    words += ["--max-steps", 3, "--eval-every", 2, "--eval-size", 2, "--max-completion-length", 200]
-    assert command.status(monkeypatch, *words) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if "validation puzzles" in line]
-    assert told[0] == "Step 2: 0.0% of the validation puzzles solved."
-
-
-def test_a_file_that_is_missing_is_named(place, tmp_path):
-    with pytest.raises(InputError, match=r"none\.jsonl does not exist"):
-        run(place, tmp_path, files=[tmp_path / "none.jsonl"])
-
-
-def test_sigterm_ends_training_with_a_checkpoint_from_which_it_continues(place, unbroken, tmp_path):
-    def stop(row):
-        if row.step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with processes.signals_as_exceptions(), pytest.raises(processes.Terminated):
-        run(place, tmp_path, reporter=Reporter(step=stop))
-    assert run(place, tmp_path).resumed in (1, 2)
-    assert files(tmp_path / "out") == files(unbroken.out)
-
-
-def test_another_unfinished_run_is_not_overwritten(place, tmp_path):
-    with pytest.raises(Killed):
-        run(place, tmp_path, reporter=killing(3))
-    with pytest.raises(ArtifactError, match=r"--seed was 42, is 1.*--restart"):
-        run(place, tmp_path, replace(SMALL, seed=1))
-    assert run(place, tmp_path, replace(SMALL, seed=1), restart=True).resumed is None
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -305,22 +238,6 @@ def test_an_adapter_that_could_not_be_trained_or_merged_afterwards_is_refused_by
         prepare(place, tmp_path, model=str(adapter))
 
 
-@pytest.mark.parametrize("family", ["Mamba", "Mamba2", "FalconH1"])
-def test_check_refuses_lora_on_layers_that_peft_does_not_adapt(place, tmp_path, family):
-    import transformers
-
-    sizes = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "eos_token_id": 1, "pad_token_id": 0}
-    heads = {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 16} if family == "Mamba2" else {}
-    if family == "FalconH1":
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128}
-        heads |= {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16}
-    config = getattr(transformers, f"{family}Config")(**sizes | heads)
-    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(tmp_path / "model")
-    tiny_llama.tokenizer().save_pretrained(tmp_path / "model")
-    with pytest.raises(ModelError, match=r"out_proj|conv1d.*--tune all"):
-        prepare(place, tmp_path, model=str(tmp_path / "model"))
-
-
 def test_check_refuses_tokens_that_the_embeddings_do_not_have(place, tmp_path):
     model = tiny_llama.checkpoint(tmp_path / "model")
     tokenizer = tiny_llama.tokenizer()
@@ -392,11 +309,3 @@ def test_validation_prompts_are_checked_before_weights_are_loaded(tmp_path, leng
     jsonl.write_rows(tmp_path / "demos.jsonl", [{"prompt": "1 + 1", "completion": " 2"}])
     with pytest.raises((InputError, ModelError), match="prompt"):
         prepare(tmp_path, tmp_path, replace(SMALL, eval_every=1), data=tmp_path / "data")
-
-
-def test_weights_that_do_not_fit_the_configuration_are_refused_before_they_are_loaded(place, tmp_path):
-    shutil.copytree(place / "model", tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 3}))
-    with pytest.raises(ModelError, match="incomplete"):
-        prepare(place, tmp_path, model=str(tmp_path / "model"))

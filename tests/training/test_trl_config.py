@@ -64,16 +64,6 @@ def test_an_error_of_trl_is_a_usage_error(tmp_path):
     assert trl_config.build(own, ['generation_kwargs={"typical_p": 0.9}']).generation_kwargs == {"typical_p": 0.9}
 
 
-@pytest.mark.parametrize("changes", [{"discount": 0.9, "scale_rewards": "none"}, {"dynamic_sampling": True}])
-def test_comparisons_within_a_group_need_whole_groups_in_each_process(tmp_path, monkeypatch, changes):
-    from types import SimpleNamespace
-
-    monkeypatch.setattr(trl_config.processes, "world_size", lambda: 2)
-    options = TrainOptions(prompts=3, num_generations=4, micro_batch=2, **changes)
-    with pytest.raises(UsageError, match="change --prompts"):
-        trl_config.grpo_config(options, SimpleNamespace(device="cpu", precision="fp32"), [1.0], tmp_path)
-
-
 def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
     for visible, used in ((None, "0"), ("3,1", "3"), ("GPU-a,GPU-b", "GPU-a"), ("", "")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
@@ -90,8 +80,3 @@ def test_one_process_takes_one_of_the_visible_gpus(tmp_path, monkeypatch):
 def test_an_item_that_is_not_key_value_is_refused(given):
     with pytest.raises(UsageError, match="key=value"):
         TrainOptions(trl=(given,))
-
-
-def test_an_unknown_tracker_is_refused():
-    with pytest.raises(UsageError, match="tensorboard, wandb, trackio"):
-        TrainOptions(report_to=("mlflow",))
