@@ -36,16 +36,14 @@ _MODULES = {
         ("CountdownError", "UsageError", "InputError", "ArtifactError", "ModelError", "HubError"),
         "countdown_rl.core.errors",
     ),
-    "Grade": "countdown_rl.tasks.task",
+    **dict.fromkeys(("Grade", "Row", "Task"), "countdown_rl.tasks.task"),
     "Loaded": "countdown_rl.models.load",
     "Puzzle": "countdown_rl.tasks.countdown.rules",
-    "Row": "countdown_rl.tasks.task",
     "Solved": "countdown_rl.tasks.countdown.solver",
-    "Task": "countdown_rl.tasks.task",
-    **dict.fromkeys(("compare", "evaluate", "merge", "publish", "quantize", "sft", "train"), "countdown_rl.stages"),
 }
+_STAGES = ("compare", "evaluate", "merge", "publish", "quantize", "sft", "train")
 
-__all__ = [*_MODULES, "generate", "grade", "load_model", "read_rows", "solve"]
+__all__ = [*_MODULES, *_STAGES, "generate", "grade", "load_model", "read_rows", "solve"]
 
 
 def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grade":
@@ -159,7 +157,11 @@ def load_model(model: str, *, revision: str | None = None, precision: str = "aut
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or read ``__version__``, when it is used."""
-    if name in _MODULES:
+    if name in _STAGES:
+        from countdown_rl import stages
+
+        value: Any = stages.with_python_names(getattr(stages, name))
+    elif name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     elif name == "__version__":
         from countdown_rl.core.packages import version

@@ -1,7 +1,8 @@
 """The stages as functions: paths or rows in, one artifact directory out.
 
-Each has the options of its command under their names (``max_new_tokens`` for ``--max-new-tokens``), raises the errors
-of :mod:`countdown_rl.core.errors`, and returns what was written. The functions are imported from :mod:`countdown_rl`.
+The commands of these names call them. Each has the options of its command under their names (``max_new_tokens`` for
+``--max-new-tokens``) and raises the errors of :mod:`countdown_rl.core.errors`. Scripts import them from
+:mod:`countdown_rl`.
 """
 
 import functools
@@ -25,13 +26,13 @@ Source = str | Path
 _FLAG = re.compile(r"(?<![\w-])--(?:no-)?([a-z][a-z0-9-]*)")
 
 
-def _stage(function: Stage) -> Stage:
-    """Let the errors of *function* name options as Python does: ``max_new_tokens`` for ``--max-new-tokens``."""
+def with_python_names(stage: Stage) -> Stage:
+    """Let the errors of *stage* name options as Python does: ``max_new_tokens`` for ``--max-new-tokens``."""
 
-    @functools.wraps(function)
+    @functools.wraps(stage)
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return function(*args, **keywords)
+            return stage(*args, **keywords)
         except CountdownError as error:
             text = _FLAG.sub(lambda match: match[1].replace("-", "_"), str(error))
             raise type(error)(text).with_traceback(error.__traceback__) from error.__cause__
@@ -39,7 +40,6 @@ def _stage(function: Stage) -> Stage:
     return call  # type: ignore[return-value]
 
 
-@_stage
 def train(
     model: Source,
     data: "Source | Iterable[Row]",
@@ -83,7 +83,6 @@ def train(
     return GrpoRun.execute(arguments, TrainOptions(**given), reporter)
 
 
-@_stage
 def sft(
     model: Source,
     demonstrations: Source | Iterable[Mapping[str, Any]],
@@ -115,7 +114,6 @@ def sft(
     return SftRun.execute(RunArguments(**run), SftOptions(**given), Reporter(step=on_step, note=on_note))
 
 
-@_stage
 def evaluate(
     model: Source,
     rows: "Source | Iterable[Row]",
@@ -154,7 +152,6 @@ def evaluate(
         return evaluation.evaluate(settings, model=str(model), data=data, out=place, overwrite=False, revision=revision)
 
 
-@_stage
 def compare(
     evaluations: "Mapping[str, Source | Evaluation] | Iterable[Source | Evaluation]", out: Source | None = None
 ) -> dict[str, Any]:
@@ -173,16 +170,17 @@ def compare(
     from countdown_rl.evaluation import compare as comparison
 
     if not isinstance(evaluations, Mapping):
-        given = list(evaluations)
-        names = [str(one) if isinstance(one, Source) else one.metrics.model.source for one in given]
+        results = list(evaluations)
+        names = [str(result) if isinstance(result, Source) else result.metrics.model.source for result in results]
         if len(set(names)) < len(names):
             names = [f"{name} {number}" for number, name in enumerate(names, 1)]
-        evaluations = dict(zip(names, given, strict=True))
-    groups = {str(name): [Path(one) if isinstance(one, Source) else one] for name, one in evaluations.items()}
-    return comparison.compare(groups, Path(out) if out else None)
+        evaluations = dict(zip(names, results, strict=True))
+    settings = {
+        str(name): [Path(result) if isinstance(result, Source) else result] for name, result in evaluations.items()
+    }
+    return comparison.compare(settings, Path(out) if out else None)
 
 
-@_stage
 def merge(
     adapter: Source, out: Source, *, revision: str | None = None, base_model: str | None = None, **options: Any
 ) -> "Manifest":
@@ -203,25 +201,34 @@ def merge(
     return merge_adapter(ref, Path(out), MergeOptions(**options))
 
 
-@_stage
-def quantize(model: Source, out: Source, *, revision: str | None = None, **options: Any) -> "Manifest":
+def quantize(
+    model: Source,
+    out: Source,
+    *,
+    revision: str | None = None,
+    on_warning: Callable[[str], None] = lambda _: None,
+    **options: Any,
+) -> "Manifest":
     """Write the weights of *model* in fewer bits, as a ``quantized`` artifact at *out*.
 
     Args:
+        on_warning: called where the model was merged into the wrong base for the format.
         options: fields of :class:`countdown_rl.export.config.QuantizeOptions`, such as ``format="gguf"``.
 
     Raises:
         ModelError: the model cannot be quantized.
     """
+    from countdown_rl.export import quantize as quantization
     from countdown_rl.export.config import QuantizeOptions
-    from countdown_rl.export.quantize import quantize_model
     from countdown_rl.models import load, reference
 
     load.silence_libraries()
-    return quantize_model(reference.find_model(str(model), revision=revision), Path(out), QuantizeOptions(**options))
+    settings, ref = QuantizeOptions(**options), reference.find_model(str(model), revision=revision)
+    if warning := quantization.warning(ref, settings.format):
+        on_warning(warning)
+    return quantization.quantize_model(ref, Path(out), settings)
 
 
-@_stage
 def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **options: Any) -> "Manifest":
     """Build the release folder of a model or data set at *out*; with *repo_id* upload it to the Hub.
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import InputError, UsageError
+from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import option
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.config import AskOptions
@@ -44,31 +44,26 @@ def ask(
     from countdown_rl.inference.openai import OpenAI
     from countdown_rl.models import chat_template, load, reference
 
-    ref: reference.ModelRef | None = None
-    if options.engine != "openai":
-        ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
-    try:
-        links = artifacts.chain(ref.as_input()) if ref else []
-        layout = probe.layout(links) if probe.trained_on(links).name == asking.CountdownRow.task else {}
-        row = asking.puzzle_row(options, numbers, target, layout)
-    except InputError as error:
-        raise UsageError(str(error)) from None
+    served = options.engine == "openai"
+    if served and (revision is not None or base_model is not None):
+        raise UsageError("--engine openai takes no --revision and no --base-model; leave them out.")
     loaded: load.Loaded | OpenAI
-    with console.status(f"loading {model}" if ref else f"waiting for {options.base_url}"):
-        if ref is None:
-            if revision is not None or base_model is not None:
-                raise UsageError("--engine openai takes no --revision and no --base-model; leave them out.")
-            loaded, source, kind = OpenAI(model, options), model, "endpoint"
-            row = loaded.row(row)
-        else:
-            source, kind = ref.source, ref.kind
-            load.silence_libraries()
+    if served:
+        loaded, about = OpenAI(model, options), {"source": model, "kind": "endpoint"}
+        row = loaded.row(asking.puzzle_row(options, numbers, target))
+    else:
+        ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
+        chain = artifacts.chain(ref.as_input())
+        layout = probe.layout(chain) if probe.trained_on(chain).name == asking.CountdownRow.task else {}
+        row = asking.puzzle_row(options, numbers, target, layout)
+        about = {"source": ref.source, "kind": ref.kind}
+        load.silence_libraries()
+        with console.status(f"loading {model}"):
             loaded = load.load_model(ref, precision=options.precision, device=options.device)
-            if note := chat_template.note(loaded.tokenizer):
-                console.note(note)
+        if note := chat_template.note(loaded.tokenizer):
+            console.note(note)
     if not as_json:
-        heading = Text.assemble((row.headline, "bold"), (f"  {source}", "dim"))
-        console.result({}, as_json=False, view=heading)
+        console.result({}, as_json=False, view=Text.assemble((row.headline, "bold"), (f"  {about['source']}", "dim")))
     opening = "" if row.style.model_opens else row.style.opened(row.prompt().prefill)
 
     def write(text: str) -> None:
@@ -78,12 +73,12 @@ def ask(
         opening = ""
 
     with ExitStack() as waiting:
-        waiting.enter_context(console.status(f"waiting for {options.base_url if ref is None else source}"))
+        waiting.enter_context(console.status(f"waiting for {options.base_url if served else model}"))
         completion = asking.ask(loaded, row, options, None if as_json else write)
     sample = Sample.of(row, completion)
     solved = solver.solve(row.puzzle)
-    about = {"model": {"source": source, "kind": kind}, "solver": asdict(solved)}
-    console.result({**row, **sample.to_json(), **about}, as_json=as_json, view=_view(sample, solved))
+    values = {**row, **sample.to_json(), "model": about, "solver": asdict(solved)}
+    console.result(values, as_json=as_json, view=_view(sample, solved))
 
 
 def _view(sample: Sample, solved: Solved) -> Text:
@@ -91,11 +86,6 @@ def _view(sample: Sample, solved: Solved) -> Text:
     if solved.solutions:
         count = console.plural(solved.solutions, "distinct solution")
         solution = f"{solved.solution} = {sample.row['target']} ({count})"
-    return Text.assemble(
-        "\n\n",
-        (f"✓ correct: {sample.verdict}\n", "green")
-        if sample.grade.correct
-        else (f"✗ wrong: {sample.verdict}\n", "red"),
-        f"solver: {solution}\n",
-        (f"{sample.tokens} tokens", "dim"),
-    )
+    mark, color = ("✓ correct", "green") if sample.grade.correct else ("✗ wrong", "red")
+    verdict = (f"{mark}: {sample.verdict}\n", color)
+    return Text.assemble("\n\n", verdict, f"solver: {solution}\n", (f"{sample.tokens} tokens", "dim"))

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson, Out, option
-from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.formatting import interval, percent
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row
@@ -49,11 +48,7 @@ def compare(
     from countdown_rl.evaluation import tables
     from countdown_rl.tasks import jsonl
 
-    try:
-        settings = comparison.by_setting(results)
-    except InputError as error:
-        raise UsageError(str(error)) from None
-    values = comparison.compare(settings, out)
+    values = comparison.compare(comparison.by_setting(results), out)
     view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
     if changed:
         changes = jsonl.read_objects(out / comparison.CHANGES)

@@ -6,10 +6,9 @@ No text is read as markup, and control characters in it (see :func:`printable`) 
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -95,18 +94,9 @@ def failure(sentence: str) -> None:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """Show *text* while a step of unknown length runs; where stderr is no terminal, print it once after 8 seconds."""
-    if people.is_interactive:
-        with people.status(Text(text, "dim")):
-            yield
-        return
-    timer = threading.Timer(FIRST, note, [text])
-    timer.daemon = True
-    timer.start()
-    try:
+    """Show *text* while a step of unknown length runs, where stderr is a terminal."""
+    with people.status(Text(text, "dim")) if people.is_interactive else nullcontext():
         yield
-    finally:
-        timer.cancel()
 
 
 @contextmanager

@@ -29,17 +29,15 @@ def init(*, directory: Annotated[Path, typer.Argument(help="Directory to write i
     texts[Path("dvc.yaml")] = _without_code(texts[Path("dvc.yaml")])
     if not any((parent / ".git").exists() for parent in (directory.absolute(), *directory.absolute().parents)):
         texts[Path(".dvc/config")] = texts[Path(".dvc/config")].replace("[core]\n", "[core]\n    no_scm = true\n")
-    if present := [str(name) for name, text in texts.items() if _differs(directory / name, text)]:
-        raise InputError(f"{directory} has {', '.join(present)} already; choose another directory.")
+    for name, text in texts.items():
+        file = directory / name
+        # An interrupted init left the same text.
+        if file.exists() and not (file.is_file() and file.read_bytes() == text.encode()):
+            raise InputError(f"{file} is there already; choose another directory.")
     for name, text in texts.items():
         with artifacts.replacing(directory / name) as partial:
             partial.write_text(text, "utf-8")
     console.note(f"Wrote the pipeline into {directory}. Its options are in stages/; run `dvc repro` there.")
-
-
-def _differs(file: Path, text: str) -> bool:
-    """Return True if *file* is there and has not *text*, as an interrupted ``init`` left it."""
-    return file.exists() and not (file.is_file() and file.read_bytes() == text.encode())
 
 
 def _source() -> Path:

@@ -36,13 +36,10 @@ def merge(
         countdown-rl merge --adapter artifacts/adapter --out artifacts/merged
         countdown-rl merge --base dequantized --verify full --out artifacts/bf16
     """
-    from countdown_rl.export.merge import merge_adapter
-    from countdown_rl.models import load, reference
+    from countdown_rl import stages
 
-    load.silence_libraries()
-    ref = reference.find_model(adapter, revision=revision, base_model=base_model)
     with console.status(f"merging {adapter}"):
-        facts = merge_adapter(ref, out, options).facts
+        facts = stages.merge(adapter, out, revision=revision, base_model=base_model, **vars(options)).facts
     if facts.get("changes_nothing"):
         console.warn(
             f"{adapter} changes nothing, as its weights or their scale are zero; {out} holds its base. Train it."

@@ -11,7 +11,6 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from countdown_rl.cli import console
-from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import Option, Options, choices, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
@@ -86,12 +85,5 @@ def _declared(hint: Any) -> Any:
 
 def _typer_option(declared: Option) -> Any:
     settings = asdict(declared)
-    name, parse = settings.pop("name"), settings.pop("parser")
-
-    def parser(text: str) -> Any:
-        try:
-            return parse(text)
-        except UsageError as error:
-            raise typer.BadParameter(str(error)) from error
-
-    return typer.Option(*([name] if name else []), parser=parser if parse else None, **settings)
+    name = settings.pop("name")
+    return typer.Option(*([name] if name else []), **settings)

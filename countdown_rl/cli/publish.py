@@ -39,10 +39,12 @@ def publish(
         countdown-rl publish --data artifacts/data --license cc0-1.0
     """
     from countdown_rl.release import folder
+    from countdown_rl.release import upload as uploading
 
     out = out or Path("artifacts/release" if options.data is None else "artifacts/data-release")
     manifest = folder.build(options, out)
-    facts = manifest.facts
+    facts, count = manifest.facts, len(manifest.files) + 1
+    size = sum(entry["size"] for entry in manifest.files.values())
     if options.data is not None:
         summary = f"{sum(facts['rows'].values()):,} rows"
     elif "accuracy" in facts:
@@ -50,13 +52,9 @@ def publish(
     else:
         summary = "not evaluated"
         console.warn("these weights have not been evaluated, and the card says so; run `countdown-rl eval` on them.")
-    size = sum(entry["size"] for entry in manifest.files.values())
-    values: dict[str, Any] = {"out": str(out), "digest": manifest.digest, **facts}
-    values |= {"files": len(manifest.files) + 1, "bytes": size}
-    view = f"{out}: {len(manifest.files) + 1} files, {size / 1e6:,.1f} MB, {summary}"
+    values: dict[str, Any] = {"out": str(out), "digest": manifest.digest, **facts, "files": count, "bytes": size}
+    view = f"{out}: {count} files, {size / 1e6:,.1f} MB, {summary}"
     if upload.repo_id is not None:
-        from countdown_rl.release import upload as uploading
-
         result = uploading.push(out, manifest, upload)
         values["upload"] = asdict(result)
         view = f"{result.url} ({'private' if result.private else 'public'}, {result.tag})"

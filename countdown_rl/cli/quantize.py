@@ -36,15 +36,10 @@ def quantize(
         countdown-rl quantize --model Qwen/Qwen3-0.6B --out artifacts/qwen3-nf4
         countdown-rl quantize --format gguf --gguf-type q4_k_m
     """
-    from countdown_rl.export import quantize as quantization
-    from countdown_rl.models import load, reference
+    from countdown_rl import stages
 
-    load.silence_libraries()
-    ref = reference.find_model(model, revision=revision)
-    if (warning := quantization.warning(ref, options.format)) is not None:
-        console.warn(warning)
     with console.status(f"writing {options.format} weights"):
-        facts = quantization.quantize_model(ref, out, options).facts
+        facts = stages.quantize(model, out, revision=revision, on_warning=console.warn, **vars(options)).facts
     console.result({"out": str(out), **facts}, as_json=as_json, view=_view(out, facts))
 
 

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from countdown_rl.cli import console
 from countdown_rl.cli.parameters import AsJson
-from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.options import option
 
 
@@ -45,10 +44,7 @@ def report(
     """
     from countdown_rl.release import page
 
-    try:
-        results, runs = page.find(run, results=result or (), logs=log or ())
-    except InputError as error:
-        raise UsageError(str(error)) from None
+    results, runs = page.find(run, results=result or (), logs=log or ())
     default = run / "gguf"
     model = demo or (default if default.is_dir() else None)
     beside = out.with_name("demo.html") if model else None

@@ -40,16 +40,15 @@ def samples(
     if right and (wrong or reason):
         raise UsageError("--right excludes --wrong and --reason; leave them out.")
     steps = _steps(step) if step else None
-    present = _read(result)
-    reasons = {name for sample in present[:1] for name in {**REASONS, **task_of(sample).reasons}}
+    samples = _read(result)
+    reasons = {name for sample in samples[:1] for name in {**REASONS, **task_of(sample).reasons}}
     if reason is not None and reason not in reasons:
         raise UsageError(f"--reason {reason} is not one of: {', '.join(sorted(reasons))}.")
     selected = [
         sample
-        for sample in present
-        if (not right or sample["correct"])
-        and (not wrong or not sample["correct"])
-        and (reason is None or sample["reason"] == reason)
+        for sample in samples
+        if sample["correct"] in ([True] if right else [False] if wrong else [True, False])
+        and reason in (None, sample["reason"])
         and (steps is None or sample.get("step") in steps)
     ]
     if shuffle is not None:

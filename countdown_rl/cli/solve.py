@@ -26,13 +26,9 @@ def solve(
         countdown-rl solve 3 7 50 --target 46
         countdown-rl solve 25 50 75 100 3 6 --target 952 --rule television --all
     """
-    from countdown_rl.core.errors import InputError, UsageError
     from countdown_rl.tasks.countdown import rules, solver
 
-    try:
-        puzzle = rules.Puzzle(tuple(numbers), target, rules.rule(rule), rules.operators(operators))
-    except InputError as error:
-        raise UsageError(str(error)) from None
+    puzzle = rules.Puzzle(tuple(numbers), target, rules.rule(rule), rules.operators(operators))
     solved = solver.solve(puzzle)
     result = {"numbers": numbers, "target": target, "rule": rule}
     result |= {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs}

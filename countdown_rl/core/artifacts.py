@@ -91,18 +91,18 @@ class Manifest:
     version: str | None = None
 
     @classmethod
-    def parse(cls, data: bytes, source: Path | str, remedy: str = "make it again") -> "Manifest":
+    def parse(cls, data: bytes, source: Path | str) -> "Manifest":
         """Return the manifest *data*, read from *source*; those of its inputs are checked as well."""
-        values = typed_json.parse(data, source, _ManifestFile, remedy=remedy)
+        values = typed_json.parse(data, source, _ManifestFile)
         for name in values.get("files", {}):
             if name.startswith("/") or ".." in name.split("/") or "\\" in name:
-                raise ArtifactError(f"{source} lists {name!r}, which is no file of that directory; {remedy}.")
+                raise typed_json.damaged(source, f"{name!r} is no file of that directory")
         try:
             manifest = cls(**values)
             manifest.to_bytes()  # not every text of JSON can be written
             return manifest
         except (TypeError, ValueError) as error:
-            raise ArtifactError(f"{source} is damaged ({first_line(error).rstrip('.')}); {remedy}.") from error
+            raise typed_json.damaged(source, first_line(error)) from error
 
     def to_bytes(self) -> bytes:
         """The canonical JSON: sorted keys, two-space indent, one newline at the end."""
@@ -377,7 +377,7 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     file = path / MANIFEST
     if not file.is_file():
         raise ArtifactError(f"{path} has no {MANIFEST}, so it is not a finished artifact; {make} makes one.")
-    manifest = Manifest.parse(typed_json.read_bytes(file), file, f"make it again with {make}")
+    manifest = _manifest(path)
     if manifest.kind not in kinds:
         wanted = " or ".join(map(_with_article, kinds))
         raise ArtifactError(f"{path} is {_with_article(manifest.kind)}, not {wanted}; {make} makes one.")
@@ -397,6 +397,10 @@ def read(path: Path, kinds: str | Iterable[str], *, verify: bool = True) -> Mani
     return manifest
 
 
+def _manifest(path: Path) -> Manifest:
+    return Manifest.parse(typed_json.read_bytes(path / MANIFEST), path / MANIFEST)
+
+
 def _fault(file: Path, entry: Mapping[str, Any], *, verify: bool) -> str | None:
     """Return what is wrong with a *file* that a manifest lists as *entry*."""
     if not file.is_file():
@@ -409,7 +413,7 @@ def peek(path: Path) -> str | None:
     """The kind of the artifact at *path*, or None where there is no readable manifest; nothing else is checked."""
     _recover(path)
     try:
-        kind = Manifest.parse(typed_json.read_bytes(path / MANIFEST), path / MANIFEST).kind
+        kind = _manifest(path).kind
     except (OSError, ArtifactError):
         return None
     return kind if kind in MADE_BY else None
@@ -549,9 +553,7 @@ def _recover(out: Path) -> None:
         with suppress(ArtifactError), locked(out):
             if out.exists():
                 shutil.rmtree(previous, ignore_errors=True)
-            elif not any(_fault(previous / name, entry, verify=False) for name, entry in _files(previous).items()):
-                previous.rename(out)
-
-
-def _files(path: Path) -> dict[str, dict[str, Any]]:
-    return Manifest.parse(typed_json.read_bytes(path / MANIFEST), path / MANIFEST).files
+            else:
+                files = _manifest(previous).files
+                if not any(_fault(previous / name, entry, verify=False) for name, entry in files.items()):
+                    previous.rename(out)

@@ -28,29 +28,33 @@ def read_bytes(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def parse(data: bytes | str, source: Path | str, hint: Any = dict, *, remedy: str = "make or download it again") -> Any:
-    """Return the JSON value *data*, of the type *hint*, read from *source*. *remedy* ends the error message."""
+def parse(data: bytes | str, source: Path | str, hint: Any = dict) -> Any:
+    """Return the JSON value *data*, of the type *hint*, read from *source*."""
     try:
         value = json.loads(data)
     except RecursionError:
-        raise ArtifactError(f"{source} is damaged (nested too deep); {remedy}.") from None
+        raise damaged(source, "nested too deep") from None
     except ValueError as error:
-        raise ArtifactError(f"{source} is damaged (not JSON: {error}); {remedy}.") from error
-    check_type(value, hint, source, remedy=remedy)
+        raise damaged(source, f"not JSON: {error}") from error
+    check_type(value, hint, source)
     return value
 
 
-def check_type(value: Any, hint: Any, source: Path | str, *, remedy: str = "make it again") -> None:
+def check_type(value: Any, hint: Any, source: Path | str) -> None:
     """Check that *value*, read from *source*, has the type *hint*."""
     from pydantic import ValidationError
 
     try:
         _adapter(hint).validate_python([value])
-        fault = "nested too deep" if _deeper(value, MAX_DEPTH) else None
     except ValidationError as error:
-        fault = _fault(value, error)
-    if fault:
-        raise ArtifactError(f"{source} is damaged ({fault}); {remedy}.")
+        raise damaged(source, _fault(value, error)) from None
+    if _deeper(value, MAX_DEPTH):
+        raise damaged(source, "nested too deep")
+
+
+def damaged(source: Path | str, fault: str) -> ArtifactError:
+    """The error of a file with that *fault*."""
+    return ArtifactError(f"{source} is damaged ({fault}); make or download it again.")
 
 
 def build(value: Any, kind: Any, source: Path | str) -> Any:
@@ -60,7 +64,7 @@ def build(value: Any, kind: Any, source: Path | str) -> Any:
     try:
         return _adapter(kind).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
-        raise ArtifactError(f"{source} is damaged ({_fault(value, error)}); make it again.") from None
+        raise damaged(source, _fault(value, error)) from None
 
 
 def dump(value: Any) -> dict[str, Any]:

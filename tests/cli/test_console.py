@@ -1,7 +1,6 @@
 """The printer, where stderr is no terminal."""
 
 import re
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -34,18 +33,6 @@ def test_tables_are_not_read_as_markup(capsys):
     printed = capsys.readouterr().out
     for part in ("[b]head[/b]", "[red]title[/red]", "[/] :smile:"):
         assert part in printed
-
-
-def test_a_pipe_is_told_once_of_a_step_that_takes_long(monkeypatch, capsys):
-    told = threading.Event()
-    note = console.note
-    monkeypatch.setattr(console, "note", lambda text: (note(text), told.set()))
-    with console.status("a short step"):
-        pass
-    monkeypatch.setattr(console, "FIRST", 0.01)
-    with console.status("waiting for a server"):
-        assert told.wait(10)
-    assert capsys.readouterr().err == "waiting for a server\n"
 
 
 def test_progress_counts_what_this_run_has_done(monkeypatch, capsys):

@@ -10,18 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
-from countdown_rl.cli import console, main
+from countdown_rl.cli import main
 from countdown_rl.core import artifacts
-from countdown_rl.data import external
 from countdown_rl.tasks import jsonl
-
-STAGE = Path(__file__).parents[2] / "stages" / "gen-data.yaml"
 
 
 def run(capsys, monkeypatch, *arguments, stdin=""):
@@ -58,33 +53,17 @@ def test_gen_data_writes_an_artifact_with_exact_splits(command, tmp_path):
     ]  # fmt: skip
 
 
-def test_the_bytes_do_not_depend_on_the_workers(command, tmp_path):
-    for name, workers in (("a", 1), ("b", 3)):
-        assert command("gen-data", "--n", 50, "--workers", workers, "--out", tmp_path / name)[0] == 0
-    for file in (tmp_path / "a").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
         (["--n", 10, "--test", 10], 2, "leave no rows for training"),
-        (["--preset", "chess"], 2, "chess"),
         (["--size", "9"], 2, "1 to 6 numbers"),
-        (["--size", "three"], 2, "write a number"),
-        (["--numbers", "ten"], 2, "--numbers ten"),
         (["--targets", "9-3"], 2, "lower end first"),
-        (["--operators", "-"], 2, "goes with"),
-        (["--rule", "any"], 2, "any"),
-        (["--balance", "size"], 2, "--balance"),
-        (["--style", "loud"], 2, "loud"),
         (["--style", "lines"], 2, "--style lines"),
         (["--impossible", "nan"], 2, "--impossible"),
         (["--task", "gsm8k"], 2, "give --from FILE"),
-        (["--task", "gsm8k", "--operators", "+-", "--preset", "tv"], 2, "does not apply to --task gsm8k"),
         (["--revision", "main"], 2, "goes with --from-hub"),
         (["--from", "none.jsonl"], 1, "does not exist"),
-        (["--exclude", "none.csv"], 1, "does not exist"),
         (["--size", 2, "--numbers", "1-9", "--n", 5000], 1, "Only "),
         (["--numbers", "1-100000", "--size", 6], 2, "Such large numbers"),
         (["--numbers", "1,2,3", "--size", 4], 2, "too few"),
@@ -97,14 +76,6 @@ def test_an_invalid_request_is_one_sentence_and_writes_nothing(command, tmp_path
     assert words in " ".join(err.split())
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
-
-
-def test_every_key_of_the_stage_is_an_option(command):
-    yaml = pytest.importorskip("yaml")
-    options = yaml.safe_load(STAGE.read_text())["gen-data"]
-    page = command("gen-data", "--help")[1]
-    for key in options:
-        assert f"--{key}" in page
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -169,17 +140,9 @@ def _as_parquet(path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(IMPORTED), path)
 
 
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("rows.jsonl", _as_jsonl),
-        ("rows.json", _as_json_with_other_names),
-        ("rows.csv", _as_csv),
-        ("rows.jsonl.gz", _as_gzipped_jsonl),
-        ("rows.parquet", _as_parquet),
-    ],
-)
-def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, tmp_path, name, write):
+@pytest.mark.parametrize("write", [_as_jsonl, _as_json_with_other_names, _as_csv, _as_gzipped_jsonl, _as_parquet])
+def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, tmp_path, write):
+    name = "rows"
     write(tmp_path / name)
     status, out, err = command("gen-data", "--from", tmp_path / name, "--out", tmp_path / "data", "--json")
     assert status == 0, err
@@ -196,24 +159,6 @@ def test_imported_rows_are_checked_counted_and_split_as_generated_ones(command, 
     assert str(tmp_path) not in (tmp_path / "data" / "manifest.json").read_text()
 
 
-def test_impossible_imported_rows_are_kept_on_request(command, tmp_path):
-    _as_jsonl(tmp_path / "rows.jsonl")
-    command("gen-data", "--from", tmp_path / "rows.jsonl", "--impossible", 1, "--out", tmp_path / "data")
-    rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
-    assert [row["solutions"] for row in rows if row["target"] == 99] == [0]
-
-
-def test_numbers_without_a_target_are_excluded_for_every_target(command, tmp_path):
-    (tmp_path / "number_sets.csv").write_text('nums\n"1 2 3"\n"2, 4, 6"\n')
-    arguments = ["--size", 3, "--numbers", "1-7", "--targets", "5-20", "--n", 300, "--valid", 0, "--test", 0]
-    assert (
-        command("gen-data", *arguments, "--exclude", tmp_path / "number_sets.csv", "--out", tmp_path / "data")[0] == 0
-    )
-    rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
-    assert len(rows) == 300
-    assert not {(1, 2, 3), (2, 4, 6)} & {tuple(sorted(row["nums"])) for row in rows}
-
-
 def test_a_file_without_puzzles_is_refused(command, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "hello"}\n')
     status, _, err = command("gen-data", "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "data")
@@ -224,7 +169,7 @@ def test_a_file_without_puzzles_is_refused(command, tmp_path):
     assert (status, "cannot be read" in " ".join(err.split())) == (1, True)
 
 
-@pytest.mark.parametrize("option", ["--from", "--exclude", "--test-from"])
+@pytest.mark.parametrize("option", ["--from", "--test-from"])
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -237,23 +182,6 @@ def test_an_unreadable_file_is_reported_with_its_line_and_fault(command, tmp_pat
     (tmp_path / "rows.jsonl").write_text(text)
     status, _, err = command("gen-data", option, tmp_path / "rows.jsonl", "--out", tmp_path / "data")
     assert (status, words in " ".join(err.split())) == (1, True)
-
-
-def test_dropped_rows_are_told_in_words_with_an_example_and_where_the_data_is(command, tmp_path):
-    _as_jsonl(tmp_path / "rows.jsonl")
-    _, _, err = command("gen-data", "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "data")
-    err = " ".join(err.split())
-    assert "dropped 1 row: equal to an earlier row (such as " in err
-    assert 'line 2, {"nums": [50, 3, 7], "target": 46})' in err
-    assert "proved to have no solution" in err
-    assert f"Wrote {tmp_path / 'data'}" in err
-
-
-def test_gen_data_shows_its_progress_and_what_the_first_rows_wait_for(command, tmp_path, monkeypatch):
-    updates = []
-    monkeypatch.setattr(console, "progress", lambda name: nullcontext(lambda *values: updates.append(values)))
-    assert command("gen-data", "--n", 200, "--valid", 50, "--test", 50, "--out", tmp_path / "data")[0] == 0
-    assert updates == [(0, 200, "compiling, at first use"), (64, 200), (128, 200), (192, 200)]
 
 
 @pytest.mark.parametrize("imported", [True, False])
@@ -274,60 +202,6 @@ def test_test_puzzles_of_ones_own_are_kept_out_of_the_other_splits(command, tmp_
     tested, trained = ({tuple(sorted(row["nums"])) for row in splits[name]} for name in ("test", "train"))
     assert not tested & trained
     assert artifacts.read(tmp_path / "data", "data").inputs["test"]["file"] == "own.jsonl"
-
-
-PROBLEMS = [
-    {
-        "question": f"A cart carries {k} crates of {k + 3} jars. How many jars are there?",
-        "answer": f"{k} * {k + 3} jars.\n#### {k * (k + 3):,}",
-    }
-    for k in range(2, 62)
-]
-
-
-def test_gsm8k_rows_keep_their_gold_answers(command, tmp_path):
-    extra = [PROBLEMS[0], {"question": "?", "answer": "many"}]
-    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS + extra))
-    status, out, _ = command(
-        "gen-data",
-        "--task",
-        "gsm8k",
-        "--from",
-        tmp_path / "gsm8k.jsonl",
-        "--out",
-        tmp_path / "data",
-        "--json",
-    )
-    facts = json.loads(out)
-    assert status == 0
-    assert facts["dropped"] == {"duplicate": 1, "not-a-row": 1}
-    assert sum(counts["rows"] for counts in facts["splits"].values()) == 60
-    rows = jsonl.read_rows(tmp_path / "data" / "train.jsonl")
-    assert {row["question"]: row["gold"] for row in rows}[PROBLEMS[58]["question"]] == "3780"
-    assert list(rows[0]) == ["id", "task", "question", "gold", "solution"]
-
-
-def test_a_hub_data_set_is_read_at_a_recorded_commit_and_keeps_its_test_split(command, tmp_path, monkeypatch):
-    rows = [("train", row) for row in PROBLEMS[:40]] + [("test", row) for row in PROBLEMS[40:]]
-    monkeypatch.setattr(external, "from_hub", lambda name, revision: ("c0ffee", iter(rows)))
-    status, out, _ = command(
-        "gen-data", "--task", "gsm8k", "--from-hub", "openai/gsm8k", "--revision", "main", "--out",
-        tmp_path / "data", "--json",
-    )  # fmt: skip
-    assert status == 0
-    assert json.loads(out)["splits"]["test"]["rows"] == 20
-    assert artifacts.read(tmp_path / "data", "data").inputs["from"] == {
-        "hub": "openai/gsm8k",
-        "revision": "c0ffee",
-    }
-
-
-def test_rows_of_the_hub_are_found_in_the_layouts_of_others(command, tmp_path, monkeypatch):
-    rows = [("", {"reward_model": {"ground_truth": row}}) for row in IMPORTED]
-    monkeypatch.setattr(external, "from_hub", lambda name, revision: ("c0ffee", iter(rows)))
-    status, out, err = command("gen-data", "--from-hub", "me/verl", "--out", tmp_path / "data", "--json")
-    assert (status, json.loads(out)["splits"]["train"]["rows"]) == (0, 2), err
-    assert "read as verl rows: the puzzle from reward_model.ground_truth." in err
 
 
 def test_solve_prints_a_solution_and_the_number_of_solutions(command):
@@ -458,12 +332,6 @@ def test_more_rows_are_not_asked_for_where_all_were_read(command, tmp_path):
     assert (status, "lower --valid" in err, "--n" in err) == (1, True, False)
 
 
-def test_the_example_in_the_help_of_grade_is_graded_correct(command):
-    example = re.search(r"echo '(.*)'", main.command("grade").epilog)[1]
-    (grade,) = map(json.loads, command("grade", stdin=example)[1].splitlines())
-    assert grade["correct"]
-
-
 def test_grade_writes_its_file_whole_or_not_at_all(command, tmp_path):
     good = json.dumps({"nums": [3, 4], "target": 7, "completion": "<answer>3+4</answer>"})
     (tmp_path / "good").write_text(f"{good}\n")
@@ -506,17 +374,6 @@ def test_grade_reports_the_invalid_line(command, line, words):
     status, out, err = command("grade", stdin=line + "\n")
     assert (status, out) == (1, "")
     assert words in " ".join(err.split())
-
-
-def test_solve_and_grade_import_neither_torch_nor_numba():
-    code = (
-        "import sys; from countdown_rl.cli import solve, grade; from countdown_rl.tasks.countdown import rules, solver;"
-        "from countdown_rl.tasks.registry import parse_row;"
-        "solver.solve(rules.Puzzle((3, 7, 50), 46));"
-        "parse_row({'nums': [3, 7], 'target': 46}).grade('<answer>impossible</answer>');"
-        "sys.exit(bool({'torch', 'numba', 'numpy', 'datasets'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_kernel_compiles_without_a_cache_directory(tmp_path):

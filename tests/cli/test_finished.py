@@ -107,23 +107,6 @@ def test_a_log_that_another_run_writes_is_refused(command, place, monkeypatch, c
         other.kill()
 
 
-def test_a_damaged_artifact_is_made_again(place, monkeypatch, capfd):
-    words = f"eval --model random {PUZZLES} --out out".split()
-    assert status(monkeypatch, *words) == 0
-    Path("out/samples.jsonl").write_text("damaged")
-    assert status(monkeypatch, *words) == 0
-    assert "out is there" not in capfd.readouterr().err
-
-
-def test_models_of_one_name_do_not_replace_each_other(place, monkeypatch, capfd):
-    for run in ("a", "b"):
-        tiny_llama.checkpoint(Path(run, "model"), max_position_embeddings=1024, hidden_size={"a": 16, "b": 32}[run])
-    words = f"{PUZZLES} --max-new-tokens 2 --threads 1".split()
-    assert status(monkeypatch, "eval", "--model", "a/model", *words) == 0
-    assert status(monkeypatch, "eval", "--model", "b/model", *words) == 1
-    assert "other model" in capfd.readouterr().err
-
-
 def test_a_sampled_evaluation_does_not_replace_the_greedy_one_of_a_model(place, monkeypatch, capfd):
     words = f"eval --model model {PUZZLES} --max-new-tokens 2 --threads 1".split()
     assert status(monkeypatch, *words) == 0

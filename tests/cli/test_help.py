@@ -95,8 +95,3 @@ def test_the_shell_completes_commands_and_flags(words, completed):
     code = "from countdown_rl.cli.main import app; app([], prog_name='countdown-rl')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
     assert completed in done.stdout.split()
-
-
-def test_a_wrong_choice_is_refused_with_the_choices():
-    result = CliRunner().invoke(main.app, ["train", "--loss-type", "ppo"])
-    assert (result.exit_code, "'--loss-type'" in result.stderr, "'dapo'" in result.stderr) == (2, True, True)

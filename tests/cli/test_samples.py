@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from countdown_rl.cli.main import app
-from countdown_rl.core.errors import UsageError
 from countdown_rl.tasks import jsonl
 
 
@@ -27,10 +26,6 @@ def shown(*words):
     done = CliRunner().invoke(app, ["samples", *map(str, words), "--json"])
     assert done.exit_code == 0, done.output
     return [one["step"] for one in json.loads(done.stdout)["samples"]]
-
-
-def test_samples_are_read_from_a_directory_or_a_file(run):
-    assert shown(run, "--n", 9) == shown(run / "samples.jsonl", "--n", 9) == [1, 1, 11, 21, 31]
 
 
 def test_samples_are_filtered_by_step_grade_and_reason(run):
@@ -64,12 +59,6 @@ def test_a_verdict_is_in_words_and_truncation_is_named(run):
     assert "number-used-twice" not in said
 
 
-def test_an_unknown_reason_is_a_usage_error_that_lists_the_known_ones(run):
-    done = CliRunner().invoke(app, ["samples", str(run), "--reason", "no-anwser"])
-    assert isinstance(done.exception, UsageError)
-    assert "no-answer" in str(done.exception)
-
-
 def test_samples_are_shuffled_by_a_seed(run):
     orders = {tuple(shown(run, "--n", 9, "--shuffle", seed)) for seed in (1, 2, 3, 1)}
     assert 1 < len(orders) <= 3
@@ -86,8 +75,3 @@ def test_a_file_without_samples_is_refused(run):
     (run / "samples.jsonl").write_text('{"id": 1}\n')
     done = CliRunner().invoke(app, ["samples", str(run)])
     assert "no samples of a training run" in str(done.exception)
-
-
-def test_no_match_is_said_in_words(run):
-    done = CliRunner().invoke(app, ["samples", str(run), "--reason", "number-used-twice"])
-    assert (done.exit_code, done.stdout) == (0, "no such completion\n")

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from countdown_rl.core import artifacts
-from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from tests.support import tiny_llama
 from tests.support.command import status as run
 
@@ -51,18 +49,3 @@ def test_invalid_input_is_one_sentence_and_overwrites_nothing(monkeypatch, capsy
     assert "Traceback" not in printed.err
     assert not printed.out
     assert sorted(Path().rglob("*")) == before
-
-
-@pytest.mark.parametrize(("stage", "options"), [("merge", MergeOptions), ("quantize", QuantizeOptions)])
-def test_the_stage_file_holds_options_of_its_command(stage, options):
-    yaml = pytest.importorskip("yaml")
-    written = yaml.safe_load((Path(__file__).parents[2] / "stages" / f"{stage}.yaml").read_text())[stage]
-    assert {key.replace("-", "_") for key in written} <= set(vars(options()))
-
-
-def test_every_file_of_an_artifact_has_the_same_permissions(tmp_path):
-    from safetensors.torch import save_file
-
-    with artifacts.writing(tmp_path / "model", "model", options={}) as draft:
-        save_file({"weight": torch.zeros(2)}, draft.path / "model.safetensors")
-    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "model").iterdir()} == {0o644}

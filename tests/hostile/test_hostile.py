@@ -92,8 +92,6 @@ def test_a_hostile_input_ends_in_one_sentence(case: Case, place, tmp_path, monke
     ("name", "command"),
     [
         ("model/config.json", "ask 3 4 --target 7 --model model"),
-        ("model/tokenizer.json", "eval --model model --data rows.jsonl"),
-        ("model/chat_template.jinja", "quantize --model model --out out"),
         ("adapter/adapter_config.json", "merge --adapter adapter --out out"),
         ("eval/manifest.json", "samples eval"),
     ],
@@ -157,19 +155,3 @@ def test_a_signal_leaves_no_partial_directory_and_says_so(number, status, tmp_pa
     assert stopped.value.code == status
     assert f"ended by {number.name}" in capfd.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_transformers_loads_only_through_the_function_that_checks():
-    calls = re.compile(r"(?<!files)\.from_pretrained\(|\.from_config\(|torch\.load\(|import pickle")
-    found = [
-        f"{path.relative_to(ROOT)}: {match[0]}"
-        for path in sorted((ROOT / "countdown_rl").rglob("*.py"))
-        for match in calls.finditer(path.read_text())
-    ]
-    assert found == [
-        *["countdown_rl/models/lora.py: .from_pretrained("] * 4,  # text for the user; a configuration of PEFT
-        "countdown_rl/models/model_files.py: .from_pretrained(",
-        "countdown_rl/models/shape.py: .from_config(",
-        "countdown_rl/training/sft.py: .from_config(",  # with random weights
-    ]
-    assert "use_safetensors=True" in (ROOT / "countdown_rl/models/load.py").read_text()
