@@ -93,7 +93,8 @@ def _pooled(name: str, runs: Sequence[Result]) -> Result:
     first = runs[0]
     if len(runs) == 1:
         return first
-    if len({json.dumps([run.metrics.n, run.metrics.data, vars(_decoding(run))]) for run in runs}) > 1:
+    terms = [(run.metrics.n, run.metrics.data, _decoding(run)) for run in runs]
+    if terms != terms[:1] * len(runs):
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
     for run, other in combinations(runs, 2):
         texts = [[sample.completion for sample in each.samples] for each in (run, other)]

@@ -80,8 +80,9 @@ def complete(
         prompts=hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     )
     progress = Progress(unfinished, run)
-    # Completions of one row share a batch, where its prompt is read once.
-    repeated = [(row, prompt) for row, prompt in zip(rows, prompts, strict=True) for _ in range(options.samples)]
+    # Completion i is of row i // per_row; those of one row share a batch, where its prompt is read once.
+    per_row = options.samples
+    lengths = [len(prompt) for prompt in prompts for _ in range(per_row)]
     completions: dict[int, Completion] = {}
     reported = 0.0
 
@@ -89,7 +90,7 @@ def complete(
         return options.batch_size or engine.max_rows(length, options.max_new_tokens)
 
     rank, world = process
-    batches = [*enumerate(generate.batches([len(prompt) for _, prompt in repeated], batch_size))][rank::world]
+    batches = [*enumerate(generate.batches(lengths, batch_size))][rank::world]
     total = sum(len(batch) for _, batch in batches)
 
     def report(*within: str) -> None:
@@ -106,7 +107,7 @@ def complete(
         completions.update(zip(batch, progress.batches.get(tuple(batch), ()), strict=False))
     batches = [(number, batch) for number, batch in batches if batch[0] not in completions]
     report()
-    asked = [(number, [repeated[index][1] for index in batch]) for number, batch in batches]
+    asked = [(number, [prompts[index // per_row] for index in batch]) for number, batch in batches]
     if isinstance(engine, generate.Generator):
         engine.on_step = on_step
     if isinstance(engine, OpenAI):  # several at once, in the order in which they end
@@ -114,18 +115,18 @@ def complete(
     else:
         completed = ((place, engines.complete(engine, part, number)) for place, (number, part) in enumerate(asked))
     with closing(completed):  # an exception cancels requests in flight
-        for place, texts in completed:
+        for place, finished in completed:
             batch = batches[place][1]
-            progress.add(batch, texts)
-            completions.update(zip(batch, texts, strict=True))
+            progress.add(batch, finished)
+            completions.update(zip(batch, finished, strict=True))
             report()
     if world > 1:
         completions = _gathered(completions)
-    in_order = [completions[index] for index in range(len(repeated))]
+    in_order = [completions[index] for index in range(len(lengths))]
     if engine.tokenizer is None:
         return rows, in_order
-    shown = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for _, prompt in repeated]
-    return rows, [text.after(row, prompt) for text, (row, _), prompt in zip(in_order, repeated, shown, strict=True)]
+    texts = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
+    return rows, [each.after(rows[i // per_row], texts[i // per_row]) for i, each in enumerate(in_order)]
 
 
 def _prompts(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:

@@ -151,11 +151,6 @@ def test_a_change_among_several_completions_shows_the_first_wrong_and_correct_on
     assert [(one["before"]["completion"], one["after"]["completion"]) for one in found] == [("01", "01"), ("10", "10")]
 
 
-def test_rows_need_no_id(tmp_path):
-    paths = {name: made(tmp_path / name, BASE, ids=False) for name in "ab"}
-    assert compared(paths, tmp_path / "out")["results"][1]["against_first"]["won"] == 0
-
-
 @pytest.mark.parametrize(
     ("marks", "changes", "says"),
     [

@@ -168,6 +168,8 @@ def test_an_unsupported_adapter_is_refused_by_name(changes, names):
     (peft / "adapter_config.json").write_text(json.dumps(config | changes))
     with pytest.raises(ModelError, match=names):
         merge_adapter(find_model("peft"), Path("merged"), MergeOptions())
+    with pytest.raises(ModelError, match="not an adapter"):
+        merge_adapter(find_model("base"), Path("merged"), MergeOptions())
     assert not Path("merged").exists()
 
 
@@ -191,18 +193,6 @@ def test_a_merge_that_differs_from_the_adapted_model_is_not_written(monkeypatch)
     with pytest.raises(ModelError, match="differ from the adapter"):
         merge_adapter(find_model(str(adapter)), Path("merged"), MergeOptions())
     assert {path.name for path in Path().iterdir()} == {"base", "peft", "adapter"}
-
-
-def test_a_bf16_adapter_has_no_dequantized_base():
-    adapter = trained(tiny_llama.checkpoint(Path("base")), precision="bf16")
-    with pytest.raises(UsageError, match="nothing to de-quantize"):
-        merge_adapter(find_model(str(adapter)), Path("merged"), MergeOptions(base="dequantized"))
-
-
-def test_a_model_that_is_not_an_adapter_is_refused():
-    tiny_llama.checkpoint(Path("base"))
-    with pytest.raises(ModelError, match="not an adapter"):
-        merge_adapter(find_model("base"), Path("merged"), MergeOptions())
 
 
 def test_gpt2_with_biases_and_transposed_weights_is_merged():
