@@ -60,15 +60,15 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
                 f"llama.cpp splits this prompt into other tokens than the tokenizer: {text!r:.300}; "
                 "use llama.cpp's convert_hf_to_gguf.py."
             )
-    user = next(turn for turn in conversations[0] if turn["role"] == "user")
-    chats = [[user], [{"role": "system", "content": "Be brief."}, user]] if tokenizer.chat_template else []
     bos = tokenizer.bos_token or ""  # llama.cpp adds it by itself
-    same = [
-        request(llama, "/apply-template", {"messages": turns, "chat_template_kwargs": arguments})[
-            "prompt"
-        ].removeprefix(bos)
-        == render(tokenizer, turns, arguments).removeprefix(bos)
-        for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS)
-        for turns in chats
-    ]
-    return {"prompts": len(conversations), "chat": all(same) if same else None}
+
+    def same_chat(turns: list[Mapping[str, str]], arguments: Mapping[str, Any]) -> bool:
+        shown = request(llama, "/apply-template", {"messages": turns, "chat_template_kwargs": arguments})["prompt"]
+        return bool(shown.removeprefix(bos) == render(tokenizer, turns, arguments).removeprefix(bos))
+
+    chat = None
+    if tokenizer.chat_template:
+        user = next(turn for turn in conversations[0] if turn["role"] == "user")
+        chats = ([user], [{"role": "system", "content": "Be brief."}, user])
+        chat = all(same_chat(turns, arguments) for turns in chats for arguments in (TEMPLATE_ARGUMENTS, CHAT_ARGUMENTS))
+    return {"prompts": len(conversations), "chat": chat}
