@@ -16,10 +16,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
 
     With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, which is pass@1,
     ``pass_at`` holds pass@k for each k of *pass_at* (by default the powers of two), and ``majority`` the accuracy of
-    majority voting.
-
-    Args:
-        runs: the completions of a row are those of so many runs, one run after another; figures are means over runs.
+    majority voting. Completions may be those of several *runs*, one run after another; figures are means over runs.
     """
     per_row = len(samples) // len(rows)
     puzzles = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
@@ -63,10 +60,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:
-    """pass@k: the probability that *k* of *n* completions include one of the *correct* ones.
-
-    The unbiased estimator of Chen et al. 2021, "Evaluating Large Language Models Trained on Code".
-    """
+    """pass@k: the probability that *k* of *n* completions include one of the *correct* ones (Chen et al. 2021, arXiv:2107.03374)."""
     return 1 - comb(n - correct, k) / comb(n, k)
 
 

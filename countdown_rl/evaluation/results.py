@@ -24,14 +24,7 @@ _SPLITS = {"train": "training", "valid": "validation", "test": "held-out"}
 
 @dataclass(frozen=True)
 class Result:
-    """An evaluation.
-
-    Attributes:
-        metrics: every figure, as in ``details.json``.
-        samples: one graded completion each, in the order of the rows.
-        manifest, path: of the artifact that was read.
-        runs: the results that this one is the mean of.
-    """
+    """An evaluation: its figures and graded completions, those of a row side by side; *runs* if it is their mean."""
 
     metrics: Metrics
     samples: list[Sample]

@@ -29,12 +29,9 @@ _FIELDS: Any = TypedDict(
 
 @dataclass(frozen=True)
 class Sample:
-    """A graded completion of *row*.
+    """A graded completion of *row*; the token limit cut it off if *truncated*.
 
-    Attributes:
-        truncated: the token limit cut it off.
-        turn: its number among several completions of the row; None where there is one.
-        details: further fields, which only a server knows.
+    *turn* is its number among several completions of the row, *details* are further fields, which only a server knows.
     """
 
     row: Row
@@ -75,9 +72,7 @@ class Sample:
             raise ArtifactError(f"{source} holds no row: {error}.") from error
         grade = Grade(**{name: line[name] for name in Grade.__annotations__})
         details = {name: value for name, value in others.items() if name not in row.kept}
-        return cls(
-            row, line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details
-        )  # fmt: skip
+        return cls(row, line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +160,9 @@ class Figures(Accuracy):
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Figures):
-    """Every figure of an evaluation, and what it is of. A baseline has no engine, precision and path.
+    """Every figure of an evaluation, and its model, the file of its rows, and the engine and form of the weights.
 
-    Attributes:
-        data: name, digest and size of the file of rows.
-        path: the form in which the weights were held.
-        endpoint: requests to a server.
+    *endpoint* has the requests to a server. A baseline has no engine, precision and path.
     """
 
     decoding: DecodingSettings
