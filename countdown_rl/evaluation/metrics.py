@@ -60,7 +60,7 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
 
 
 def pass_at_k(k: int, correct: int, n: int) -> float:
-    """pass@k: the probability that *k* of *n* completions include one of the *correct* ones (Chen et al. 2021, arXiv:2107.03374)."""
+    """pass@k (Chen et al. 2021, arXiv:2107.03374): the chance that *k* of *n* completions include a *correct* one."""
     return 1 - comb(n - correct, k) / comb(n, k)
 
 

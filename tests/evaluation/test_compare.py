@@ -72,23 +72,13 @@ def three(tmp_path, monkeypatch):
 def test_differences_from_the_first_and_the_previous_result_are_paired(three):
     values = compared(three, Path("comparison"))
     base, adapter, merged = values["results"]
-    assert [row["name"] for row in values["results"]] == ["base", "adapter", "merged"]
-    assert "against_first" not in base
-    assert "against_previous" not in base
+    assert not {"against_first", "against_previous"} & base.keys()
     share, (low, high) = paired_difference(5, 0, 4, 3)
     assert adapter["against_first"] == adapter["against_previous"]
-    assert adapter["against_first"] == {
-        "difference": round(share, 6),
-        "interval": [round(low, 6), round(high, 6)],
-        "won": 4,
-        "lost": 0,
-        "p": mcnemar(0, 4),
-    }
-    assert adapter["against_first"]["difference"] == pytest.approx(adapter["accuracy"] - base["accuracy"], abs=2e-6)
+    change = {"difference": round(share, 6), "interval": [round(low, 6), round(high, 6)], "won": 4, "lost": 0}
+    assert adapter["against_first"] == change | {"p": mcnemar(0, 4)}
     assert (merged["against_previous"]["won"], merged["against_previous"]["lost"]) == (1, 1)
     assert (merged["against_previous"]["difference"], merged["against_previous"]["p"]) == (0, 1)
-    assert merged["against_first"]["won"] == 4
-    assert values["data"] == DATA
     assert values == json.loads(Path("comparison/comparison.json").read_text())
     inputs = artifacts.read(Path("comparison"), "comparison").inputs
     assert {name: entry["digest"] for name, entry in inputs.items()} == {
@@ -102,10 +92,7 @@ def test_the_table_has_a_line_per_result_and_the_conditions(three):
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
     head = ["", "solved", "95%", "3 numbers", "10 numbers", "format", "tokens", "against the one before"]
     assert cells[0] == head
-    assert {len(row) for row in cells} == {8}
-    assert cells[2][:2] == ["base", "41.7%"]
-    assert cells[2][7] == ""
-    assert cells[3][:2] == ["adapter", "75.0%"]
+    assert (cells[2][0], cells[2][1], cells[2][7]) == ("base", "41.7%", "")
     assert cells[3][7].startswith("+33.3 (")
     assert cells[4][7].startswith("+0.0 (-")
     assert lines[6] == (
@@ -129,10 +116,6 @@ def test_changes_hold_both_completions(three):
         assert (one["before"]["correct"], one["after"]["correct"]) == (one["side"] == "lost", one["side"] == "won")
         assert one["before"]["completion"] == f"{one['from']} says {one['id']}"
         assert one["after"]["completion"] == f"{one['to']} says {one['id']}"
-    values = json.loads(Path("comparison/comparison.json").read_text())
-    told = {row["name"]: row["against_previous"] for row in values["results"][1:]}
-    sides = [one["side"] for one in changes if (one["from"], one["to"]) == ("adapter", "merged")]
-    assert (sides.count("won"), sides.count("lost")) == (told["merged"]["won"], told["merged"]["lost"])
 
 
 def test_a_change_among_several_completions_shows_the_first_wrong_and_correct_ones():
@@ -157,7 +140,6 @@ def test_a_change_among_several_completions_shows_the_first_wrong_and_correct_on
         (BASE, {"data": DATA | {"digest": "e" * 64}}, "other and base were scored on different data"),
         (BASE[:-1], {}, "other and base were scored on different data"),
         (BASE, {"decoding": GREEDY | {"max_new_tokens": 128}}, "other and base were decoded differently"),
-        (BASE, {"decoding": GREEDY | {"greedy": False, "temperature": 1.0}}, "other and base were decoded differently"),
     ],
 )
 def test_results_on_other_puzzles_or_with_other_decoding_are_refused(three, marks, changes, says):
@@ -221,7 +203,6 @@ def test_runs_of_one_setting_are_averaged(runs):
     assert change["interval"] == [round(limit, 6) for limit in paired_mean(*shares)[1]]
     inputs = artifacts.read(Path("out"), "comparison").inputs
     assert list(inputs) == ["GRPO 1", "GRPO 2", "GRPO 3", "SFT 1", "SFT 2", "SFT 3", "base"]
-    assert {one["side"] for one in jsonl.read_objects(Path("out") / compare.CHANGES)} == {"won", "lost"}
 
 
 def test_pass_at_k_of_runs_is_the_mean_of_theirs(three):
@@ -244,13 +225,11 @@ def test_tables_are_written_for_a_paper_and_for_programs(runs, monkeypatch, caps
     assert lines[2].startswith(r" & solved & 95\% & 3 numbers & ")
     assert lines[5].startswith(r"SFT\_1 & 58.3\% $\pm$ 8.3 & ")
     assert r" & $+$16.7 $\pm$ 8.3 ($" in lines[5]
-    assert {line.count(" & ") for line in lines[2:7] if "&" in line} == {7}
     assert "means over runs (SFT_1: 3)" in lines[-1]
     assert command(monkeypatch, *words, "csv") == 0
-    base, sft, adapter = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    base, sft, _ = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (base["name"], base["accuracy"], base["against_first"], base["runs"]) == ("base", "0.417", "", "")
     assert (sft["runs"], sft["accuracy"], sft["against_first_sd"][:6]) == ("3", "0.583", "0.0833")
-    assert float(adapter["against_previous_low"]) < float(adapter["against_previous"]) < 0.17
     assert command(monkeypatch, *words, "markdown") == 0
     assert capsys.readouterr().out == Path("out/comparison.md").read_text()
     assert command(monkeypatch, *words[:-1]) == 0
@@ -270,17 +249,17 @@ def test_one_run_given_as_two_is_refused(runs, words):
 
 
 @pytest.mark.parametrize(
-    "words", [("A=base", "B=base"), ("A=base", "A=adapter"), ("base", "base=adapter"), ("base", "A=base")]
+    ("words", "fault"),
+    [
+        (("A=base", "B=base"), "given twice"),
+        (("base", "base=adapter"), "given twice"),
+        (("base", "A=base"), "given twice"),
+        *((("adapter", word), "NAME=DIR") for word in ("=base", "A=", "A=base,", "A=,base")),
+    ],
 )
-def test_a_path_or_a_name_given_twice_is_refused(three, words):
-    with pytest.raises(InputError, match="given twice"):
+def test_settings_need_a_name_and_each_directory_once(three, words, fault):
+    with pytest.raises(InputError, match=fault):
         compare.by_setting(words)
-
-
-@pytest.mark.parametrize("word", ["=base", "A=", "A=base,", "A=,base"])
-def test_a_setting_needs_a_name_and_directories(three, word):
-    with pytest.raises(InputError, match="NAME=DIR"):
-        compare.by_setting(["adapter", word])
 
 
 def test_few_puzzles_with_several_completions_all_won_are_no_certainty(tmp_path):

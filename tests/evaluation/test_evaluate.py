@@ -16,8 +16,10 @@ from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation import complete, evaluate, results
 from countdown_rl.evaluation.complete import Progress
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.sample import DecodingSettings
 from countdown_rl.inference import generate
 from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks.registry import parse_row
 from tests.support import constant_model, tiny_llama
 from tests.support.command import status as command
 
@@ -109,24 +111,24 @@ def test_an_evaluation_records_figures_data_and_decoding(place, unbroken, tmp_pa
     assert str(place) not in unbroken["details.json"].decode()
 
 
-def test_answers_are_graded_by_style_rule_and_operators_of_their_row(place, tmp_path, saying):
+def test_completions_of_any_origin_are_judged_by_style_rule_and_operators_of_their_row():
     rows = [
-        {"id": "plain", "nums": [2, 3], "target": 5},
-        {"id": "own", "nums": [2, 3], "target": 5, "style": "model_opens"},
-        {"id": "left", "nums": [2, 3, 50], "target": 5},
-        {"id": "some", "nums": [2, 3, 50], "target": 5, "rule": "at-most-once"},
-        {"id": "signs", "nums": [2, 3], "target": 5, "operators": "*/"},
+        {"nums": [2, 3], "target": 5},
+        {"nums": [2, 3], "target": 5, "style": "model_opens"},
+        {"nums": [2, 3, 50], "target": 5},
+        {"nums": [2, 3, 50], "target": 5, "rule": "at-most-once"},
+        {"nums": [2, 3], "target": 5, "operators": "*/"},
     ]
-    saying(" 2 and 3</think>\n<answer>2 + 3</answer>")
-    write(tmp_path / "rows.jsonl", rows)
-    result = run(place, tmp_path / "eval", data=tmp_path / "rows.jsonl")
-    by_id = {sample.row["id"]: sample for sample in result.samples}
-    assert {name for name, sample in by_id.items() if sample.grade.correct} == {"plain", "own", "some"}
-    assert (by_id["plain"].grade.format, by_id["own"].grade.format) == (True, False)
-    assert by_id["left"].grade.reason == "number-left-out"
-    assert by_id["signs"].grade.reason == "operator-not-allowed"
-    assert by_id["some"].row["rule"] == "at-most-once"
+    texts = [" 2 and 3</think>\n<answer>2 + 3</answer>", "</think>"]
+    completions = [Completion(text, 7, True) for _ in rows for text in texts]
+    inputs = {"data": {"file": "rows.jsonl"}, "model": {"source": "elsewhere", "kind": "completions"}}
+    result = evaluate.judge([*map(parse_row, rows)], completions, inputs, [1, 2], decoding=DecodingSettings(samples=2))
+    grades = [sample.grade for sample in result.samples[::2]]
+    assert [grade.reason for grade in grades] == ["", "", "number-left-out", "", "operator-not-allowed"]
+    assert [grade.format for grade in grades] == [True, False, True, True, True]
     assert result.metrics.rules == ["at-most-once", "exactly-once"]
+    assert (result.metrics.accuracy, result.metrics.pass_at[2].share) == (0.3, 0.6)
+    assert (result.metrics.model.source, result.metrics.engine) == ("elsewhere", None)
 
 
 def test_an_imported_gsm8k_file_is_evaluated(place, tmp_path, monkeypatch, saying):
