@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from countdown_rl.core.artifacts import Manifest
     from countdown_rl.evaluation.results import Result as Evaluation
     from countdown_rl.tasks.task import Row
-    from countdown_rl.training.run import Result
+    from countdown_rl.training.run import Result, RunArguments
 
 Stage = TypeVar("Stage", bound=Callable[..., Any])
 Source = str | Path
@@ -72,15 +72,13 @@ def train(
     """
     from countdown_rl.training.config import TrainOptions
     from countdown_rl.training.grpo import GrpoRun
-    from countdown_rl.training.run import Reporter, RunArguments
+    from countdown_rl.training.run import Reporter
 
-    given, run = _split(RunArguments, options)
+    arguments, settings = _arguments(model, out, options, data=_file(data, Path(f"{out}-run", "rows.jsonl")))
     if rewards is not None:
-        given["reward"] = tuple(f"{_name(reward)}={weight!r}" for reward, weight in rewards.items())
-    place = Path(f"{out}-run")
-    arguments = RunArguments(**_run(model, out, place) | {"data": _file(data, place / "rows.jsonl")} | run)
+        settings["reward"] = tuple(f"{_name(reward)}={weight!r}" for reward, weight in rewards.items())
     reporter = Reporter(step=on_step, note=on_note, warning=on_warning)
-    return GrpoRun.execute(arguments, TrainOptions(**given), reporter)
+    return GrpoRun.execute(arguments, TrainOptions(**settings), reporter)
 
 
 def sft(
@@ -104,14 +102,12 @@ def sft(
     Raises: as :func:`train`.
     """
     from countdown_rl.training.config import SftOptions
-    from countdown_rl.training.run import Reporter, RunArguments
+    from countdown_rl.training.run import Reporter
     from countdown_rl.training.sft import SftRun
 
-    given, run = _split(RunArguments, options)
-    place = Path(f"{out}-run")
-    files = [_file(demonstrations, place / "demonstrations.jsonl")]
-    run = _run(model, out, place) | {"files": files, "data": Path(data) if data else None} | run
-    return SftRun.execute(RunArguments(**run), SftOptions(**given), Reporter(step=on_step, note=on_note))
+    files = [_file(demonstrations, Path(f"{out}-run", "demonstrations.jsonl"))]
+    arguments, settings = _arguments(model, out, options, files=files, data=Path(data) if data else None)
+    return SftRun.execute(arguments, SftOptions(**settings), Reporter(step=on_step, note=on_note))
 
 
 def evaluate(
@@ -249,18 +245,17 @@ def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **
     return manifest
 
 
-def _split(run: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The *options* that are not fields of *run*, and those that are."""
-    names = run.__dataclass_fields__  # type: ignore[attr-defined]
-    return (
-        {name: value for name, value in options.items() if name not in names},
-        {name: value for name, value in options.items() if name in names},
-    )
+def _arguments(
+    model: Source, out: Source, options: Mapping[str, Any], **inputs: Any
+) -> "tuple[RunArguments, dict[str, Any]]":
+    """The arguments of a run whose log and checkpoints go beside *out*, and those *options* that are the stage's."""
+    from countdown_rl.training.run import RunArguments
 
-
-def _run(model: Source, out: Source, place: Path) -> dict[str, Any]:
-    """The fields of a run that writes its log and checkpoints into *place*."""
-    return {"model": str(model), "out": Path(out), "log": place / "log.csv", "checkpoints": place / "checkpoints"}
+    place = Path(f"{out}-run")
+    inputs |= {"model": str(model), "out": Path(out), "log": place / "log.csv", "checkpoints": place / "checkpoints"}
+    settings = dict(options)
+    inputs |= {name: settings.pop(name) for name in options.keys() & RunArguments.__dataclass_fields__.keys()}
+    return RunArguments(**inputs), settings
 
 
 def _file(source: "Source | Iterable[Mapping[str, Any]]", file: Path) -> Path:

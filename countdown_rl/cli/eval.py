@@ -93,11 +93,10 @@ def _view(out: str, metrics: Metrics) -> Table:
         table.add_row(name, percent(share), interval(ends), f"{n:,}", style=style)
 
     add("pass@1" if metrics.pass_at else "all", metrics.accuracy, metrics.interval, style="bold")
-    for k, passed in metrics.pass_at.items():
-        if k != 1:
-            add(f"pass@{k}", passed.share, passed.interval)
-    if metrics.majority:
-        add("majority vote", metrics.majority.share, metrics.majority.interval)
+    shares = {f"pass@{k}": passed for k, passed in metrics.pass_at.items() if k != 1}
+    shares |= {"majority vote": metrics.majority} if metrics.majority else {}
+    for name, share in shares.items():
+        add(name, share.share, share.interval)
     last = ""
     for title, kind, solved in results.breakdowns(metrics):
         if title != last:
@@ -111,18 +110,16 @@ def _view(out: str, metrics: Metrics) -> Table:
 def _caption(metrics: Metrics) -> list[str]:
     lines, tokens = [], metrics.tokens
     if metrics.precision and tokens:  # the bounds have no tokens
+        right = tokens.per_right_answer
         lines = [
             f"format {metrics.format:.1%}, truncated {metrics.truncated:.1%}",
-            f"{metrics.mean_tokens:.0f} tokens per completion (p95 {tokens.p95:,})",
+            f"{metrics.mean_tokens:.0f} tokens per completion (p95 {tokens.p95:,})"
+            + (f", {right:,.0f} per correct answer" if right is not None else ""),
+            f"computed by {metrics.engine}, weights: {metrics.precision} ({metrics.path})",
         ]
-        if tokens.per_right_answer is not None:
-            lines[-1] += f", {tokens.per_right_answer:,.0f} per correct answer"
-        lines.append(f"computed by {metrics.engine}, weights: {metrics.precision} ({metrics.path})")
     if endpoint := metrics.endpoint:
-        lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written")
-        lines[-1] += f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
+        cost = f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
+        lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written{cost}")
         lines += [f"refused by the server: {endpoint['refused']:,}"] if endpoint["refused"] else []
-    if metrics.reasons:
-        reasons = list(metrics.reasons.items())[:REASONS]
-        lines += ["wrong:", *(f"{count:7,}  {task(metrics.task).reason(reason)}" for reason, count in reasons)]
-    return lines
+    reasons = [f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()]
+    return lines + (["wrong:", *reasons[:REASONS]] if reasons else [])

@@ -24,8 +24,8 @@ TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
 
 
 def note_finished(out: Path) -> None:
-    """Tell that the artifact at *out* is the one that the command would write."""
-    console.note(f"{out} is there, made by the same options from the same inputs; --overwrite makes it again.")
+    """Print that the artifact at *out* is the one that the command would write."""
+    console.note(f"{out} is up to date (use --overwrite to rebuild).")
 
 
 def warn_of_unused_gpu() -> None:

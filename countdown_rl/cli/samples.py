@@ -78,9 +78,8 @@ def _steps(text: str) -> range:
 
 
 def _view(sample: dict[str, Any]) -> Text:
-    text = Text(f"step {sample['step']}  " if "step" in sample else "", style="dim")
+    step = (f"step {sample['step']}  " if "step" in sample else "", "dim")
     row = parse_row(sample)
-    text.append(row.headline, style="bold").append("\n")
-    text.append(sample["completion"].strip("\n"), style="default").append("\n")
     verdict = advice.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
-    return text.append(f"✓ {verdict}", style="green") if sample["correct"] else text.append(f"✗ {verdict}", style="red")
+    grade = (f"✓ {verdict}", "green") if sample["correct"] else (f"✗ {verdict}", "red")
+    return Text.assemble(step, (row.headline, "bold"), "\n", sample["completion"].strip("\n"), "\n", grade)

