@@ -54,7 +54,9 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 #: Top-level modules of installed plug-ins; their frames are shown as those of a user's own code are.
 PLUGINS: set[str] = set()
 _PACKAGE = str(Path(__file__).parents[1])
-_LIBRARY = re.compile(rf"[/\\](site|dist)-packages[/\\]|^<(?!template>)|^{re.escape(sysconfig.get_path('stdlib'))}")
+_STDLIB = re.escape(sysconfig.get_path("stdlib"))
+#: Files of libraries; Jinja calls those of a template ``<template>``.
+_LIBRARY = re.compile(rf"[/\\](site|dist)-packages[/\\]|^{_STDLIB}|^<(?!template>|unknown>)")
 
 
 def user_frames(error: BaseException) -> str:

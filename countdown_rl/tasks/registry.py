@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any
 
-from countdown_rl.core.errors import InputError
+from countdown_rl.core.errors import PLUGINS, InputError
 from countdown_rl.tasks.task import Row, Task
 
 GROUP = "countdown_rl.tasks"
@@ -29,6 +29,7 @@ def task(name: str) -> Task:
     entry = _others().get(name)
     if entry is None:
         raise InputError(f"there is no task {name!r}; take {' or '.join(names())}, or install the package that has it")
+    PLUGINS.add(entry.module.partition(".")[0])
     try:
         loaded = entry.load()
     except Exception as error:  # anything may happen in a module of somebody else

@@ -41,14 +41,10 @@ class Example(Options):
     ],
 )
 def test_a_value_out_of_bounds_or_choices_is_refused_with_its_flag(values, words):
+    Example(share=1, size=1, kind="b", from_=("y", "x"))
     with pytest.raises(UsageError) as error:
         Example(**values)
     assert all(word in str(error.value) for word in words)
-
-
-def test_values_within_bounds_are_accepted():
-    Example(share=0, size=1, kind="b", from_=("y", "x"))
-    Example(share=1)
 
 
 @pytest.mark.parametrize("options", STAGES, ids=lambda options: options.__name__)
@@ -56,18 +52,3 @@ def test_every_field_declares_its_option_and_a_valid_default(options):
     options()
     for field in fields(options):
         assert any(isinstance(extra, Option) for extra in get_args(field_hints(options)[field.name])), field.name
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"learning_rate": float("nan")},
-        {"max_steps": 0},
-        {"temperature": 2.5},
-        {"report_to": ("mlflow",)},
-        {"loss_type": "ppo"},
-    ],
-)
-def test_training_options_are_checked_without_the_command(values):
-    with pytest.raises(UsageError):
-        TrainOptions(**values)

@@ -330,21 +330,3 @@ def test_two_processes_train_all_weights_under_fsdp(place):
     sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
     assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part
     assert manifest.facts["kept_step"] == 0
-
-
-@pytest.mark.slow
-def test_two_processes_train_an_adapter_under_zero2(place):
-    pytest.importorskip("deepspeed")
-    extra = ("--processes", "2", "--launch", "zero2", "--precision", "fp32", "--json")
-    done = run(place, "zero2", *extra, env=(("DS_ACCELERATOR", "cpu"),))
-    assert done.returncode == 0, done.stderr
-    artifacts.read(place / "zero2" / "adapter", "adapter")
-
-
-@pytest.mark.slow
-def test_two_processes_refuse_with_one_sentence(place):
-    done = run(place, "refused", "--processes", "2", "--data", "nowhere.jsonl")
-    assert done.returncode == 1
-    assert done.stderr.count("error:") == 1
-    assert "Traceback" not in done.stderr
-    assert not (place / "refused").exists()
