@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, UndefinedError
+from jinja2.debug import rewrite_traceback_stack
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from countdown_rl.core.errors import InputError, first_line
@@ -73,7 +74,8 @@ def _render(template: str, role: str, fields: Mapping[str, Any]) -> str:
         return "".join(blocks[role](compiled.new_context(dict(fields)))).strip()
     except Exception as error:  # a template is a program
         known = f"; it has {', '.join(fields) or 'no fields'}" if isinstance(error, UndefinedError) else ""
-        raise InputError(f"the template cannot be rendered: {first_line(error).rstrip('.')}{known}") from error
+        fault = f"the template cannot be rendered: {first_line(error).rstrip('.')}{known}"
+        raise InputError(fault) from rewrite_traceback_stack()  # with the lines of the template
 
 
 @lru_cache(maxsize=16)
