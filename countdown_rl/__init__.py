@@ -1,7 +1,7 @@
-"""Post-train a language model with GRPO on the Countdown numbers puzzle, and judge completions made by anything.
+"""The public API: post-train a language model on the Countdown numbers puzzle, and judge completions made by anything.
 
-The public API. ``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer; every other name is
-imported when it is used.
+``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer; every other name is imported when it
+is used.
 
     >>> from countdown_rl import grade
     >>> grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct

@@ -21,7 +21,6 @@ _COMMON = ("task", "style", "template")
 
 
 def text_of(completion: Completion) -> str:
-    """The text of a *completion*."""
     return completion if isinstance(completion, str) else str(completion[-1]["content"] or "")
 
 

@@ -30,7 +30,6 @@ class Printer(Console):
     """Console that writes control characters of all text as escapes, also within tables and styled text."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of *renderable*."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
@@ -78,17 +77,14 @@ def stream(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line for the person."""
     people.print(Text(text), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """Print a warning; the work goes on."""
     people.print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
 
 
 def failure(sentence: str) -> None:
-    """Print the reason of a failure, and what to do."""
     people.print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
 
 

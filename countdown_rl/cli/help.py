@@ -33,8 +33,6 @@ class Command(_Panels, TyperCommand):
 
 
 class CommandGroup(_Panels, TyperGroup):
-    """The list of commands, in panels."""
-
     def invoke(self, ctx: Any) -> Any:
         """Run a command; it ends with status 0 where the reader of stdout has exited, as ``head`` does."""
         try:

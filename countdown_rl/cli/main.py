@@ -63,7 +63,6 @@ _shows_traceback = False
 
 
 def command(name: str) -> Command:
-    """Import the module of a command and return the command."""
     from countdown_rl.cli.parameters import with_options
 
     function = name.replace("-", "_")

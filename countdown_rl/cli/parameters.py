@@ -24,12 +24,10 @@ TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
 
 
 def note_finished(out: Path) -> None:
-    """Print that the artifact at *out* is the one that the command would write."""
     console.note(f"{out} is up to date (use --overwrite to rebuild).")
 
 
 def warn_of_unused_gpu() -> None:
-    """Warn where torch does not see the GPU of this machine."""
     from countdown_rl.models import load
 
     if text := load.unused_gpu():

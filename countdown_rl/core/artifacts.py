@@ -135,7 +135,6 @@ class ArtifactWriter:
 
 
 def file_sha256(path: Path) -> str:
-    """The sha256 of a file, as hex, read in constant memory."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -262,6 +261,7 @@ def locked(*paths: Path | None) -> Iterator[None]:
 
     with ExitStack() as stack:
         for path in map(_resolved, filter(None, paths)):
+            missing = [parent for parent in path.parents if not parent.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             # One lock a process for each path: its holder can take it again.
             lock = FileLock(path.with_name(f".{path.name}.lock"), is_singleton=True, thread_local=False, blocking=False)
@@ -269,15 +269,18 @@ def locked(*paths: Path | None) -> Iterator[None]:
                 lock.acquire()
             except Timeout as error:
                 raise ArtifactError(f"{path} is being written by another process; wait for it.") from error
-            stack.callback(_release, lock)
+            stack.callback(_release, lock, missing)
         yield
 
 
-def _release(lock: Any) -> None:
+def _release(lock: Any, parents: list[Path]) -> None:
     if lock.lock_counter == 1:
         with suppress(OSError):  # before the release, so that no other process holds it; on Windows it stays
             os.unlink(lock.lock_file)
     lock.release()
+    with suppress(OSError):  # one of them holds something now
+        for parent in parents:
+            parent.rmdir()
 
 
 def check_place(path: Path, option: str) -> None:
@@ -438,7 +441,6 @@ class ProvenanceEntry:
 
     @property
     def by_grpo(self) -> bool:
-        """True for the output of ``train``."""
         return self.command == "countdown-rl train"
 
 
@@ -509,7 +511,6 @@ def _resolved(path: Path) -> Path:
 
 
 def _partial(out: Path) -> "tempfile.TemporaryDirectory[str]":
-    """A directory beside *out*, in which it is written."""
     return tempfile.TemporaryDirectory(prefix=f".{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True)
 
 

@@ -34,12 +34,10 @@ def html_templates() -> "jinja2.Environment":
 
 
 def percent(share: float) -> str:
-    """Return ``12.3%`` of 0.123."""
     return f"{100 * share:.1f}%"
 
 
 def interval(ends: Sequence[float]) -> str:
-    """Return ``10.0% to 20.0%``."""
     return f"{percent(ends[0])} to {percent(ends[1])}"
 
 
@@ -52,7 +50,6 @@ def duration(seconds: float) -> str:
 
 
 def short(digest: Any) -> str:
-    """Return the first twelve characters of a digest."""
     return str(digest or "unknown")[:12]
 
 
@@ -73,7 +70,6 @@ def flags(options: Mapping[str, Any]) -> str:
 
 
 def value(option: Any) -> str:
-    """Return the value of an option for a table's cell."""
     if isinstance(option, bool):
         return "yes" if option else "no"
     if isinstance(option, list | tuple):
@@ -90,12 +86,10 @@ def cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return *text* as a code span of Markdown."""
     return f"`{one_line(text).replace('`', chr(39))}`"
 
 
 def one_line(text: str) -> str:
-    """Return *text* in one line of printable characters."""
     return printable(" ".join(text.split()))
 
 

@@ -29,8 +29,7 @@ def missing(module: str) -> str | None:
         return None
     if re.search(r"extra == .train.", requirement):
         return (
-            f"{module} is not installed: this command needs countdown-rl with its extra `train`; in a clone run "
-            "`pip install -e '.[train]'`."
+            f"{module} is not installed: this command needs the extra `train`; in a clone `pip install -e '.[train]'`."
         )
     return f"{module} is not installed: {pip_install(name)}."
 

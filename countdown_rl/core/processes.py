@@ -82,7 +82,6 @@ def deferred_signals() -> Iterator[None]:
 
 
 def received_signal() -> int | None:
-    """Return the number of the signal that asked this process to end."""
     return _received
 
 

@@ -16,7 +16,6 @@ MAX_BYTES = 2**28
 
 
 def read(file: Path, hint: Any = dict) -> dict[str, Any]:
-    """Return the JSON object in *file*, of the type *hint*."""
     return parse(read_bytes(file), file, hint)
 
 
@@ -53,7 +52,6 @@ def check_type(value: Any, hint: Any, source: Path | str) -> None:
 
 
 def damaged(source: Path | str, fault: str) -> ArtifactError:
-    """The error of a file with that *fault*."""
     return ArtifactError(f"{source} is damaged ({fault}); make or download it again.")
 
 

@@ -330,3 +330,12 @@ def test_two_processes_train_all_weights_under_fsdp(place):
     sizes = [spec.shape for spec in Checkpoint(place / "fsdp" / "model").specs.values()]
     assert sum(map(math.prod, sizes)) == facts["total_parameters"]  # whole weights, not a part
     assert manifest.facts["kept_step"] == 0
+
+
+@pytest.mark.slow
+def test_two_processes_refuse_with_one_sentence(place):
+    done = run(place, "refused", "--processes", "2", "--data", "nowhere.jsonl")
+    assert done.returncode == 1
+    assert done.stderr.count("error:") == 1
+    assert "Traceback" not in done.stderr
+    assert not (place / "refused").exists()
