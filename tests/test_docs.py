@@ -125,7 +125,7 @@ def flags(command: str) -> set[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_each_command_and_flag_in_the_text_exists(name):
-    every = set().union(*map(flags, COMMANDS))
+    every = set().union(*map(flags, COMMANDS)) | {"--traceback"}  # before any command
     for code in _INLINE.findall(prose(PAGES[name])):
         parts = code.split()
         if parts[0] == "countdown-rl" and parts[-1] != "--help":
