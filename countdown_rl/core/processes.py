@@ -66,6 +66,8 @@ def signals_as_exceptions() -> Iterator[None]:
         raise Terminated(_received) from error
     finally:
         _received = None
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
 
