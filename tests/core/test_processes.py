@@ -92,7 +92,7 @@ def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch, number):
     signaled, seconds = ended(work)
     assert signaled == number
     assert seconds < 5
-    with pytest.raises(processes.Terminated), processes.signals_as_exceptions():
+    with pytest.raises(processes.Terminated), processes.signals_as_exceptions():  # noqa: PT012
         sys.modules.pop(name)
         importlib.import_module(name)
         raise ValueError  # before the next look whether the import has ended
