@@ -43,6 +43,11 @@ class Grade:
         """The answer keeps the rules of the task, right or wrong."""
         return self.correct or self.reason in ("wrong-value", "answers-disagree")
 
+    @property
+    def well_formed(self) -> bool:
+        """The answer could be parsed: it has a value, or is "impossible". The reward ``well-formed`` reads it."""
+        return self.value is not None or self.correct or self.reason == "not-impossible"
+
 
 #: Reasons that any task may give, in words; a task adds its own.
 REASONS = {
