@@ -10,7 +10,7 @@ from statistics import stdev
 from typing import Any
 
 from countdown_rl.core import artifacts
-from countdown_rl.core.errors import InputError
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.evaluation import tables
 from countdown_rl.evaluation.metrics import measure, puzzle_share, rounded
 from countdown_rl.evaluation.results import Result, read, split
@@ -74,7 +74,7 @@ def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
     ]
     for name, directories in settings:
         if not name or "" in directories:
-            raise InputError(f"{name}={','.join(directories)} should be NAME=DIR,DIR,...")
+            raise UsageError(f"{name}={','.join(directories)} should be NAME=DIR,DIR,...")
     _check_distinct([Path(directory).resolve() for _, directories in settings for directory in directories])
     _check_distinct([name for name, _ in settings])
     return {name: [Path(directory) for directory in directories] for name, directories in settings}
@@ -82,7 +82,7 @@ def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
 
 def _check_distinct(values: Sequence[Path | str]) -> None:
     if repeated := [value for value in values if values.count(value) > 1]:
-        raise InputError(f"{repeated[0]} is given twice; give each directory and each NAME= once.")
+        raise UsageError(f"{repeated[0]} is given twice; give each directory and each NAME= once.")
 
 
 def _pooled(name: str, runs: Sequence[Result]) -> Result:

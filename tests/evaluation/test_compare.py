@@ -16,7 +16,7 @@ from countdown_rl.cli import compare as command_line
 from countdown_rl.cli import console
 from countdown_rl.core import artifacts
 from countdown_rl.core.artifacts import Manifest
-from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.evaluation import compare, results, tables
 from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks import jsonl
@@ -244,7 +244,7 @@ def test_one_run_given_as_two_is_refused(runs, words):
     with artifacts.writing(Path("recorded-again"), "eval", options={}, inputs={"data": DATA}) as draft:
         decoding = replace(first.metrics.decoding, seed=43)
         results.write(draft.path, replace(first.metrics, decoding=decoding), first.samples)
-    with pytest.raises(InputError, match=r"given twice|same completions"):
+    with pytest.raises((InputError, UsageError), match=r"given twice|same completions"):
         compare.compare(compare.by_setting(["base", f"SFT={words}"]), Path("out"))
 
 
@@ -258,7 +258,7 @@ def test_one_run_given_as_two_is_refused(runs, words):
     ],
 )
 def test_settings_need_a_name_and_each_directory_once(three, words, fault):
-    with pytest.raises(InputError, match=fault):
+    with pytest.raises(UsageError, match=fault):
         compare.by_setting(words)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.artifacts import Manifest
-from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.core.errors import ArtifactError, InputError, UsageError
 from countdown_rl.evaluation import results
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
@@ -407,7 +407,7 @@ def test_what_is_missing_or_of_somebody_else_is_refused(run):
         (run, {}, "is a directory; give --out a file"),
         ("mine.html", {}, r"mine\.html is not a report of countdown-rl"),
     ):
-        with pytest.raises((ArtifactError, InputError), match=word):
+        with pytest.raises((ArtifactError, UsageError), match=word):
             write(out, **sources)
     assert Path("mine.html").read_text() == "<html>mine</html>"
     size = write("deep/page.html")
