@@ -37,7 +37,7 @@ def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None
     if len(evaluations) < 2:
         raise InputError("give at least two evaluations to compare.")
     runs = {
-        name: [each if isinstance(each, Result) else read(each) for each in group]
+        name: [evaluation if isinstance(evaluation, Result) else read(evaluation) for evaluation in group]
         for name, group in evaluations.items()
     }
     results = {name: _pooled(name, group) for name, group in runs.items()}
@@ -97,7 +97,7 @@ def _pooled(name: str, runs: Sequence[Result]) -> Result:
     if terms != terms[:1] * len(runs):
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
     for run, other in combinations(runs, 2):
-        texts = [[sample.completion for sample in each.samples] for each in (run, other)]
+        texts = [[sample.completion for sample in result.samples] for result in (run, other)]
         if texts[0] == texts[1] and run.metrics.model.digest == other.metrics.model.digest:
             raise InputError(
                 f"{run.path} and {other.path}, runs of {name}, have the same completions: one run given twice says "

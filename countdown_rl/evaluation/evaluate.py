@@ -69,7 +69,7 @@ def evaluate(
         ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
         entry = ref.as_input()
     inputs = {"data": artifacts.file_input(file), "model": entry}
-    suffixes = [f"-{each}-of-{world}" for each in range(world)] if world > 1 else [""]
+    suffixes = [f"-{number}-of-{world}" for number in range(world)] if world > 1 else [""]
     unfinished = [out.with_name(f".{out.name}{suffix}.progress.jsonl") for suffix in suffixes]
     if artifacts.finished(out, "eval", artifacts.identity(options.recorded, inputs), overwrite=overwrite):
         unfinished[rank].unlink(missing_ok=True)  # the run was killed between its last two steps
