@@ -11,7 +11,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import ArtifactError, HubError, UsageError
 from countdown_rl.evaluation import results
 from countdown_rl.models import reference
-from countdown_rl.release import demo, folder, upload
+from countdown_rl.release import demo, folder
 from countdown_rl.release.config import PublishOptions, UploadOptions
 from tests.support import release_chain, tiny_llama
 
@@ -54,15 +54,6 @@ def test_the_same_artifacts_give_the_same_bytes(root):
     files = {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()}
     assert build().digest == first.digest
     assert {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()} == files
-
-
-def test_weights_are_hashed_only_while_they_are_copied(hub, root, monkeypatch):
-    hashed = []
-    original = artifacts.file_sha256
-    monkeypatch.setattr(artifacts, "file_sha256", lambda path: hashed.append(path.name) or original(path))
-    upload.push(OUT, build(), UploadOptions(push=True, repo_id="me/tiny"))
-    assert "README.md" in hashed
-    assert "model.safetensors" not in hashed
 
 
 def test_an_evaluation_of_the_gguf_file_is_one_of_its_artifact(root):
