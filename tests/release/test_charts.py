@@ -106,7 +106,7 @@ def test_markup_in_the_name_of_a_group_or_a_run_is_text(tmp_path):
         assert not list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}script"))
         assert all("<script>" not in curve.content + curve.readouts for curve in drawn)
     trainlog.write(tmp_path / "log.csv", rows)
-    with pytest.raises(InputError, match="script"):
+    with pytest.raises(InputError, match="training log"):
         trainlog.read(tmp_path / "log.csv")
 
 
