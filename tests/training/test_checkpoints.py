@@ -40,15 +40,6 @@ def test_a_completed_checkpoint_takes_the_place_of_the_others(tmp_path):
     assert store.newest() == tmp_path / "c" / "checkpoint-12"
 
 
-def test_many_differences_are_counted(tmp_path):
-    first, other = (Checkpoints(tmp_path / "c", {"options": dict.fromkeys("abcde", value)}) for value in (1, 2))
-    first.start()
-    (tmp_path / "c" / "checkpoint-2").mkdir()
-    first.complete(tmp_path / "c" / "checkpoint-2")
-    with pytest.raises(ArtifactError, match="--a was 1, is 2; --b was 1, is 2; --c was 1, is 2; 2 more"):
-        other.to_resume()
-
-
 @pytest.mark.parametrize("remove", [lambda store: store.clear(), lambda store: store.complete(store.best(4))])
 def test_marks_are_removed_before_the_checkpoints(tmp_path, monkeypatch, remove):
     store = started(tmp_path / "c", 2, 10)
