@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of a flag; the fields are those of ``typer.Option``."""
+    """The declaration of a flag, with the fields of ``typer.Option``; ``name`` replaces the flag of the field."""
 
     help: str
     rich_help_panel: str | None = None
@@ -50,9 +50,7 @@ class Option:
     parser: Callable[[str], Any] | None = None
 
 
-def option(help: str, panel: str | None = None, **settings: Any) -> Any:
-    """Return the declaration of a flag, listed in a panel of the help; ``name`` replaces the flag of the field."""
-    return Option(help, panel, **settings)
+option = Option
 
 
 def _read_prompt(file: str) -> str:
