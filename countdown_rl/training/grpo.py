@@ -9,6 +9,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.inference.generate import STOP
 from countdown_rl.models import load
+from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import rewards, shared_prompts, trl_config, vllm, weights
@@ -71,15 +72,22 @@ class GrpoRun(Run):
         )
         if options.trl:
             config()  # checks its fields; without, importing TRL can wait
+        sequences = options.step_size * options.steps_per_generation // self.arguments.processes
         planned = self.estimate_memory(
             loaded,
             adapted,
             length=self.longest + options.max_completion_length,
             scored=options.max_completion_length,
-            sequences=options.step_size * options.steps_per_generation // self.arguments.processes,
+            sequences=sequences,
             reference=bool(options.beta),
         )
         self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)
+        logits = 4 * sequences * ModelShape.of(loaded.model.config).vocab_size  # of one token of each, in fp32
+        if self.rollouts == "transformers" and logits > (planned.available or logits):
+            raise UsageError(
+                f"{sequences:,} completions at a time take over {logits / 1e9:,.0f} GB, which this machine does not "
+                "have; lower --num-generations, --prompts or --steps-per-generation."
+            )
         self.details = {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
         return planned
 
