@@ -8,7 +8,7 @@ from benchmarks import cards
 
 
 class Sum(NamedTuple):
-    """The memory of a recipe in GB (1e9 bytes), with prompts as long as it allows.
+    """The memory of a recipe in GB (1e9 bytes), with prompts of 256 tokens.
 
     Attributes:
         base: the weights as they are trained on; *bf16*: in the engine.
@@ -45,13 +45,13 @@ HAND = {
         head=TILE + 8 * 128 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
         cache=128 * (384 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
     ),
-    "llama-3.1-8b-gsm8k": Sum(  # 32 of 256 to 512, 4 in the loss, rank 8
+    "llama-3.1-8b-gsm8k": Sum(  # 32 of 256 to 256, 4 in the loss, rank 8
         base=LLAMA_NF4,
         bf16=2 * 8.03,
         lora=16 * 8 * LLAMA_LORA / 1e9,
-        kept=4 * 768 * (32 * 4_096 * 2 + LLAMA_BLOCK + 768 * 2) / 1e9,
+        kept=4 * 512 * (32 * 4_096 * 2 + LLAMA_BLOCK + 512 * 2) / 1e9,
         head=TILE + 4 * 256 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
-        cache=32 * (768 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
+        cache=32 * (512 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
     ),
     # 2,048 of 4,096 to 256, 8 in the loss, rank 64. A block: q and o of 2048 x 2048, k and v of 2048 x 256, gate, up
     # and down of 2048 x 11008. Without dropout q, k and v share an input, gate and up another, o has that of attention.

@@ -1,5 +1,6 @@
 """The pipeline, its options and its commands stay one thing."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = {name: main.command(name) for panel in main.COMMANDS.values() for name in panel}
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 SECTIONS = sorted((ROOT / "stages").glob("*.yaml"))
+STAGES = ROOT / "countdown_rl/stages.py"
 #: Syntax of sh or bash that cmd.exe lacks or reads otherwise; ``${name}`` is DVC's.
 SHELL = re.compile(r"""[;|&<>`'*?~]|\$(?!\{)|^\s*\w+=|\b(?:export|source|set|test|cp|mv|rm|mkdir)\s""")
 
@@ -78,12 +80,23 @@ def upstream() -> Callable[[str], set[str]]:
     """The modules that a command imports, directly or not, but not those of other commands."""
     graph = grimp.build_graph("countdown_rl", exclude_type_checking_imports=True, cache_dir=None)
     commands = {module for module in graph.modules if module.startswith("countdown_rl.cli.")}
-    imported = {module: graph.find_modules_directly_imported_by(module) - commands for module in commands}
-    return lambda command: {
-        module
-        for first in imported[f"countdown_rl.cli.{command.replace('-', '_')}"]
-        for module in {first, *graph.find_upstream_modules(first)}
+    stages = {
+        function.name: ast.unparse(function)
+        for function in ast.parse(STAGES.read_text()).body
+        if isinstance(function, ast.FunctionDef)
     }
+
+    def upstream(command: str) -> set[str]:
+        name = command.replace("-", "_")
+        imported = graph.find_modules_directly_imported_by(f"countdown_rl.cli.{name}") - commands
+        if "countdown_rl.stages" in imported:  # of its functions the command calls that of its name
+            words = re.findall(r"from (countdown_rl\.[\w.]+) import (.+)", stages[name])
+            named = {f"{module}.{part}" for module, parts in words for part in parts.split(", ")}
+            imported |= (named | {module for module, _ in words}) & graph.modules
+        first = imported - {"countdown_rl.stages"}
+        return first | {module for each in first for module in graph.find_upstream_modules(each)}
+
+    return upstream
 
 
 @pytest.mark.parametrize("stage", sorted(PIPELINE["stages"]))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from countdown_rl.cli import console
+from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import AsJson, BaseModel, Model, Revision, TrustRemoteCode
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import UsageError
@@ -50,12 +50,14 @@ def ask(
     loaded: load.Loaded | OpenAI
     if served:
         loaded, about = OpenAI(model, options), {"source": model, "kind": "endpoint"}
-        row = loaded.row(asking.puzzle_row(options, numbers, target))
+        with parameters.input_as_usage():
+            row = loaded.row(asking.puzzle_row(options, numbers, target))
     else:
         ref = reference.find_model(model, revision=revision, trust_remote_code=trust_remote_code, base_model=base_model)
         chain = artifacts.chain(ref.as_input())
         layout = probe.layout(chain) if probe.trained_on(chain).name == asking.CountdownRow.task else {}
-        row = asking.puzzle_row(options, numbers, target, layout)
+        with parameters.input_as_usage():
+            row = asking.puzzle_row(options, numbers, target, layout)
         about = {"source": ref.source, "kind": ref.kind}
         load.silence_libraries()
         with console.status(f"loading {model}"):

@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from countdown_rl.cli import console
+from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.options import Option, Options, choices, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
@@ -25,6 +27,15 @@ TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
 
 def note_finished(out: Path) -> None:
     console.note(f"{out} is up to date (use --overwrite to rebuild).")
+
+
+@contextmanager
+def input_as_usage() -> Iterator[None]:
+    """Report faults of a puzzle that is given as arguments as wrong usage."""
+    try:
+        yield
+    except InputError as error:
+        raise UsageError(str(error)) from None
 
 
 def warn_of_unused_gpu() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from countdown_rl.cli import console
+from countdown_rl.cli import console, parameters
 from countdown_rl.cli.parameters import AsJson
 from countdown_rl.core.options import RuleName, option
 
@@ -28,8 +28,9 @@ def solve(
     """
     from countdown_rl.tasks.countdown import rules, solver
 
-    puzzle = rules.Puzzle(tuple(numbers), target, rules.rule(rule), rules.operators(operators))
-    solved = solver.solve(puzzle)
+    with parameters.input_as_usage():
+        puzzle = rules.Puzzle(tuple(numbers), target, rules.rule(rule), rules.operators(operators))
+        solved = solver.solve(puzzle)
     result = {"numbers": numbers, "target": target, "rule": rule}
     result |= {"solutions": solved.solutions, "solution": solved.solution, "needs": solved.needs}
     lines = sorted(solver.solutions(puzzle), key=lambda text: (len(text), text)) if every else []

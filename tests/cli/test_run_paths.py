@@ -40,7 +40,7 @@ def test_a_gpu_that_torch_does_not_see_is_told_before_the_work(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"id": "1", "nums": [1, 2], "target": 3}\n')
     monkeypatch.setattr(load, "unused_gpu", lambda: "there is a GPU.")
-    for place, name in ((Run, "prepare"), (engines, "resolve")):
+    for place, name in ((Run, "prepare"), (engines, "choose_engine")):
         monkeypatch.setattr(place, name, stop)
     words = ["--model", "countdown-tiny", "--data", "rows.jsonl"] if command == "eval" else []
     with pytest.raises(UsageError, match="stopped here"):

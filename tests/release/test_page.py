@@ -333,7 +333,7 @@ def test_the_command_prints_what_it_wrote(run, monkeypatch, capsys):
     assert command(monkeypatch, "--result", "artifacts/eval/base", "--out", "page.html") == 0
     assert capsys.readouterr().out.startswith("page.html ")
     assert command(monkeypatch, "nowhere") == 1
-    assert command(monkeypatch, "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 1
+    assert command(monkeypatch, "--result", "artifacts/eval/base", "--result", "artifacts/eval/base") == 2
     assert "given twice" in capsys.readouterr().err
 
 
