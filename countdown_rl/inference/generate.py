@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: The sampling parameters that every engine applies, and no others, in the order of transformers.
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
 
-#: Most rows in a batch, and most bytes of main memory that a batch may take beside the weights.
-MAX_ROWS = 256
+#: Most rows in a batch, on a CPU and on a GPU, and most bytes of main memory that a batch may take beside the weights.
+MAX_ROWS, MAX_GPU_ROWS = 256, 1024
 MAX_BATCH_BYTES = 2 << 30
 
 
@@ -83,9 +83,9 @@ def max_rows(loaded: Loaded, prompt: int, completion: int, cache_bytes: int = 4)
     """Return the number of rows of *prompt* tokens, each with up to *completion* more, that fit a batch.
 
     A row takes its key-value cache, the activations of one layer while the prompt is read, and a few copies of its
-    logits in fp32. On a CPU a value of the cache has *cache_bytes*, and it takes half of that again while finished rows
-    are removed. All rows together may take half of a GPU without the weights, or a quarter of the main memory up to
-    :data:`MAX_BATCH_BYTES`. These shares are of all memory, not of what is free, so every run has the same batches.
+    logits in fp32. The cache takes half of its size again while finished rows are removed; on a CPU a value of it has
+    *cache_bytes*. All rows together may take three quarters of a GPU without the weights, or a quarter of the main
+    memory up to :data:`MAX_BATCH_BYTES`: shares of all memory, not of what is free, so every run has the same batches.
     """
     import torch
 
@@ -94,13 +94,13 @@ def max_rows(loaded: Loaded, prompt: int, completion: int, cache_bytes: int = 4)
     activations = 2 * shape.intermediate_size + 4 * shape.hidden_size
     row = 4 * 4 * shape.vocab_size
     if loaded.device.startswith("cuda"):
-        row += model.dtype.itemsize * (cache + activations * prompt)
+        most, row = MAX_GPU_ROWS, row + model.dtype.itemsize * (cache + cache // 2 + activations * prompt)
         weights = sum(parameter.nbytes for parameter in model.parameters())
-        memory = int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) // 2)
+        memory = int(max(0, torch.cuda.get_device_properties(loaded.device).total_memory - weights) * 3 // 4)
     else:
-        row += 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
+        most, row = MAX_ROWS, row + 4 * activations * (prompt + completion) + cache_bytes * (cache + cache // 2)
         memory = min(MAX_BATCH_BYTES, (main_memory() or 4 * MAX_BATCH_BYTES) // 4)
-    return max(1, min(MAX_ROWS, memory // row))
+    return max(1, min(most, memory // row))
 
 
 def main_memory() -> int | None:
@@ -147,14 +147,13 @@ class Generator:
     on_step: Callable[[list[int]], None] | None = None
 
     def __init__(self, loaded: Loaded, decoding: Decoding) -> None:
-        from countdown_rl.inference.cpu_decoder import Decoder, supports
         from countdown_rl.inference.stop import Stop
 
         self._loaded, self._decoding = loaded, decoding
         self.tokenizer, self.precision, self.storage = loaded.tokenizer, loaded.precision, loaded.storage
         self.device = loaded.device
         self._stop = Stop(loaded.tokenizer, loaded.model, STOP)
-        self._decoder = Decoder(loaded.model, loaded.model.dtype) if supports(loaded.model) else None
+        self._decoder = decoder_of(loaded.model, loaded.model.dtype)
 
     def prepare(self, length: int) -> int | None:
         return ModelShape.of(self._loaded.model.config).context_length
@@ -171,7 +170,7 @@ class Generator:
         limit: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens, "on_step": self.on_step}
         if self._decoder is not None:
             settings = limit | decoding.samplers()
-            generator = torch.Generator().manual_seed(seed)
+            generator = torch.Generator(self.device).manual_seed(seed)
             completions = self._decoder.decode(prompts, stop=self._stop, generator=generator, **settings)
         else:
             torch.manual_seed(seed)
@@ -181,6 +180,15 @@ class Generator:
             with torch.inference_mode():
                 completions = generate(self._loaded.model, self._stop, prompts, self.device, **settings)
         return [to_completion(self._stop, ids) for ids in completions]
+
+
+def decoder_of(model: Any, dtype: Any) -> Any:
+    """The decoder of this package for *model*, on a CPU with products in *dtype*; None where ``generate`` serves."""
+    from countdown_rl.inference import cpu_decoder, graph_decoder
+
+    if cpu_decoder.supports(model):
+        return cpu_decoder.Decoder(model, dtype)
+    return graph_decoder.GraphDecoder(model) if model.device.type == "cuda" and graph_decoder.supports(model) else None
 
 
 def generate(

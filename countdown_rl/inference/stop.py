@@ -43,10 +43,10 @@ class Stop:
         text = [index for index in ids if index not in self._left_out]
         return str(self.tokenizer.decode(text, skip_special_tokens=False))
 
-    def cut(self, ids: list[int]) -> list[int]:
-        """*ids* up to and including the token that ends the completion."""
+    def cut(self, ids: list[int], start: int = 0) -> list[int]:
+        """*ids* up to and including the token that ends the completion; the first *start* of them do not."""
         size = len(self.may_end)  # another engine may know tokens that the tokenizer does not
-        candidates = (end for end, token in enumerate(ids, 1) if token < size and self.may_end[token])
+        candidates = (end for end, token in enumerate(ids[start:], start + 1) if token < size and self.may_end[token])
         return ids[: next((end for end in candidates if self(ids[:end])), len(ids))]
 
 

@@ -41,6 +41,12 @@ def attention_of(model: Any) -> str:
     return str(model.config._attn_implementation)
 
 
+def has_static_cache(model: Any) -> bool:
+    """Return True if *model* can be compiled as one graph over a static cache, by the attribute that transformers
+    documents for that; there is no other way to ask."""
+    return bool(model._can_compile_fullgraph)
+
+
 @cache
 def read_gguf_headers_once() -> None:
     """Keep the header of the last GGUF file, for the whole process.

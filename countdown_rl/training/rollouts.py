@@ -9,8 +9,7 @@ import torch
 from accelerate.utils import gather_object
 
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.cpu_decoder import Decoder, supports
-from countdown_rl.inference.generate import generate, to_completion
+from countdown_rl.inference.generate import decoder_of, generate, to_completion
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
@@ -125,19 +124,18 @@ class Rollouts:
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         trainer.model.eval()  # no LoRA dropout while sampling
         logps: Sequence[list[float] | None] = [None] * len(prompt_ids)
-        # Of the sampling settings the CPU decoder has temperature and top-p only.
-        others = (config.top_k, config.min_p, config.generation_kwargs, config.cache_implementation)
-        plain = not any(others) and config.repetition_penalty == 1.0
+        plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
         if trainer.use_vllm:
             completions, logps = self._by_vllm(prompt_ids, trainer, greedy)
-        elif plain and supports(policy):
-            decoder = Decoder(policy, torch.bfloat16 if config.bf16 else torch.float32)
+        elif plain and (decoder := decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)):
             completions = decoder.decode(
                 prompt_ids,
                 max_new_tokens=config.max_completion_length,
                 stop=self.stop,
                 temperature=0.0 if greedy else config.temperature,
                 top_p=config.top_p,
+                top_k=config.top_k or 0,
+                min_p=config.min_p or 0.0,
             )
         else:
             completions = self._by_transformers(prompt_ids, trainer, greedy)

@@ -1,0 +1,172 @@
+"""Decoding over a static cache against ``generate``; on a CPU, where the same steps run without a graph."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from countdown_rl.inference import generate, graph_decoder
+from countdown_rl.inference.graph_decoder import GraphDecoder, supports
+from countdown_rl.inference.stop import Stop
+from countdown_rl.models import load, reference
+from tests.support import architectures, tiny_llama
+
+FULL_ATTENTION = ("llama", "qwen2", "qwen3", "gemma", "gpt2", "phi3", "olmo2", "cohere", "granite", "smollm3")
+OTHER_ATTENTION = (
+    "mistral",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "jamba",
+    "mamba",
+    "falcon_h1",
+    "qwen3_5_text",
+    "bloom",
+)
+TEXTS = ("Numbers: 3 7", "Numbers: 3 7 50 Target: 46", "50", "Numbers: 3 7", *"abcdefghijkl")
+
+
+def adapted(model):
+    import peft
+
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    return peft.get_peft_model(model, config).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    tokenizer = tiny_llama.tokenizer()
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def model():
+    # With tied embeddings a random model repeats its last token.
+    return adapted(tiny_llama.model(tie_word_embeddings=False, initializer_range=0.2).float())
+
+
+def both(model, tokenizer, tokens=40):
+    stop = Stop(tokenizer, model, "</answer>")
+    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
+    ours = GraphDecoder(model).decode(prompts, max_new_tokens=tokens, stop=stop)
+    with torch.no_grad():
+        theirs = generate.generate(model, stop, prompts, "cpu", max_new_tokens=tokens, do_sample=False)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("name", FULL_ATTENTION)
+@pytest.mark.parametrize("precision", ["fp32", "nf4"])
+def test_greedy_texts_are_those_of_generate(name, precision, tmp_path):
+    path = architectures.checkpoint(tmp_path / name, name)
+    try:
+        loaded = load.load_model(reference.find_model(str(path)), precision=precision, device="cpu")
+    except Exception as error:
+        if precision == "nf4" and "nf4" in str(error).lower():
+            pytest.skip(str(error))
+        raise
+    model = adapted(loaded.model)
+    assert supports(model)
+    ours, theirs = both(model, loaded.tokenizer)
+    assert ours == theirs
+    assert len({len(ids) for ids in ours}) > 0
+
+
+@pytest.mark.parametrize("name", OTHER_ATTENTION)
+def test_other_attention_is_left_to_generate(name, tmp_path):
+    path = architectures.checkpoint(tmp_path / name, name)
+    assert not supports(load.load_model(reference.find_model(str(path)), precision="fp32", device="cpu").model)
+
+
+def test_rows_end_at_different_steps_and_are_dropped(model, tokenizer, monkeypatch):
+    sizes = []
+    original = graph_decoder._Steps.take
+    monkeypatch.setattr(
+        graph_decoder._Steps, "take", lambda self, rows: sizes.append(len(rows)) or original(self, rows)
+    )
+    monkeypatch.setattr(graph_decoder, "_MIN_ROWS", 1)
+    may_end = torch.zeros(320, dtype=torch.bool)
+    may_end[::9] = True
+    monkeypatch.setattr(Stop, "__init__", ending(Stop.__init__, set(range(0, 320, 9)), may_end))
+    ours, theirs = both(model, tokenizer, 64)
+    assert ours == theirs
+    assert len({len(ids) for ids in ours}) > 3
+    assert sizes == sorted(sizes, reverse=True) != []
+
+
+def ending(init, ids, may_end):
+    """A ``Stop`` that ends at more tokens, so that rows of a random model end."""
+
+    def replaced(self, *args):
+        init(self, *args)
+        self.ids |= ids
+        self.may_end |= may_end
+
+    return replaced
+
+
+class HostReads(TorchDispatchMode):
+    """Operations that hand a value to the host or have a shape that depends on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(name in str(func) for name in ("_local_scalar_dense", "nonzero", "masked_select", "unique", "item")):
+            self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01}], ids=str)
+def test_a_step_reads_no_value_on_the_host(model, tokenizer, monkeypatch, sampling):
+    monkeypatch.setattr(graph_decoder, "LOOK_EVERY", 1000)
+    monkeypatch.setattr(Stop, "cut", lambda self, ids, start: ids)  # the look itself reads values
+    monkeypatch.setattr(Stop, "__call__", lambda self, ids: False)
+    stop = Stop(tokenizer, model, "</answer>")
+    decoder, counts = GraphDecoder(model), []
+    for tokens in (2, 12):  # the reading of the prompts is in both
+        with HostReads() as reads:
+            decoder.decode([[5, 6, 7], [8, 9]], max_new_tokens=tokens, stop=stop, **sampling)
+        counts.append(reads.names)
+    assert counts[0] == counts[1], counts[1]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.5, "top_p": 0.8}, {"min_p": 0.1}],
+    ids=str,
+)
+def test_first_tokens_are_sampled_as_often_as_by_generate(model, tokenizer, sampling):
+    stop, n = Stop(tokenizer, model, "</answer>"), 4000
+    sampling = {"temperature": 1.0} | sampling
+    prompt = tokenizer.encode(TEXTS[1], add_special_tokens=False)
+    torch.manual_seed(0)
+    ours = GraphDecoder(model).decode([prompt] * n, max_new_tokens=1, stop=stop, **sampling)
+    settings = {"top_k": 0, "top_p": 1.0} | sampling
+    with torch.no_grad():
+        theirs = generate.generate(model, stop, [prompt] * n, "cpu", max_new_tokens=1, do_sample=True, **settings)
+    ours, theirs = (Counter(ids[0] for ids in rows) for rows in (ours, theirs))
+    assert len(theirs) > 3
+    for token in {*ours, *theirs}:
+        share = (ours[token] + theirs[token]) / 2 / n
+        assert abs(ours[token] - theirs[token]) / n < 5 * math.sqrt(2 * share * (1 - share) / n)
+
+
+def test_completions_of_one_prompt_differ_and_depend_on_the_generator(model, tokenizer):
+    stop = Stop(tokenizer, model, "</answer>")
+    decoder = GraphDecoder(model)
+    runs = [
+        decoder.decode(
+            [[5, 6, 7]] * 4,
+            max_new_tokens=12,
+            stop=stop,
+            temperature=1.0,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        for seed in (1, 1, 2)
+    ]
+    assert runs[0] == runs[1] != runs[2]
+    assert len(set(map(tuple, runs[0]))) == 4
