@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from countdown_rl.core.errors import CountdownError
+from countdown_rl.core.errors import CountdownError, UsageError
 
 if TYPE_CHECKING:
     from countdown_rl.core.artifacts import Manifest
@@ -111,9 +111,10 @@ def sft(
 
 
 def evaluate(
-    model: Source,
-    rows: "Source | Iterable[Row]",
+    model: Source | None = None,
+    rows: "Source | Iterable[Row] | None" = None,
     *,
+    completions: Source | Iterable[Mapping[str, Any]] | None = None,
     samples: int = 1,
     temperature: float | None = None,
     max_new_tokens: int = 512,
@@ -123,9 +124,13 @@ def evaluate(
 ) -> "Evaluation":
     """Complete *rows* with a model, grade the completions, and return an object with ``metrics`` and ``samples``.
 
+    With *completions*, made elsewhere, there is no model, and *rows* are needed only where these do not tell.
+
     Args:
         model: as in :func:`train`, or a baseline: "random", "solver".
         rows: a data directory, of which the test split is used, a file of rows, or rows.
+        completions: a file, or records, of the rows' fields, ids or prompts and ``completion``; also in the files of
+            TRL, verl, verifiers, Inspect, lm-evaluation-harness and OpenAI batches.
         samples: completions per row; with several, ``metrics.pass_at`` holds pass@k.
         temperature: by default 0 for one sample, and 1 for several.
         out: the directory of an ``eval`` artifact to write; without it nothing is left on disk.
@@ -139,6 +144,14 @@ def evaluate(
     from countdown_rl.evaluation.config import EvalOptions
     from countdown_rl.models import load
 
+    if completions is not None:
+        with TemporaryDirectory() as scratch:
+            file = _file(completions, Path(scratch, "completions.jsonl"))
+            data = None if rows is None else _file(rows, Path(scratch, "rows.jsonl"))
+            place = Path(out or Path(scratch, "eval"))
+            return evaluation.evaluate_completions(file, data=data, out=place, overwrite=False)
+    if model is None or rows is None:
+        raise UsageError("give a model and rows, or completions.")
     if temperature is None:
         temperature = 1.0 if samples > 1 or options.get("pass_at") else 0.0
     settings = EvalOptions(samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, **options)

@@ -25,7 +25,16 @@ def eval(
     revision: parameters.Revision = None,
     base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
-    data: parameters.Data = Path("artifacts/data/test.jsonl"),
+    completions: Annotated[
+        Path | None, option("Judge the completions in this file in place of a model's.", metavar="FILE")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        option(
+            "Data directory of gen-data, or one JSONL, JSON, CSV or Parquet file.",
+            show_default="artifacts/data/test.jsonl",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, option("Directory to write.", show_default="artifacts/eval/<last part of --model>")
     ] = None,
@@ -38,13 +47,20 @@ def eval(
     Greedy by default. Every completion is kept with its grade. An interrupted run continues when the same command is
     run again. Several GPUs share the puzzles when accelerate launch -m countdown_rl eval starts it. With --engine
     openai a server completes, and --model is its name for the model. The models random and solver are
-    baselines: the lower and the upper bound. Puzzles larger than those of training, or GSM8K problems, are data sets of
+    baselines: the lower and the upper bound.
+
+    --completions judges what another program made: rows with `completion`, or a file of TRL, verl, verifiers, Inspect,
+    lm-evaluation-harness, vLLM or an OpenAI batch. A record names its puzzle by its fields, its id or its prompt; give
+    --data where it has an id or a prompt alone.
+
+    Puzzles larger than those of training, or GSM8K problems, are data sets of
     their own, as below.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
+        countdown-rl eval --completions rollouts.jsonl --data artifacts/data --pass-at 1,4
         countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/sampled
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
@@ -53,26 +69,38 @@ def eval(
     """
     from countdown_rl.evaluation import evaluate
 
-    out = out or default_out(model)
+    out = out or default_out(str(completions.with_suffix("")) if completions else model)
     written = [out] if processes.is_main() else []
     with artifacts.locked(*written), console.progress("completions") as update:
-        result = evaluate.evaluate(
-            options,
-            model=model,
-            revision=revision,
-            base_model=base_model,
-            data=data,
-            out=out,
-            overwrite=overwrite,
-            trust_remote_code=trust_remote_code,
-            process=(processes.rank(), processes.world_size()),
-            on_batch=update,
-            on_finished=lambda: parameters.note_finished(out),
-            on_warning=console.warn,
-            on_note=console.note,
+        result = (
+            evaluate.evaluate_completions(
+                completions,
+                data=data,
+                out=out,
+                pass_at=options.pass_at_values,
+                overwrite=overwrite,
+                on_finished=lambda: parameters.note_finished(out),
+                on_note=console.note,
+            )
+            if completions
+            else evaluate.evaluate(
+                options,
+                model=model,
+                revision=revision,
+                base_model=base_model,
+                data=data or Path("artifacts/data/test.jsonl"),
+                out=out,
+                overwrite=overwrite,
+                trust_remote_code=trust_remote_code,
+                process=(processes.rank(), processes.world_size()),
+                on_batch=update,
+                on_finished=lambda: parameters.note_finished(out),
+                on_warning=console.warn,
+                on_note=console.note,
+            )
         )
     metrics = result.metrics
-    if hint := advice.no_format(metrics.format, metrics.accuracy, metrics.truncated, "--max-new-tokens"):
+    if hint := advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens"):
         console.warn(hint)
     console.result({"out": str(out)} | metrics.to_json(), as_json=as_json, view=_view(str(out), metrics))
 

@@ -46,8 +46,6 @@ class EvalOptions(SamplingOptions):
         super().__post_init__()
         if self.samples < largest:
             raise UsageError(f"--pass-at {self.pass_at} needs --samples {largest} or more; leave --samples out.")
-        if self.samples > 1 and self.temperature == 0:
-            raise UsageError("several completions per puzzle need a --temperature above 0; greedy ones are the same.")
         check_server(
             self, self.engine, self.base_url, "batch_size", "tensor_parallel", "precision", "device", "threads"
         )

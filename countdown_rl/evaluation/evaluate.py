@@ -12,6 +12,7 @@ from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.evaluation import baselines, results
 from countdown_rl.evaluation.complete import OnBatch, complete, load_engine
+from countdown_rl.evaluation.completions import read as read_completions
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.evaluation.metrics import measure
 from countdown_rl.evaluation.results import Result
@@ -54,6 +55,8 @@ def evaluate(
         on_warning: called with a warning about this machine, the model or the data.
         on_note: called with remarks on *data*.
     """
+    if options.samples > 1 and options.temperature == 0:
+        raise UsageError("several completions per puzzle need a --temperature above 0; greedy ones are the same.")
     out, file, (rank, world) = Path(out), jsonl.test_file(Path(data)), process
     artifacts.check_writable(out, "eval")
     rows = _read_rows(file, options.limit, on_note, on_warning)
@@ -95,6 +98,47 @@ def evaluate(
     return result
 
 
+def evaluate_completions(
+    file: Path,
+    *,
+    data: Path | None,
+    out: Path,
+    pass_at: Sequence[int] = (),
+    overwrite: bool = True,
+    on_finished: Callable[[], None] = lambda: None,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Evaluate the completions in *file*, made elsewhere, and write an ``eval`` artifact at *out*.
+
+    Args:
+        data: the rows that they are of, as for :func:`evaluate`; None if only *file* tells.
+        pass_at: values k of pass@k.
+        on_note: called with the number of rows of *data* without completions.
+    """
+    artifacts.check_writable(out, "eval")
+    source = jsonl.test_file(data) if data else file
+    inputs = {
+        "data": artifacts.file_input(source),
+        "completions": artifacts.file_input(file),
+        "model": {"source": file.name, "kind": "completions"},
+    }
+    options = {"pass_at": list(pass_at)} if pass_at else {}
+    if artifacts.finished(out, "eval", artifacts.identity(options, inputs), overwrite=overwrite):
+        on_finished()
+        return results.read(out)
+    known = jsonl.read_rows(source) if data else None
+    rows, made = read_completions(file, known)
+    if known and len(rows) < len(known):
+        on_note(f"{file} has completions of {len(rows):,} of the {len(known):,} rows in {source}.")
+    per_row = len(made) // len(rows)
+    if max(pass_at, default=1) > per_row:
+        raise UsageError(f"pass@{max(pass_at)} needs as many completions of each row, and {file} has {per_row}.")
+    result = judge(rows, made, inputs, pass_at, decoding=DecodingSettings(samples=per_row))
+    with artifacts.writing(out, "eval", options=options, inputs=inputs) as writer:
+        results.write(writer.path, result.metrics, result.samples, pass_at)
+    return replace(result, manifest=artifacts.read(out, "eval", verify=False), path=out)
+
+
 def judge(
     rows: Sequence[Row],
     completions: Sequence[Completion],
@@ -132,7 +176,7 @@ def _about(engine: Engine | OpenAI | None, options: EvalOptions, completions: Se
         about["endpoint"] = engine.endpoint | {
             "refused": sum(part.get("reason") == "refused" for part in details),
             "prompt_tokens": sum(part["prompt_tokens"] for part in details),
-            "completion_tokens": sum(completion.tokens for completion in completions),
+            "completion_tokens": sum(completion.tokens or 0 for completion in completions),
             **({"cost": round(sum(costs), 6)} if costs else {}),
         }
     return about

@@ -34,10 +34,12 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
     if per_row > 1 and runs == 1:
         voted = _accuracy([int(vote(puzzle)) for puzzle in puzzles], 1)
         majority = Share(share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval)
-    form, strict, truncated = (
-        _accuracy([sum(map(flag, puzzle)) for puzzle in puzzles], per_row)
-        for flag in (lambda s: s.grade.format, lambda s: s.grade.strict_format, lambda s: s.truncated)
-    )
+    ends_known = all(sample.truncated is not None for sample in samples)
+    flags = {"format": lambda s: s.grade.format, "strict_format": lambda s: s.grade.strict_format}
+    flags |= {"truncated": lambda s: s.truncated} if ends_known else {}
+    forms = {name: _accuracy([sum(map(flag, puzzle)) for puzzle in puzzles], per_row) for name, flag in flags.items()}
+    lengths = [sample.tokens for sample in samples if sample.tokens is not None]
+    lengths_known = len(lengths) == len(samples)
     reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
     return Figures(
         **vars(_accuracy(correct, per_row, runs)),
@@ -47,12 +49,12 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
             group: {value: _accuracy(values[value], per_row, runs) for value in sorted(values, key=_by_number)}
             for group, values in members.items()
         },
-        format=form.accuracy,
-        strict_format=strict.accuracy,
-        truncated=truncated.accuracy,
-        mean_tokens=round(sum(sample.tokens for sample in samples) / len(samples), 2),
-        intervals={"format": form.interval, "strict_format": strict.interval, "truncated": truncated.interval},
-        tokens=_tokens(samples),
+        format=forms["format"].accuracy,
+        strict_format=forms["strict_format"].accuracy,
+        truncated=forms["truncated"].accuracy if ends_known else None,
+        mean_tokens=round(sum(lengths) / len(lengths), 2) if lengths_known else None,
+        intervals={name: share.interval for name, share in forms.items()},
+        tokens=_tokens(samples, lengths) if lengths_known else None,
         reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         task=rows[0].task,
         rules=sorted({row.rule for row in rows} - {""}),
@@ -94,9 +96,9 @@ def _by_number(value: str) -> tuple[float, str]:
     return (float(digits[0]) if digits else -1.0, value)
 
 
-def _tokens(samples: Sequence[Sample]) -> Tokens:
-    lengths = sorted(sample.tokens for sample in samples)
-    right, wrong = ([s.tokens for s in samples if s.grade.correct is correct] for correct in (True, False))
+def _tokens(samples: Sequence[Sample], counts: Sequence[int]) -> Tokens:
+    lengths, graded = sorted(counts), list(zip(samples, counts, strict=True))
+    right, wrong = ([count for s, count in graded if s.grade.correct is correct] for correct in (True, False))
     return Tokens(
         median=median(lengths),
         p95=lengths[-(-95 * len(lengths) // 100) - 1],

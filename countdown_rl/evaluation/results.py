@@ -115,6 +115,7 @@ def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
         if k in pass_at:
             low, high = figures.interval
             shares |= {f"pass@{k}": figures.share, f"pass@{k}_low": low, f"pass@{k}_high": high}
-    shares |= {"format": metrics.format, "trunc": metrics.truncated}
+    shares |= {"format": metrics.format} | ({} if metrics.truncated is None else {"trunc": metrics.truncated})
     rounded = {name: round(share, 3) for name, share in shares.items()}
-    return {"n": metrics.n, **rounded, "tokens": round(metrics.mean_tokens, 1)}
+    tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}
+    return {"n": metrics.n, **rounded, **tokens}

@@ -23,7 +23,7 @@ BASELINE_KINDS = ("floor", "ceiling")
 #: Fields of a line of ``samples.jsonl`` beside those of the row.
 _FIELDS: Any = TypedDict(
     "_FIELDS",
-    {"completion": str, **Grade.__annotations__, "tokens": int, "truncated": bool},  # type: ignore[misc]
+    {"completion": str, **Grade.__annotations__, "tokens": int | None, "truncated": bool | None},  # type: ignore[misc]
 )
 
 
@@ -31,14 +31,15 @@ _FIELDS: Any = TypedDict(
 class Sample:
     """A graded completion of *row*; the token limit cut it off if *truncated*.
 
-    *turn* is its number among several completions of the row, *details* are further fields, which only a server knows.
+    *tokens* and *truncated* are None where a file of completions does not tell. *turn* is its number among several
+    completions of the row, *details* are further fields, which only a server knows.
     """
 
     row: Row
     completion: str
     grade: Grade
-    tokens: int
-    truncated: bool
+    tokens: int | None
+    truncated: bool | None
     turn: int | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -47,13 +48,14 @@ class Sample:
         """The *completion* of *row* with its grade."""
         grade, details = row.grade(completion.text), dict(completion.details)
         grade.reason = details.pop("reason", grade.reason)  # a server refused
-        return cls(row, completion.text, grade, completion.tokens, not completion.ended, turn, details)
+        truncated = None if completion.ended is None else not completion.ended
+        return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
 
     @property
     def verdict(self) -> str:
         """The grade as a phrase, see :func:`advice.verdict`."""
         grade = self.grade
-        return advice.verdict(self.row, grade.answer, grade.value, grade.reason, self.truncated)
+        return advice.verdict(self.row, grade.answer, grade.value, grade.reason, bool(self.truncated))
 
     def to_json(self) -> dict[str, Any]:
         """A line of ``samples.jsonl``: the row, the completion and its grade."""
@@ -139,8 +141,8 @@ class Figures(Accuracy):
     groups: dict[str, dict[str, Accuracy]]
     format: float
     strict_format: float | None = None
-    truncated: float
-    mean_tokens: float
+    truncated: float | None = None
+    mean_tokens: float | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)
     tokens: Tokens | None = None
     reasons: dict[str, int]

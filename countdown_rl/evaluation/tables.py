@@ -65,7 +65,11 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
         if k:
             cells.append(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "")
         is_baseline = row["model"]["kind"] in BASELINE_KINDS
-        cells += ["", ""] if is_baseline else [percent(row["format"]), f"{row['mean_tokens']:.0f}"]
+        cells += (
+            ["", ""]
+            if is_baseline
+            else [percent(row["format"]), f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""]
+        )
         rows.append([*cells, points(row["against_previous"]) if "against_previous" in row else ""])
     return rows
 
@@ -121,6 +125,8 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
 
 
 def _how(decoding: Mapping[str, Any]) -> str:
+    if "greedy" not in decoding:
+        return "decoding not stated"
     how = "greedy"
     if not decoding["greedy"]:
         names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in decoding]

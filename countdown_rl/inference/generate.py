@@ -50,12 +50,14 @@ class Decoding:
 class Completion:
     """The text of a completion and its number of tokens; ``ended`` is False where the token limit cut it off.
 
+    Both are None where a file of completions does not tell.
+
     ``details`` are further fields of its sample, which only a server knows.
     """
 
     text: str
-    tokens: int
-    ended: bool
+    tokens: int | None
+    ended: bool | None
     details: dict[str, Any] = field(default_factory=dict)
 
     def after(self, row: Row, prompt: str) -> "Completion":

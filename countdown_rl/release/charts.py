@@ -118,7 +118,7 @@ def coverage(evaluations: Mapping[str, Figures], counts: Sequence[int]) -> Curve
     """
     lines = []
     for style, (name, metrics) in enumerate(evaluations.items()):
-        points = [(round(k * metrics.mean_tokens), metrics.pass_at[k].share) for k in counts]
+        points = [(round(k * (metrics.mean_tokens or 0)), metrics.pass_at[k].share) for k in counts]
         lines.append(Line(name, style % len(_DASHES), points, [], []))
     return _curve("Solved by tokens spent", f"pass@k, k = {', '.join(map(str, counts))}", percent, lines, "tokens")
 

@@ -126,7 +126,7 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
     log = logs[own or next(iter(logs))] if logs else []
     return {
         "version": version(),
-        "origin": artifacts.origin(chain).name,
+        "origin": artifacts.origin(chain).name if chain else names[0],
         "groups": described,
         "names": names,
         "noun": task.noun,
@@ -190,6 +190,7 @@ def _table(group: Group) -> dict[str, Any]:
             kinds.setdefault(title, {}).setdefault(kind, []).append((row["name"], figures, row["bound"]))
     rows = values["results"]
     models = [row for row in rows if not row["bound"]]
+    lengths = all(row["metrics"].tokens for row in models)
     pass_at = [k for k in rows[0]["metrics"].pass_at if all(k in row["metrics"].pass_at for row in rows)]
     return {
         "rows": rows,
@@ -202,7 +203,10 @@ def _table(group: Group) -> dict[str, Any]:
         "breakdowns": kinds,
         "reasons": dict(sorted(reasons.items(), key=lambda item: -sum(item[1].values()))),
         "pass_at": pass_at,
-        "coverage": charts.coverage({row["name"]: row["metrics"] for row in models}, pass_at) if pass_at else None,
+        "lengths": lengths,
+        "coverage": charts.coverage({row["name"]: row["metrics"] for row in models}, pass_at)
+        if pass_at and lengths
+        else None,
     }
 
 

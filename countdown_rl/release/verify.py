@@ -363,6 +363,6 @@ def _accuracy(samples: Sequence[Sample], rows: Sequence[Row]) -> tuple[int, floa
     return figures.n, figures.accuracy, (low, high)
 
 
-def _text(sample: Sample) -> tuple[str, int, bool]:
+def _text(sample: Sample) -> tuple[str, int | None, bool | None]:
     """What greedy decoding repeats of *sample*."""
     return sample.completion, sample.tokens, sample.truncated

@@ -176,6 +176,11 @@ class Row(Mapping[str, Any]):
         """The identities of rows that *text*, a prompt in any words, certainly asks; others may be missing."""
         return set()
 
+    @classmethod
+    def fields_in(cls, text: str) -> dict[str, Any] | None:
+        """The fields of the only row that *text*, a prompt in any words, certainly asks; else None."""
+        return None
+
     @property
     def split(self) -> str:
         """The split that the row belongs to: that of its field ``split`` if it is held out there, else its own."""

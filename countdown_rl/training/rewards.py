@@ -162,7 +162,7 @@ def _log(samples: Iterable[Sample], log_metric: Callable[[str, float], None]) ->
         for column in ("correct", *group_columns(sample.row)):
             log_metric(column, float(sample.grade.correct))
         log_metric("format", float(sample.grade.format))
-        log_metric("truncated", float(sample.truncated))
+        log_metric("truncated", float(bool(sample.truncated)))
 
 
 def _values(

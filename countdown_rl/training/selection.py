@@ -58,7 +58,7 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
             "kept": len(rows),
             "puzzles": len(selected),
             "test_puzzles": len(test),
-            "mean_tokens": sum(right.tokens for right, *_ in rows) / len(rows),
+            "mean_tokens": sum(_length(right) for right, *_ in rows) / len(rows),
         }
         if options.pairs:
             model = inputs["eval"]["manifest"]["inputs"]["model"]
@@ -72,11 +72,16 @@ def collect(evaluations: Sequence[Path], options: CollectOptions, out: Path) -> 
     return draft.facts
 
 
+def _length(sample: Sample) -> int:
+    """Tokens of *sample*, or its characters where a file of completions has no tokens."""
+    return len(sample.completion) if sample.tokens is None else sample.tokens
+
+
 def _selected(samples: Iterable[Sample], options: CollectOptions) -> list[tuple[Sample, ...]]:
     """The correct ones among the *samples* of a prompt; with ``pairs`` each with a wrong one."""
-    usable = [sample for sample in samples if sample.tokens <= (options.max_tokens or sample.tokens)]
+    usable = [sample for sample in samples if _length(sample) <= (options.max_tokens or _length(sample))]
     if options.shortest:
-        usable.sort(key=lambda sample: sample.tokens)
+        usable.sort(key=_length)
     right, wrong = ([each for each in usable if each.grade.correct is side] for side in (True, False))
     return list(islice(zip(right, wrong, strict=False) if options.pairs else zip(right), options.per_puzzle or None))
 

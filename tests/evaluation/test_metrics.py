@@ -9,6 +9,7 @@ import pytest
 from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.compare import difference
 from countdown_rl.evaluation.config import EvalOptions
+from countdown_rl.evaluation.evaluate import evaluate
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
 from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Sample, Share, Tokens
@@ -141,17 +142,20 @@ def test_results_of_several_completions_are_compared_puzzle_by_puzzle():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"samples": 4}, "temperature"),
-        ({"pass_at": "1,4"}, "temperature"),
         ({"pass_at": "1,4", "samples": 3, "temperature": 1.0}, "--samples 4 or more"),
         ({"pass_at": "5000", "temperature": 1.0}, "--samples 5000 is too large"),
         ({"pass_at": "4,0", "temperature": 1.0}, "--pass-at 4,0"),
         ({"pass_at": "", "temperature": 1.0}, "--pass-at"),
     ],
 )
-def test_greedy_or_too_few_completions_are_refused(options, says):
+def test_too_few_completions_are_refused(options, says):
     with pytest.raises(UsageError, match=says):
         EvalOptions(**options)
+
+
+def test_several_greedy_completions_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="temperature"):
+        evaluate(EvalOptions(pass_at="1,4"), model="random", data=tmp_path, out=tmp_path / "out")
 
 
 def test_the_number_of_completions_follows_from_pass_at():

@@ -128,7 +128,6 @@ def test_a_task_without_generator_baselines_and_groups_goes_through_every_stage(
     gen_data = ["gen-data", "--task", "gsm8k", "--from", "rows.jsonl", "--test", 12, "--valid", 10, "--out", "data"]
     run(*gen_data)
     assert "give --from" in run("gen-data", "--task", "gsm8k", "--out", "new", expect=2)
-    assert "give --model a model" in run("eval", "--model", "solver", "--data", "data", "--out", "new", expect=1)
     go_through(run, "problem", "What is", "Solve a word problem in arithmetic", "identifier: a digest of the question")
     assert set(json.loads(Path("eval/base/metrics.json").read_text())) == {
         *("n", "accuracy", "low", "high", "format", "trunc", "tokens")

@@ -36,6 +36,8 @@ _INTEGER = re.compile(r"\s*([0-9]{1,15})(?:\.0+)?\s*").fullmatch
 _ID = re.compile(r"([0-9]+(?:-[0-9]+)*)=([0-9]+)(?::([a-z-]+))?(?::([-+*/]+))?").fullmatch
 #: Numbers one after another, as a prompt lists them.
 _LISTS = re.compile(r"(?<![\w.])[0-9]{1,15}(?:(?:,? and |, ?|; ?| )[0-9]{1,15})+(?![\w.]*\w)").findall
+#: Numbers that a prompt asks to reach.
+_TARGETS = re.compile(r"(?i)\b(?:target|equals?|equal to|reach|make|get)\b[^\d\n]{0,20}([0-9]{1,15})\b(?!\.\d)").findall
 _IMPOSSIBLE = ("impossible", "impossible.", "impossible!")
 
 #: Reasons why an expression is not right; those of its syntax are the expression's own.
@@ -147,6 +149,13 @@ class CountdownRow(Row):
     @classmethod
     def identities_in(cls, text: str) -> set[str]:
         return {" ".join(map(str, sorted(map(int, re.findall("[0-9]+", numbers))))) for numbers in _LISTS(text)}
+
+    @classmethod
+    def fields_in(cls, text: str) -> dict[str, Any] | None:
+        lists, targets = set(_LISTS(text)), {int(target) for target in _TARGETS(text)}
+        if len(lists) != 1 or len(targets) != 1:
+            return None
+        return {"nums": [int(number) for number in re.findall("[0-9]+", lists.pop())], "target": targets.pop()}
 
     @property
     def own_split(self) -> str:

@@ -1,0 +1,184 @@
+"""Completions made elsewhere: files of other tools, read and judged."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from countdown_rl import compare, evaluate
+from countdown_rl.core.errors import CountdownError
+from countdown_rl.evaluation import results
+from countdown_rl.tasks import jsonl
+from countdown_rl.tasks.registry import parse_row
+from tests.support.command import status
+
+ROWS = [
+    {"id": "a", "nums": [3, 4], "target": 7},
+    {"id": "b", "nums": [2, 3, 4], "target": 14},
+    {"id": "c", "nums": [5, 6, 7], "target": 18},
+]
+RIGHT = ["<answer>3 + 4</answer>", "<answer>2 + 3 * 4</answer>", "<answer>5 + 6 + 7</answer>"]
+WRONG = "<answer>1</answer>"
+#: Of the first row both are right, of the second one, of the third none.
+TEXTS = [[RIGHT[0], RIGHT[0]], [RIGHT[1], WRONG], [WRONG, "no answer"]]
+TINYZERO = (
+    "Using the numbers {nums}, create an equation that equals {target}. For example <answer> (1 + 2) / 3 </answer>."
+)
+
+
+def prompt(row):
+    return parse_row(row).to_trl()["prompt"]
+
+
+def chat(text):
+    return [{"role": "assistant", "content": text}]
+
+
+def batch(row, texts):
+    choices = [{"index": i, "message": chat(text)[0], "finish_reason": "stop"} for i, text in enumerate(texts)]
+    choices[-1]["finish_reason"] = "length"
+    response = {"status_code": 200, "request_id": "x", "body": {"choices": choices, "usage": {"completion_tokens": 9}}}
+    return {"id": "y", "custom_id": row["id"], "response": response, "error": None}
+
+
+#: By tool, the records of a file: lines of one completion each, or of all.
+LINES = {
+    "plain": lambda row, texts: [{**row, "completion": text} for text in texts],
+    "lists": lambda row, texts: [{**row, "responses": texts}],
+    "by-id": lambda row, texts: [{"id": row["id"], "response": text} for text in texts],
+    "trl": lambda row, texts: [
+        {"step": 1, "prompt": prompt(row), "completion": chat(text), "correct": 1.0, "advantage": 0.0} for text in texts
+    ],
+    "verl": lambda row, texts: [
+        {
+            "input": "<|im_start|>user\n" + prompt(row)[-1]["content"],
+            "output": text,
+            "gts": json.dumps(row),
+            "score": 1.0,
+        }
+        for text in texts
+    ],
+    "lm-eval": lambda row, texts: [
+        {
+            "doc_id": 0,
+            "doc": {"row": json.dumps(row), "reference": "x", "system": "s", "user": "u", "prefill": ""},
+            "target": "x",
+            "arguments": {"gen_args_0": {"arg_0": "u"}},
+            "resps": [texts],
+            "filtered_resps": texts[:1],
+        }
+    ],
+    "openai-batch": lambda row, texts: [batch(row, texts)],
+    "tinyzero": lambda row, texts: [
+        {"prompt": TINYZERO.format(**row), "response": text, "scores": [1.0, 0.1]} for text in texts
+    ],
+}
+
+
+@pytest.fixture
+def rows(tmp_path):
+    jsonl.write_rows(tmp_path / "rows.jsonl", ROWS)
+    return tmp_path / "rows.jsonl"
+
+
+def written(tmp_path, tool):
+    records = [record for row, texts in zip(ROWS, TEXTS, strict=True) for record in LINES[tool](row, texts)]
+    file = tmp_path / f"{tool}.jsonl"
+    jsonl.write_rows(file, records)
+    return file
+
+
+@pytest.mark.parametrize("tool", LINES)
+@pytest.mark.parametrize("known", [True, False])
+def test_files_of_other_tools_are_judged(tool, known, rows, tmp_path):
+    file = written(tmp_path, tool)
+    if not known and tool in ("by-id", "openai-batch"):  # an id alone does not name a puzzle
+        with pytest.raises(CountdownError, match=r"--data|\bid\b|rows"):
+            evaluate(completions=file)
+        return
+    result = evaluate(completions=file, rows=rows if known else None)
+    assert [sample.grade.correct for sample in result.samples] == [True, True, True, False, False, False]
+    assert (result.metrics.n, result.metrics.accuracy) == (3, 0.5)
+    assert result.metrics.pass_at[2].share == pytest.approx(2 / 3, abs=1e-6)
+    ends = tool == "openai-batch"
+    assert result.metrics.truncated == (0.5 if ends else None)
+    assert result.metrics.mean_tokens is result.metrics.tokens is None
+
+
+def test_a_file_of_verifiers_is_judged():
+    file = Path(__file__).with_name("data") / "verifiers-0.1.9.jsonl"  # written by verifiers
+    result = evaluate(completions=file)
+    expected = ["\\/3<" in line or "answer>1<" not in line for line in file.read_text().splitlines()]
+    assert len(result.samples) == len(expected) == 6
+    assert result.metrics.accuracy == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["eval", "json"])
+def test_a_log_of_inspect_is_judged_as_inspect_did(form, rows, tmp_path, monkeypatch):
+    inspect_ai = pytest.importorskip("inspect_ai")
+    from inspect_ai.model import ModelOutput, _model, get_model
+
+    from countdown_rl.integrations.inspect_tasks import exact
+
+    monkeypatch.setattr(_model, "count_text_tokens", len)
+    outputs = [
+        ModelOutput.from_content("mockllm", text, stop_reason=reason)
+        for texts in TEXTS
+        for text, reason in zip(texts, ("stop", "max_tokens"), strict=True)
+    ]
+    model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+    options = {"log_format": form, "log_dir": str(tmp_path / "logs"), "display": "none", "log_realtime": False}
+    (log,) = inspect_ai.eval(exact(data=str(rows)), model=model, epochs=2, max_samples=1, **options)
+    assert log.status == "success", log.error
+    result = evaluate(completions=next((tmp_path / "logs").iterdir()))
+    counted = sum(sample.scores["grade"].value == "C" for sample in log.samples)
+    assert round(result.metrics.accuracy * 6) == counted
+    assert result.metrics.truncated == 0.5
+    assert result.metrics.mean_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([{"nums": [3, 4], "target": 7}], "line 1.*completion"),
+        ([{"completion": "x"}], "line 1.*neither"),
+        ([{"prompt": "Solve it.", "completion": "x"}], "line 1.*certain"),
+        ([{"prompt": TINYZERO.format(nums=[1, 2], target=3) + " [4, 5] equals 9", "response": "x"}], "certain"),
+        ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": ["x", "y"]}], "1 completions, others 2"),
+        ([{"nums": [8, 9], "target": 17, "completion": "x"}], "is not in"),
+        ([{"custom_id": "a", "response": None, "error": {"message": "rate limit"}}], "line 1.*rate limit"),
+        ([{**ROWS[0], "completion": "x"}, {**ROWS[1], "completion": 3}], "line 2"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_judged_names_the_line_and_writes_nothing(lines, words, rows, tmp_path):
+    jsonl.write_rows(tmp_path / "made.jsonl", lines)
+    with pytest.raises(CountdownError, match=words):
+        evaluate(completions=tmp_path / "made.jsonl", rows=rows, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_writes_an_evaluation_that_the_others_read(rows, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for tool in ("plain", "trl"):
+        words = ("--completions", str(written(tmp_path, tool)), "--data", str(rows), "--out", tool, "--pass-at", "1,2")
+        assert status(monkeypatch, "eval", *words) == 0
+        assert status(monkeypatch, "eval", *words) == 0  # it is there
+    assert "up to date" in capsys.readouterr().err
+    for command in ("diagnose trl", "samples trl", "compare plain trl --out c", "collect trl --out kept"):
+        assert status(monkeypatch, *command.split()) == 0, command
+    assert "not stated" in Path("c/comparison.md").read_text()
+    assert status(monkeypatch, "report", "--result", "trl", "--out", "page.html") == 0
+    assert results.read(Path("trl")).metrics.model.kind == "completions"
+    assert compare(["plain", "trl"])["results"][1]["against_first"]["difference"] == 0
+
+
+def test_a_prompt_names_its_row_only_where_it_is_certain():
+    row = parse_row({"nums": [2, 3, 4], "target": 14})
+    assert type(row).fields_in(prompt(row)[-1]["content"]) == {"nums": [2, 3, 4], "target": 14}
+    assert type(row).fields_in(TINYZERO.format(nums=[19, 36, 55, 7], target=65)) == {
+        "nums": [19, 36, 55, 7],
+        "target": 65,
+    }
+    for text in ("", "Make 7.", "Use 3 and 4.", "[1, 2] equals 3, [4, 5] equals 9", "Make 7 or reach 8 from [1, 2, 3]"):
+        assert type(row).fields_in(text) is None
