@@ -20,6 +20,8 @@ from countdown_rl.tasks.task import Row, Task
 
 #: Fields that hold completions, prompts and conversations.
 COMPLETIONS = ("completion", "response", "output", "completions", "responses", "outputs", "choices")
+#: The preferred completion of a pair and the other one, in TRL and in the code of DPO courses.
+PAIRS = {"chosen": "rejected", "response_w": "response_l"}
 PROMPTS = ("prompt", "query", "instruction", "input")
 CONVERSATIONS = ("messages", "conversations")
 #: Fields beside a content that hold its reasoning, by server.
@@ -186,7 +188,7 @@ def _mappings(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The mappings inside of *fields* with their paths, except for what a model wrote or read."""
     for name, value in fields.items():
-        if isinstance(value, str) and value.lstrip()[:1] == "{" and name not in (*COMPLETIONS, *PROMPTS):
+        if isinstance(value, str) and value.lstrip()[:1] == "{" and name not in (*COMPLETIONS, *PAIRS, *PROMPTS):
             value = decoded(value)
         if isinstance(value, Mapping) and name not in COMPLETIONS and depth:
             inner = _without_empty(value)
@@ -273,6 +275,8 @@ def split(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _completion_name(record: Mapping[str, Any]) -> str | None:
     names = [name for name in COMPLETIONS if record.get(name) is not None]
+    if not names and not _conversation(record):
+        names = [name for name, other in PAIRS.items() if None not in (record.get(name), record.get(other))]
     if len(names) > 1:
         raise InputError(f"the completion may be `{names[0]}` or `{names[1]}`; leave one of them out")
     return names[0] if names else None

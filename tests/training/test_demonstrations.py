@@ -101,6 +101,10 @@ PART = {"type": "text", "text": "u"}
         {"prompt": json.dumps(TURNS), "response": "a"},
         {"prompt": [TURNS[0] | {"role": "developer"}, ASK | {"content": [PART]}], "response": ["a"]},
         {"query": "<|system|>s<|end|><|user|>u<|end|><|assistant|>", "completion": "a"},
+        {"query": TURNS, "response": "a"},
+        {"prompt": TURNS, "chosen": [ANSWER], "rejected": [ANSWER | {"content": "b"}]},
+        {"query": TURNS, "response_w": "a", "response_l": "b"},
+        {"messages": [*TURNS, ANSWER], "chosen": "b", "rejected": "c"},
         {"custom_id": "1", "body": {"messages": TURNS}, "response": {"body": {"choices": [{"message": ANSWER}]}}},
     ],
 )  # fmt: skip
