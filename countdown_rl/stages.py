@@ -162,13 +162,16 @@ def evaluate(
 
 
 def compare(
-    evaluations: "Mapping[str, Source | Evaluation] | Iterable[Source | Evaluation]", out: Source | None = None
+    evaluations: "Mapping[str, Source | Evaluation] | Iterable[Source | Evaluation]",
+    out: Source | None = None,
+    against: str | None = None,
 ) -> dict[str, Any]:
     """Compare evaluations of the same rows: paired differences from the first and the one before, with 95% intervals.
 
     Args:
         evaluations: results of :func:`evaluate` or directories, in order, or by name.
         out: the directory of a ``comparison`` artifact to write; without it nothing is written.
+        against: name of the result to compare all others with, in place of the first and the one before.
 
     Returns:
         The contents of ``comparison.json``.
@@ -187,7 +190,7 @@ def compare(
     settings = {
         str(name): [Path(result) if isinstance(result, Source) else result] for name, result in evaluations.items()
     }
-    return comparison.compare(settings, Path(out) if out else None)
+    return comparison.compare(settings, Path(out) if out else None, against)
 
 
 def merge(

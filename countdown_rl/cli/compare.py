@@ -24,6 +24,14 @@ def compare(
         ),
     ],
     out: Out = Path("artifacts/eval/comparison"),
+    against: Annotated[
+        str | None,
+        option(
+            "Name of the result to compare all others with.",
+            metavar="NAME",
+            show_default="the first, and the one before",
+        ),
+    ] = None,
     format: Annotated[
         Literal["latex", "csv", "markdown"] | None,
         option("Print the table in this format.", show_default="for a terminal"),
@@ -33,22 +41,23 @@ def compare(
 ) -> None:
     """Compare evaluations on the same puzzles.
 
-    Each is compared with the first and with the one before it that were decoded in the same way: the paired
-    difference with its 95% interval, and McNemar's exact test. With several completions per puzzle pass@k is compared
-    too. Baselines (eval --model random or solver) are listed but not compared, except against a single model. Of the
-    runs of one setting, such as its seeds in the same order, the mean is compared, and its standard deviation over runs
-    is printed after ±.
+    Each is compared with the first and with the one before it that were decoded in the same way, or with that of
+    --against alone: the paired difference with its 95% interval, and McNemar's exact test. With several completions per
+    puzzle pass@k is compared too. Baselines (eval --model random or solver) are listed but not compared, except against
+    a single model. Of the runs of one setting, such as its seeds in the same order, the mean is compared, and its
+    standard deviation over runs is printed after ±.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter --changed 5
         countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --format latex
+        countdown-rl compare start SFT=s1,s2,s3 GRPO=g1,g2,g3 --against SFT
     """
     from countdown_rl.evaluation import compare as comparison
     from countdown_rl.evaluation import tables
     from countdown_rl.tasks import jsonl
 
-    values = comparison.compare(comparison.by_setting(results), out)
+    values = comparison.compare(comparison.by_setting(results), out, against)
     view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
     if changed:
         changes = jsonl.read_objects(out / comparison.CHANGES)
@@ -59,24 +68,26 @@ def compare(
 
 
 def _view(values: dict[str, Any]) -> Table:
-    from countdown_rl.evaluation.tables import largest_k, points, subject
+    from countdown_rl.evaluation.tables import differences, largest_k, points, subject
 
     def solved(share: float, ends: list[float]) -> str:
         return f"{percent(share)} ({interval(ends)})"
 
     title = f"{subject(values)}; 95% intervals in parentheses"
-    table = console.table("", "solved", "against the first", "against the one before", title=title)
+    keys = differences(values)
+    table = console.table("", "solved", *keys.values(), title=title)
     k = largest_k(values)
     for row in values["results"]:
-        against = [row[key] for key in ("against_first", "against_previous") if key in row]
+        against = [row[key] for key in keys if key in row]
         table.add_row(row["name"], solved(row["accuracy"], row["interval"]), *map(points, against))
         if "runs" in row:
             sds = [f"± {100 * share['sd']:.1f}" if "sd" in share else "" for share in (row, *against)]
             table.add_row(f"  mean of {len(row['runs'])} runs", *sds)
         if k in row.get("pass_at", ()):
             share = row["pass_at"][k]
-            changes = [change["pass_at"][k] for change in against if k in change.get("pass_at", ())]
-            table.add_row(f"  pass@{k}", solved(share["share"], share["interval"]), *map(points, changes))
+            changes = [change.get("pass_at", {}).get(k) for change in against]
+            cells = [points(change) if change else "" for change in changes]
+            table.add_row(f"  pass@{k}", solved(share["share"], share["interval"]), *cells)
     return table
 
 

@@ -27,10 +27,13 @@ _FIGURES += ("format", "mean_tokens", "truncated", "model")
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
-def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None = None) -> dict[str, Any]:
+def compare(
+    evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None = None, against: str | None = None
+) -> dict[str, Any]:
     """Return the :func:`figures` of *evaluations*, by name, and write a ``comparison`` artifact at *out*, if given.
 
-    Several under one name are runs of one setting, of which means are compared.
+    Several under one name are runs of one setting, of which means are compared. *against* is the name of the one that
+    all others are compared with.
     """
     if out:
         artifacts.check_writable(out, "comparison")
@@ -40,8 +43,8 @@ def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None
         name: [evaluation if isinstance(evaluation, Result) else read(evaluation) for evaluation in group]
         for name, group in evaluations.items()
     }
-    results = {name: _pooled(name, group) for name, group in runs.items()}
-    values = figures(results)
+    results = {name: pooled(name, group) for name, group in runs.items()}
+    values = figures(results, against)
     if out is None:
         return values
     inputs = {
@@ -49,10 +52,11 @@ def compare(evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None
         for name, group in runs.items()
         for number, result in enumerate(group, 1)
     }
-    with artifacts.writing(out, "comparison", options={"names": list(evaluations)}, inputs=inputs) as draft:
+    options = {"names": list(evaluations), **({"against": against} if against else {})}
+    with artifacts.writing(out, "comparison", options=options, inputs=inputs) as draft:
         (draft.path / FIGURES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         (draft.path / TABLE).write_text(tables.markdown(values), "utf-8")
-        jsonl.write_rows(draft.path / CHANGES, changes(results))
+        jsonl.write_rows(draft.path / CHANGES, changes(results, against))
     return values
 
 
@@ -85,7 +89,7 @@ def _check_distinct(values: Sequence[Path | str]) -> None:
         raise UsageError(f"{repeated[0]} is given twice; give each directory and each NAME= once.")
 
 
-def _pooled(name: str, runs: Sequence[Result]) -> Result:
+def pooled(name: str, runs: Sequence[Result]) -> Result:
     """The *runs* of the setting *name* as one result: figures are means over runs, puzzles have the samples of all.
 
     The interval of a mean is that of the puzzles, for these runs. Of their decoding only the seeds may differ.
@@ -93,7 +97,7 @@ def _pooled(name: str, runs: Sequence[Result]) -> Result:
     first = runs[0]
     if len(runs) == 1:
         return first
-    terms = [(run.metrics.n, run.metrics.data, _decoding(run)) for run in runs]
+    terms = [(run.metrics.n, run.metrics.data, decoding(run)) for run in runs]
     if terms != terms[:1] * len(runs):
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
     for run, other in combinations(runs, 2):
@@ -109,28 +113,28 @@ def _pooled(name: str, runs: Sequence[Result]) -> Result:
     pass_at = [k for k in first.metrics.pass_at if all(k in run.metrics.pass_at for run in runs)]
     metrics = Metrics(
         **vars(measure(samples, rows, pass_at, len(runs))),
-        decoding=_decoding(first),
+        decoding=decoding(first),
         data=first.metrics.data,
         model=EvaluatedModel(source=name, kind=first.metrics.model.kind),
     )
-    return Result(metrics, samples, runs=runs)
+    return Result(metrics, samples, manifest=first.manifest, path=first.path, runs=runs)
 
 
-def figures(results: Mapping[str, Result]) -> dict[str, Any]:
+def figures(results: Mapping[str, Result], against: str | None = None) -> dict[str, Any]:
     """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
 
-    Baselines are listed but not compared, except against a single model. A result that is not decoded like the first
-    one has its own ``decoding``. Raises InputError if none is of a model, puzzles differ, or one is decoded like no
-    other.
+    With *against*, a name, the difference is from that result alone. Baselines are listed but not compared, except
+    against a single model. A result that is not decoded like the first one has its own ``decoding``. Raises InputError
+    if none is of a model, puzzles differ, or one is decoded like no other.
     """
     models = _models(results)
     if not models:
         raise InputError("give an evaluation of a model beside the baselines.")
-    first, groups = results[models[0]], _comparable(results)
+    first, references = results[models[0]], _references(results, against)
+    compared = {other for others in references.values() for other in others.values()} | references.keys()
     sample_counts = {results[name].metrics.decoding.samples or 1 for name in models}
     rows = []
     for name, result in results.items():
-        compared = next((group for group in groups if name in group), [])
         metrics = result.metrics.to_json()
         # Rows need no id; the first n rows of the same file are the same puzzles.
         if (first.metrics.n, first.metrics.data) != (result.metrics.n, result.metrics.data):
@@ -138,20 +142,21 @@ def figures(results: Mapping[str, Result]) -> dict[str, Any]:
                 f"{name} and {models[0]} were scored on different data; give both the same --data and --limit."
             )
         # A baseline may have several answers per puzzle.
-        alike = len(compared) > 1 if name in models else result.metrics.decoding.samples in sample_counts
-        if not alike and name != models[0]:
-            raise InputError(f"{name} and {models[0]} were decoded differently; evaluate both with the same options.")
+        alike = name in compared if name in models else result.metrics.decoding.samples in sample_counts
+        reference = against or models[0]
+        if not alike and name != reference:
+            raise InputError(f"{name} and {reference} were decoded differently; evaluate both with the same options.")
         row = {"name": name} | {key: metrics[key] for key in _FIGURES if key in metrics}
         if result.runs:
             row |= {"runs": _accuracies(result), "sd": round(stdev(_accuracies(result)), 6)}
-        if name in models and _decoding(result) != _decoding(first):
+        if name in models and decoding(result) != decoding(first):
             row["decoding"] = metrics["decoding"]
-        if name in compared[1:]:
-            row["against_first"] = difference(results[compared[0]], result)
-            row["against_previous"] = difference(results[compared[compared.index(name) - 1]], result)
+        for key, other in references.get(name, {}).items():
+            row[key] = difference(results[other], result)
         rows.append(row)
     metrics = first.metrics.to_json()
     described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
+    described |= {"against": against} if against else {}
     return described | {"split": split(*(results[name] for name in models)), "results": rows}
 
 
@@ -211,7 +216,7 @@ def _models(results: Mapping[str, Result]) -> list[str]:
     return [name for name, result in results.items() if not result.metrics.is_baseline]
 
 
-def _decoding(result: Result) -> DecodingSettings:
+def decoding(result: Result) -> DecodingSettings:
     """The decoding settings of *result*, without the seed: results of several seeds are comparable."""
     return replace(result.metrics.decoding, seed=None)
 
@@ -223,18 +228,39 @@ def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
         return [[*results]]
     groups: dict[DecodingSettings, list[str]] = {}
     for name in models:
-        groups.setdefault(_decoding(results[name]), []).append(name)
+        groups.setdefault(decoding(results[name]), []).append(name)
     return list(groups.values())
 
 
-def changes(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
-    """Yield the puzzles won and lost, from the first result decoded alike to each other one, and from each to the next.
+def _references(results: Mapping[str, Result], against: str | None) -> dict[str, dict[str, str]]:
+    """The names that each result is compared with, by the key of the difference."""
+    if against is not None and against not in results:
+        raise UsageError(f"--against {against} is none of the results: {', '.join(results)}.")
+    references: dict[str, dict[str, str]] = {}
+    for names in _comparable(results):
+        if against in names:
+            references |= {name: {"against": against} for name in names if name != against}
+        elif against is None:
+            pairs = pairwise(names)
+            references |= {name: {"against_first": names[0], "against_previous": before} for before, name in pairs}
+    if against and not references:
+        raise InputError(f"no result is compared with {against}: give one of a model, and one decoded like it.")
+    return references
+
+
+def changes(results: Mapping[str, Result], against: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the puzzles won and lost, from the results that each one is compared with to it.
 
     With several completions per puzzle, more or fewer of them are correct; shown are the first wrong and the first
     correct one.
     """
+    references = _references(results, against)
     pairs = dict.fromkeys(
-        pair for names in _comparable(results) for pair in [*((names[0], name) for name in names[1:]), *pairwise(names)]
+        (references[name][key], name)
+        for names in _comparable(results)
+        for key in tables.DIFFERENCES
+        for name in names
+        if key in references.get(name, {})
     )
     for first, second in pairs:
         for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):

@@ -11,6 +11,9 @@ from countdown_rl.evaluation.results import flat
 from countdown_rl.evaluation.sample import BASELINE_KINDS, Metrics
 from countdown_rl.tasks.registry import task_of
 
+#: Keys of the differences of a result, and the words for the result that each is from.
+DIFFERENCES = {"against_first": "the first", "against_previous": "the one before", "against": ""}
+
 
 def markdown(values: Mapping[str, Any]) -> str:
     """The Markdown table of the *values* of :func:`compare.figures`, with the conditions under it."""
@@ -35,10 +38,12 @@ def as_csv(values: Mapping[str, Any]) -> str:
         metrics = Metrics.from_json({"reasons": {}, **values, **row}, row["name"])
         record = {"name": _csv(row["name"]), **flat(metrics, [*metrics.pass_at])}
         record |= {"runs": len(row["runs"]), "sd": row["sd"]} if "runs" in row else {}
-        for key in ("against_first", "against_previous"):
+        for key in DIFFERENCES:
             if change := row.get(key):
-                low, high = change["interval"]
-                record |= {key: change["difference"], f"{key}_low": low, f"{key}_high": high}
+                passes = {f"{key}_pass@{k}": passed for k, passed in change.get("pass_at", {}).items()}
+                for name, figures in ({key: change} | passes).items():
+                    low, high = figures["interval"]
+                    record |= {name: figures["difference"], f"{name}_low": low, f"{name}_high": high}
                 record |= {f"{key}_sd": change["sd"]} if "sd" in change else {}
         records.append(record)
     text = io.StringIO()
@@ -58,20 +63,28 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     groups = [row["groups"].get(main, {}) for row in results]  # another version may have had other groups
     columns = [value for value in groups[0] if all(value in shares for shares in groups)]
     names = (task.group(main).name(value) for value in columns)
-    rows = [["", "solved", "95%", *names, *([f"pass@{k}"] if k else []), "format", "tokens", "against the one before"]]
-    for row, shares in zip(results, groups, strict=True):
+    key, heading = [*differences(values).items()][-1]
+    rows = [["", "solved", "95%", *names, *([f"pass@{k}"] if k else []), "format", "tokens", heading]]
+    changes = [row[key]["pass_at"].get(k) if "pass_at" in row.get(key, {}) else None for row in results]
+    rows[0] += [f"pass@{k} {heading}"] if any(changes) else []
+    for row, shares, change in zip(results, groups, changes, strict=True):
         cells = [row["name"], percent(row["accuracy"]) + _sd(row), interval(row["interval"])]
         cells += [percent(shares[value]["accuracy"]) for value in columns]
         if k:
             cells.append(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "")
         is_baseline = row["model"]["kind"] in BASELINE_KINDS
-        cells += (
-            ["", ""]
-            if is_baseline
-            else [percent(row["format"]), f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""]
-        )
-        rows.append([*cells, points(row["against_previous"]) if "against_previous" in row else ""])
+        tokens = f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""
+        cells += ["", ""] if is_baseline else [percent(row["format"]), tokens]
+        cells.append(points(row[key]) if key in row else "")
+        rows.append(cells + ([points(change) if change else ""] if any(changes) else []))
     return rows
+
+
+def differences(values: Mapping[str, Any]) -> dict[str, str]:
+    """The heading of each difference in *values*, by its key."""
+    if "against" in values:
+        return {"against": f"against {values['against']}"}
+    return {key: f"against {name}" for key, name in DIFFERENCES.items() if name}
 
 
 #: Characters that LaTeX obeys, and those that its default font lacks, by the command that prints each.
@@ -113,7 +126,7 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
     decodings = [_how(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
     several = [row for row in values["results"] if "pass_at" in row or "runs" in row]
     intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
-    adjusted = any(row.get(key, {}).get("adjusted") for row in several for key in ("against_first", "against_previous"))
+    adjusted = any(row.get(key, {}).get("adjusted") for row in several for key in DIFFERENCES)
     paired = "normal, or Agresti-Min where few differ," if adjusted else "normal"
     intervals += [f"Wilson at the effective sample size; {paired} for paired differences"] if several else []
     runs = [f"{escape(row['name'])}: {len(row['runs'])}" for row in values["results"] if "runs" in row]

@@ -174,6 +174,49 @@ def test_sampled_results_are_compared_with_each_other(three):
         compared(three | sampled, Path("out"))
 
 
+def test_every_difference_is_from_the_result_that_is_named(three, monkeypatch, capsys):
+    values = compare.compare({name: [path] for name, path in three.items()}, Path("out"), against="adapter")
+    base, adapter, merged = values["results"]
+    recorded = {name: results.read(path) for name, path in three.items()}
+    assert base["against"] == compare.difference(recorded["adapter"], recorded["base"])
+    assert merged["against"] == compare.difference(recorded["adapter"], recorded["merged"])
+    assert not {"against", "against_first", "against_previous"} & adapter.keys() | {"against_first"} & base.keys()
+    pairs = {(change["from"], change["to"]) for change in jsonl.read_objects(Path("out") / compare.CHANGES)}
+    assert pairs == {("adapter", "base"), ("adapter", "merged")}
+    assert command(monkeypatch, *three, "--against", "adapter", "--out", "out") == 0
+    assert "against adapter" in capsys.readouterr().out
+    assert command(monkeypatch, *three, "--against", "adapter", "--out", "out", "--format", "latex") == 0
+    latex = capsys.readouterr().out.splitlines()
+    assert latex[2].endswith(r"& against adapter \\")
+    assert latex[4].endswith(r"$-$0.8) \\")
+    assert command(monkeypatch, *three, "--against", "other", "--out", "new") == 2
+    assert command(monkeypatch, *three, "--against", "adapter", "--out", "out", "--format", "csv") == 0
+    assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["against"] == "-0.333333"
+
+
+def test_every_result_is_decoded_like_the_one_that_is_named(three):
+    sampled = {name: [made(Path(name), BASE, decoding=SAMPLED, per_puzzle=2)] for name in ("a", "b")}
+    with pytest.raises(InputError, match="a and base were decoded differently"):
+        compare.compare({name: [path] for name, path in three.items()} | sampled, against="base")
+
+
+def test_a_fall_of_pass_at_k_has_its_interval_in_every_table(three, monkeypatch, capsys):
+    for name, marks in (("a", BASE), ("b", TRAINED)):
+        made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
+    values = compare.compare(compare.by_setting(["b", "a"]), Path("out"))
+    change = values["results"][1]["against_previous"]["pass_at"]["2"]
+    assert (change["difference"], change["interval"][1] < 0) == (pytest.approx(-4 / 12, abs=1e-6), True)
+    points = tables.points(change)
+    assert points.startswith("-33.3 (")
+    head, _, _, row = Path("out/comparison.md").read_text().splitlines()[:4]
+    assert head.endswith("| pass@2 against the one before |")
+    assert row.endswith(f"| {points} |")
+    assert tables.latex(values).splitlines()[5].count("$-$33.3 (") == 2
+    assert list(csv.DictReader(io.StringIO(tables.as_csv(values))))[1]["against_previous_pass@2"] == "-0.333333"
+    assert command(monkeypatch, "b", "a", "--out", "out") == 0
+    assert capsys.readouterr().out.count("-33.3 (") == 4
+
+
 @pytest.fixture
 def runs(three):
     """Three runs of two settings beside the start, the last ones of which differ most."""
@@ -341,6 +384,11 @@ def test_a_name_is_text_in_every_table(three, name, capsys):
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert name not in ("[bold]x[/bold]", "[2cm]") or name in shown
+    paths = {"base": [Path("base")], name: [Path("adapter")]}
+    console.result(values, as_json=False, view=command_line._view(compare.compare(paths, against=name)))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert name not in ("[bold]x[/bold]", "[2cm]") or f"against {name}" in shown
 
 
 def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):
