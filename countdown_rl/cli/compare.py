@@ -57,7 +57,7 @@ def compare(
     from countdown_rl.evaluation import tables
     from countdown_rl.tasks import jsonl
 
-    values = comparison.compare(comparison.by_setting(results), out, against)
+    values = comparison.compare(comparison.by_setting(results), out, against, console.warn)
     view: RenderableType = Text(tables.FORMATS[format](values).rstrip("\n")) if format else _view(values)
     if changed:
         changes = jsonl.read_objects(out / comparison.CHANGES)

@@ -68,6 +68,7 @@ def eval(
         countdown-rl eval --data artifacts/large/test.jsonl --out artifacts/eval-large
     """
     from countdown_rl.evaluation import evaluate
+    from countdown_rl.evaluation.caveats import caveats
 
     out = out or default_out(str(completions.with_suffix("")) if completions else model)
     written = [out] if processes.is_main() else []
@@ -102,6 +103,8 @@ def eval(
     metrics = result.metrics
     if hint := advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens"):
         console.warn(hint)
+    for sentence in caveats({out.name: result}):
+        console.warn(sentence)
     console.result({"out": str(out)} | metrics.to_json(), as_json=as_json, view=_view(str(out), metrics))
 
 

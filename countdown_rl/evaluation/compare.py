@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.evaluation import tables
+from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.metrics import measure, puzzle_share, rounded
 from countdown_rl.evaluation.results import Result, read, split
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics
@@ -28,12 +29,15 @@ _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated"
 
 
 def compare(
-    evaluations: Mapping[str, Sequence[Path | Result]], out: Path | None = None, against: str | None = None
+    evaluations: Mapping[str, Sequence[Path | Result]],
+    out: Path | None = None,
+    against: str | None = None,
+    on_warning: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the :func:`figures` of *evaluations*, by name, and write a ``comparison`` artifact at *out*, if given.
 
     Several under one name are runs of one setting, of which means are compared. *against* is the name of the one that
-    all others are compared with.
+    all others are compared with. *on_warning* is called with each of the :func:`caveats`.
     """
     if out:
         artifacts.check_writable(out, "comparison")
@@ -45,6 +49,8 @@ def compare(
     }
     results = {name: pooled(name, group) for name, group in runs.items()}
     values = figures(results, against)
+    for sentence in caveats(results):
+        on_warning(sentence)
     if out is None:
         return values
     inputs = {

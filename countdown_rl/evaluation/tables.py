@@ -24,8 +24,8 @@ def markdown(values: Mapping[str, Any]) -> str:
 
 
 def latex(values: Mapping[str, Any]) -> str:
-    """The same table as a ``tabular``, with the conditions as a comment."""
-    lines = [" & ".join(map(_tex, row)) + r" \\" for row in _cells(values)]
+    """The same table as a ``tabular``, also with differences of pass@k, with the conditions as a comment."""
+    lines = [" & ".join(map(_tex, row)) + r" \\" for row in _cells(values, passes=True)]
     begin = r"\begin{tabular}{l" + "r" * lines[0].count(" & ") + "}"
     lines = [begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
     return "\n".join([*lines, f"% {conditions(values)}"]) + "\n"
@@ -56,8 +56,8 @@ def as_csv(values: Mapping[str, Any]) -> str:
 FORMATS = {"latex": latex, "csv": as_csv, "markdown": markdown}
 
 
-def _cells(values: Mapping[str, Any]) -> list[list[str]]:
-    """The cells of the head and of each result."""
+def _cells(values: Mapping[str, Any], passes: bool = False) -> list[list[str]]:
+    """The cells of the head and of each result, if *passes* also the difference of pass@k."""
     task, results, k = task_of(values), values["results"], largest_k(values)
     main = next((group for group in results[0]["groups"] if task.group(group).main), "")
     groups = [row["groups"].get(main, {}) for row in results]  # another version may have had other groups
@@ -65,8 +65,9 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
     names = (task.group(main).name(value) for value in columns)
     key, heading = [*differences(values).items()][-1]
     rows = [["", "solved", "95%", *names, *([f"pass@{k}"] if k else []), "format", "tokens", heading]]
-    changes = [row[key]["pass_at"].get(k) if "pass_at" in row.get(key, {}) else None for row in results]
-    rows[0] += [f"pass@{k} {heading}"] if any(changes) else []
+    changes = [row.get(key, {}).get("pass_at", {}).get(k) for row in results]
+    passes = passes and any(changes)
+    rows[0] += [f"pass@{k} {heading}"] if passes else []
     for row, shares, change in zip(results, groups, changes, strict=True):
         cells = [row["name"], percent(row["accuracy"]) + _sd(row), interval(row["interval"])]
         cells += [percent(shares[value]["accuracy"]) for value in columns]
@@ -76,7 +77,7 @@ def _cells(values: Mapping[str, Any]) -> list[list[str]]:
         tokens = f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""
         cells += ["", ""] if is_baseline else [percent(row["format"]), tokens]
         cells.append(points(row[key]) if key in row else "")
-        rows.append(cells + ([points(change) if change else ""] if any(changes) else []))
+        rows.append(cells + ([points(change) if change else ""] if passes else []))
     return rows
 
 

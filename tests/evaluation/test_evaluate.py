@@ -400,7 +400,9 @@ def test_completions_without_the_format_are_followed_by_what_to_do(here, monkeyp
     assert "warning: 0% of the completions keep the format; begin with" in capsys.readouterr().err
     saying("</think><answer>0</answer>")
     assert command(monkeypatch, *GOOD, "--out", "kept") == 0
-    assert "warning" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "keep the format" not in said
+    assert "warning: 50.0% of the completions are truncated at 4 tokens" in said
 
 
 # Reading completions

@@ -1,0 +1,66 @@
+"""Warnings about evaluations that a referee would give."""
+
+from collections.abc import Mapping
+from math import ceil
+
+from countdown_rl.core.formatting import percent
+from countdown_rl.evaluation.results import Result, chain, split
+from countdown_rl.evaluation.statistics import Z
+
+#: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
+WIDEST, MOST_TRUNCATED = 0.2, 0.05
+
+
+def caveats(results: Mapping[str, Result]) -> list[str]:
+    """Sentences on what limits the conclusions from *results* of models, by name if several; baselines have none."""
+    models = {name: result for name, result in results.items() if not result.metrics.is_baseline}
+    if not models:
+        return []
+    names: dict[str, list[str]] = {}
+    for name, result in models.items():
+        for sentence in _caveats(result):
+            names.setdefault(sentence, []).append(name)
+    sentences = [
+        f"{', '.join(those)}: {sentence}" if len(results) > 1 else sentence for sentence, those in names.items()
+    ]
+    first, *others = models
+    of_first = models[first].metrics
+    if single := [name for name in others if not models[name].runs and _is_trained(models[name])]:
+        sentences.append(
+            f"{', '.join(single)}: one training run, so no difference is known to exceed that between seeds; give the "
+            "evaluations of several seeds as NAME=DIR,DIR,..."
+        )
+    for name in others:
+        metrics = models[name].metrics
+        if (metrics.n, metrics.data["digest"]) != (of_first.n, of_first.data["digest"]):
+            sentences.append(f"{name} and {first} have different puzzles; do not compare their accuracies.")
+        elif metrics.rules != of_first.rules:
+            sentences.append(f"{name} and {first} have different rules; do not compare their accuracies.")
+    return sentences
+
+
+def _caveats(result: Result) -> list[str]:
+    """The sentences about *result* alone."""
+    metrics, sentences = result.metrics, []
+    width = metrics.interval[1] - metrics.interval[0]
+    if width > WIDEST:
+        # The square of the width of Wilson's interval, times n + Z², never grows with n.
+        enough = ceil((metrics.n + Z**2) * (width / WIDEST) ** 2 - Z**2)
+        sentences.append(
+            f"the 95% interval is {100 * width:.1f} points wide with {metrics.n:,} puzzles; {enough:,} puzzles would "
+            f"make it at most {100 * WIDEST:.0f}."
+        )
+    if metrics.truncated > MOST_TRUNCATED:
+        limit = metrics.decoding.max_new_tokens
+        sentences.append(
+            f"{percent(metrics.truncated)} of the completions are truncated at {limit} tokens; raise --max-new-tokens."
+        )
+    if split(result) == "training":
+        sentences.append("these are training puzzles, which say little about new ones; evaluate on the test split.")
+    return sentences
+
+
+def _is_trained(result: Result) -> bool:
+    """The model is of a training run: by its manifests, or a local directory without any."""
+    links = chain(result)
+    return any(link.kind in ("adapter", "model") for link in links) or [link.kind for link in links] == ["directory"]

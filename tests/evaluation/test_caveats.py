@@ -1,0 +1,69 @@
+"""Warnings about evaluations: each where it applies, and nowhere else."""
+
+from dataclasses import replace
+
+import pytest
+
+from countdown_rl.core.artifacts import Manifest
+from countdown_rl.evaluation import caveats as module
+from countdown_rl.evaluation.caveats import caveats
+from countdown_rl.evaluation.results import Result
+from countdown_rl.evaluation.statistics import wilson
+from countdown_rl.tasks.registry import parse_row
+from tests.support import evaluations
+
+DATA = Manifest("data", {}, files={"test.jsonl": {"sha256": "d", "size": 9}, "train.jsonl": {"sha256": "t", "size": 9}})
+ROWS = (parse_row({"nums": [number], "target": number}) for number in range(1, 100))
+ROW = next(row for row in ROWS if row.split == "test")
+
+
+def result(correct: int, n: int, *, truncated: int = 0, file: str = "d", kind: str = "adapter", **fields) -> Result:
+    """An evaluation in which a model solves *correct* of *n* puzzles, of which *truncated* completions are cut off."""
+    samples = [evaluations.sample(index < correct, row=ROW, truncated=index < truncated) for index in range(n)]
+    data = {"file": "test.jsonl", "digest": file}
+    metrics = replace(evaluations.metrics(samples, [ROW] * n, data=data), **fields)
+    model = Manifest(kind, {}, {"data": DATA.as_input()} if kind == "adapter" else {}).as_input()
+    return Result(metrics, samples, manifest=Manifest("eval", {}, {"model": model}))
+
+
+@pytest.mark.parametrize("n", [5, 20, 50, 80])
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.8, 1])
+def test_the_number_of_puzzles_that_is_named_makes_the_interval_narrow(n, share):
+    correct = round(n * share)
+    low, high = wilson(correct, n)
+    sentences = caveats({"m": result(correct, n)})
+    assert any("points wide" in sentence for sentence in sentences) == (high - low > module.WIDEST)
+    for sentence in sentences:
+        enough = int(sentence.split("; ")[1].split()[0].replace(",", ""))
+        low, high = wilson(correct / n * enough, enough)
+        assert high - low <= module.WIDEST
+        assert enough > n
+
+
+def test_nothing_is_said_of_enough_held_out_puzzles_and_of_baselines():
+    assert caveats({"m": result(50, 200, truncated=10)}) == []
+    floor = result(1, 3)
+    floor = replace(floor, metrics=replace(floor.metrics, model=replace(floor.metrics.model, kind="floor")))
+    assert caveats({"random": floor}) == []
+
+
+def test_truncated_completions_and_training_puzzles_are_warned_of():
+    (sentence,) = caveats({"m": result(50, 200, truncated=11)})
+    assert "5.5% of the completions are truncated at 256 tokens; raise --max-new-tokens" in sentence
+    (sentence,) = caveats({"m": result(50, 200, file="t"), "again": result(40, 200, file="t", kind="hub")})[:1]
+    assert "training puzzles" in sentence
+
+
+def test_a_single_training_run_is_warned_of_and_several_are_not():
+    start, run = result(50, 200, kind="hub"), result(90, 200)
+    (sentence,) = caveats({"start": start, "GRPO": run})
+    assert sentence.startswith("GRPO: one training run")
+    assert caveats({"start": start, "GRPO": replace(run, runs=[run, run])}) == []
+    assert caveats({"start": start, "other": start}) == []
+
+
+def test_other_puzzles_and_other_rules_are_warned_of():
+    start = result(50, 200, kind="hub")
+    for other in (result(50, 200, kind="hub", file="e"), result(40, 150, kind="hub")):
+        assert caveats({"a": start, "b": other}) == ["b and a have different puzzles; do not compare their accuracies."]
+    assert "different rules" in caveats({"a": start, "b": result(50, 200, kind="hub", rules=["at-most-once"])})[0]
