@@ -14,7 +14,8 @@ from countdown_rl.core.options import option
 def report(
     run: Annotated[Path, typer.Argument(help="Directory of the artifacts.")] = Path("artifacts"),
     result: Annotated[
-        list[Path] | None, option("Directory of eval; repeatable.", show_default="all in RUN/eval")
+        list[str] | None,
+        option("Directory of eval, or NAME=DIR,DIR,... for its seeds; repeatable.", show_default="all in RUN/eval"),
     ] = None,
     log: Annotated[
         list[str] | None,
@@ -40,6 +41,7 @@ def report(
         countdown-rl report
         countdown-rl report --result artifacts/eval/adapter --out adapter.html
         countdown-rl report --demo artifacts/gguf
+        countdown-rl report --result start --result GRPO=g1,g2,g3
         countdown-rl report --log grpo=a.csv,b.csv --log c.csv --figures figures
     """
     from countdown_rl.release import page
@@ -65,7 +67,7 @@ def report(
     values = {
         "out": str(out),
         "bytes": size,
-        "results": [path.as_posix() for path in results.values()],
+        "results": [path.as_posix() for paths in results.values() for path in paths],
         "logs": {name: [path.as_posix() for path in paths] for name, paths in runs.items()},
         "demo": str(beside) if beside else None,
     }

@@ -183,16 +183,18 @@ def _line(name: str, style: int, seeds: Sequence[Log], column: str) -> Line | No
     if not measured:
         return None
     # Validations are all of the same puzzles, and need no smoothing; a seed that has ended keeps its last one.
+    # Of all else it has no value from then on, and the mean is that of the seeds that go on.
     means = measured if column == "eval_correct" else list(map(smoothed, measured))
     steps_of = [{step for step, _ in series} for series in means]
     steps = sorted(step for step in set().union(*steps_of) if step >= max(map(min, steps_of)))
-    if column != "eval_correct":
-        steps = sorted(set.intersection(*steps_of)) or steps
-    values = np.array([np.interp(steps, *np.array(series).T) for series in means])  # (seeds, steps)
-    mean = list(zip(steps, values.mean(0).tolist(), strict=True))
+    series = [np.array(points).T for points in means]  # (2, steps of a seed)
+    values = np.array(  # (seeds, steps)
+        [np.interp(steps, x, y, right=y[-1] if column == "eval_correct" else math.nan) for x, y in series]
+    )
+    mean = list(zip(steps, np.nanmean(values, 0).tolist(), strict=True))
     if len(means) == 1:
         return Line(name, style % len(_DASHES), mean, [], measured[0])
-    low, high = (list(zip(steps, ends.tolist(), strict=True)) for ends in (values.min(0), values.max(0)))
+    low, high = (list(zip(steps, ends.tolist(), strict=True)) for ends in (np.nanmin(values, 0), np.nanmax(values, 0)))
     return Line(name, style % len(_DASHES), mean, low + high[::-1], [])
 
 

@@ -14,6 +14,7 @@ from countdown_rl.core.artifacts import MADE_BY, ProvenanceEntry
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.core.packages import version
 from countdown_rl.evaluation import compare, diagnose, results, tables
+from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.results import Result, breakdowns
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.release import charts
@@ -28,25 +29,24 @@ from countdown_rl.training.log import StepRow
 #: The beginning of every page; a file that begins otherwise is not overwritten.
 MARK = "<!doctype html>\n<!-- a {} of countdown-rl -->\n"
 
-#: Logs by the name of their run, and evaluations by name.
+#: Logs, or directories of evaluations, of the seeds of a setting by its name, and evaluations by name.
 Runs = dict[str, list[Path]]
 Group = Mapping[str, Result]
 
 
-def find(root: Path, *, results: Sequence[Path] = (), logs: Sequence[str] = ()) -> tuple[dict[str, Path], Runs]:
+def find(root: Path, *, results: Sequence[str] = (), logs: Sequence[str] = ()) -> tuple[Runs, Runs]:
     """The evaluations by name, and the logs by run, in *root*, where the pipeline writes them, unless others are given.
 
-    Args:
-        logs: each a path, or ``NAME=PATH,PATH,...`` for the seeds of a run.
+    *results* and *logs* are paths, or ``NAME=PATH,PATH,...`` for seeds.
     """
     default_log, directory = root / "train" / "log.csv", root / "eval"
     runs = compare.by_setting(logs or ([str(default_log)] if default_log.is_file() else []))
     if missing := [path for paths in runs.values() for path in paths if not path.is_file()]:
         raise ArtifactError(f"{missing[0]} does not exist; `{MADE_BY['adapter']}` writes it.")
-    paths = list(results) or sorted(path for path in directory.glob("*") if artifacts.peek(path) == "eval")
+    paths = results or sorted(str(path) for path in directory.glob("*") if artifacts.peek(path) == "eval")
     if not paths:
         raise ArtifactError(f"{directory} holds no evaluation; `{MADE_BY['eval']}` makes one.")
-    return compare.by_name(paths), runs
+    return compare.by_setting(paths), runs
 
 
 def check_path(out: Path, kind: str = "report") -> None:
@@ -103,13 +103,16 @@ def _operations(answer: str | None) -> list[Any]:
         return []
 
 
-def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]], puzzles: int) -> dict[str, Any]:
+def view(
+    evaluations: Mapping[str, Sequence[Path]], training: Mapping[str, Sequence[Path]], puzzles: int
+) -> dict[str, Any]:
     """The values of the page about *evaluations* and the logs of *training* by run, with so many *puzzles* to read.
 
+    Several evaluations of one name are the runs of a setting, whose means are shown, with completions of the first run.
     Models are in the order in which they are made from each other, else as given; then the floor and the ceiling.
     Results on other puzzles, or decoded in another way, are in groups of their own, the largest first.
     """
-    scored = {name: results.read(path) for name, path in evaluations.items()}
+    scored = {name: compare.pooled(name, [*map(results.read, paths)]) for name, paths in evaluations.items()}
     logs = {path: trainlog.read(path) for paths in training.values() for path in paths}
     if empty := [path for path, rows in logs.items() if not rows]:
         raise InputError(f"{empty[0]} has no steps yet; give another --log, or continue the run.")
@@ -138,13 +141,16 @@ def view(evaluations: Mapping[str, Path], training: Mapping[str, Sequence[Path]]
         "seconds": seconds(log),
         "puzzles": min(puzzles, first.metrics.n),
         "transcripts": {name: [samples[0] for samples in groups[0][name].by_puzzle[:puzzles]] for name in names},
-        "changed": _changed(first, last) if len(names) > 1 and len(first.by_puzzle[0]) == 1 else None,
+        "changed": _changed(first, last)
+        if len(names) > 1 and len(first.samples) == len(last.samples) == first.metrics.n
+        else None,
         "lost": {name: diagnose.causes(groups[0][name]) for name in dict.fromkeys((names[0], names[-1]))},
         "shapes": diagnose.shapes(last),
         "chain": [(link, _summary(link)) for link in chain],
         "other_log": logs and own is None,
         "curriculum": own and any(link.by_grpo and link.options.get("curriculum") for link in chain),
         "versions": last.manifest.versions,
+        "warnings": caveats({name: item for group in groups for name, item in group.items()}),
         "reasons": {**REASONS, **task.reasons},
     }
 
@@ -161,7 +167,7 @@ def _groups(scored: Group) -> list[Group]:
     for name, evaluation in scored.items():
         metrics = evaluation.metrics
         if not metrics.is_baseline:
-            groups.setdefault(f"{metrics.n} {metrics.data} {metrics.decoding}", {})[name] = evaluation
+            groups.setdefault(f"{metrics.n} {metrics.data} {compare.decoding(evaluation)}", {})[name] = evaluation
     if not groups:
         raise InputError("give an evaluation of a model beside the baselines.")
     for group in groups.values():
@@ -183,6 +189,7 @@ def _table(group: Group) -> dict[str, Any]:
         metrics, completions = group[row["name"]].metrics, len(group[row["name"]].samples)
         baseline = registry.task(metrics.task).baselines.get(metrics.model.source)
         about = baseline.about if baseline else f"{metrics.model.source}, held as {metrics.precision}"
+        about = f"mean of {len(row['runs'])} runs, ± {100 * row['sd']:.1f}" if "runs" in row else about
         row |= {"bound": metrics.is_baseline, "about": about, "metrics": metrics, "completions": completions}
         for reason, count in metrics.reasons.items() if not metrics.is_baseline else ():
             reasons.setdefault(reason, {})[row["name"]] = count
@@ -195,7 +202,9 @@ def _table(group: Group) -> dict[str, Any]:
     return {
         "rows": rows,
         "models": models,
-        "samples": models[0]["completions"] // rows[0]["n"],
+        "samples": models[0]["metrics"].decoding.samples or 1,
+        "single": all(row["completions"] == row["n"] for row in models),
+        "majority": all(row["metrics"].majority for row in rows),
         "data": values["data"],
         "split": values["split"],
         "called": f"{values['split']} {registry.task_of(values).noun}s".strip(),

@@ -61,8 +61,9 @@ def test_seeds_are_drawn_as_their_mean_with_their_range():
     assert 'class="raw' not in drawn["Entropy"].content
     heights = re.findall(r" ([\d.]+)(?=[LZ])", re.search(r'class="range c0" d="([^"]*)"', drawn["Entropy"].content)[1])
     assert len(set(heights)) == 2  # of the least and the greatest
-    shorter = charts.curves({"": [steps(9), steps(6)]}, TASK)[0].content
-    assert shorter.count(">6</text>") == 1  # the steps that both have
+    shorter = {c.title: c for c in charts.curves({"": [steps(9, entropy=1.0), steps(6, entropy=3.0)]}, TASK)}["Entropy"]
+    assert shorter.change == "2 → 1"  # the mean of the seeds that have the step
+    assert shorter.content.count(">9</text>") == 1
 
 
 def validated(*measured: tuple[int, float], length: int) -> list[StepRow]:

@@ -365,6 +365,33 @@ def test_logs_of_one_name_are_seeds_and_others_are_lines(run, monkeypatch, capsy
     assert len(list(Path("figures").iterdir())) == text.count("<figure")
 
 
+def test_results_of_one_name_are_the_runs_of_a_setting(run, monkeypatch, capsys):
+    from countdown_rl.evaluation import compare
+
+    marks = ("++++++-++-+-", "+++++++++---", "+++---------")
+    for seed, row in enumerate(marks):
+        write_eval(Path(f"adapter{seed}"), row, decoding=DECODING | {"seed": seed})
+    words = ["artifacts/eval/base", "GRPO=adapter0,adapter1,adapter2"]
+    assert command(monkeypatch, "--json", *(part for word in words for part in ("--result", word))) == 0
+    assert json.loads(capsys.readouterr().out)["results"] == ["artifacts/eval/base", *words[1][5:].split(",")]
+    text = Path("artifacts/report.html").read_text()
+    _, grpo = compare.compare(compare.by_setting(words))["results"]
+    assert [*dict.fromkeys(re.findall(r'data-row="([^"]*)"', text))] == ["base", "GRPO"]
+    assert f"mean of 3 runs, ± {100 * grpo['sd']:.1f}" in text
+    assert f'<data value="{grpo["accuracy"]}" data-name="accuracy">' in text
+    assert "one training run" not in text
+    assert 'id="changed"' not in text
+    assert text.count('class="t card w1') == 12
+
+
+def test_a_report_warns_of_what_limits_its_conclusions(run):
+    text = page()
+    assert "base: the 95% interval is" in text
+    assert "adapter, merged: one training run" in text
+    write_eval(run / "eval" / "other", "++--++--+---", data=DATA | {"digest": "e" * 64})
+    assert "other and base have different puzzles" in page()
+
+
 def test_several_completions_of_a_puzzle_are_not_counted_as_puzzles(tmp_path):
     for name in ("base", "adapter"):
         write_eval(tmp_path / "eval" / name, 12 * "+++-", samples=4, rows=of_split("test"))
