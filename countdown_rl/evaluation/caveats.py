@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from math import ceil
 
 from countdown_rl.core.formatting import percent
-from countdown_rl.evaluation.results import Result, chain, split
+from countdown_rl.evaluation.results import Result, split
 from countdown_rl.evaluation.statistics import Z
 
 #: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
+#: Kinds of models that a training run made, or may have made; others are published, or of a server.
+_OWN = ("adapter", "directory", "gguf")
 
 
 def caveats(results: Mapping[str, Result]) -> list[str]:
@@ -25,7 +27,7 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
     ]
     first, *others = models
     of_first = models[first].metrics
-    if single := [name for name in others if not models[name].runs and _is_trained(models[name])]:
+    if single := [name for name in others if not models[name].runs and _is_trained(models[name], models[first])]:
         sentences.append(
             f"{', '.join(single)}: one training run, so no difference is known to exceed that between seeds; give the "
             "evaluations of several seeds as NAME=DIR,DIR,..."
@@ -60,7 +62,7 @@ def _caveats(result: Result) -> list[str]:
     return sentences
 
 
-def _is_trained(result: Result) -> bool:
-    """The model is of a training run: by its manifests, or a local directory without any."""
-    links = chain(result)
-    return any(link.kind in ("adapter", "model") for link in links) or [link.kind for link in links] == ["directory"]
+def _is_trained(result: Result, start: Result) -> bool:
+    """The model is another one than *start*, and of the user's own training as far as is known."""
+    model = result.metrics.model
+    return model.kind in _OWN and model.digest != start.metrics.model.digest

@@ -21,7 +21,8 @@ def result(correct: int, n: int, *, truncated: int = 0, file: str = "d", kind: s
     """An evaluation in which a model solves *correct* of *n* puzzles, of which *truncated* completions are cut off."""
     samples = [evaluations.sample(index < correct, row=ROW, truncated=index < truncated) for index in range(n)]
     data = {"file": "test.jsonl", "digest": file}
-    metrics = replace(evaluations.metrics(samples, [ROW] * n, data=data), **fields)
+    about = {"source": "m", "kind": kind, "digest": f"{kind} {correct}"}
+    metrics = replace(evaluations.metrics(samples, [ROW] * n, data=data, model=about), **fields)
     model = Manifest(kind, {}, {"data": DATA.as_input()} if kind == "adapter" else {}).as_input()
     return Result(metrics, samples, manifest=Manifest("eval", {}, {"model": model}))
 
@@ -59,7 +60,7 @@ def test_a_single_training_run_is_warned_of_and_several_are_not():
     (sentence,) = caveats({"start": start, "GRPO": run})
     assert sentence.startswith("GRPO: one training run")
     assert caveats({"start": start, "GRPO": replace(run, runs=[run, run])}) == []
-    assert caveats({"start": start, "other": start}) == []
+    assert caveats({"start": run, "again": run, "other": start}) == []
 
 
 def test_other_puzzles_and_other_rules_are_warned_of():
