@@ -158,7 +158,7 @@ def plain(options, ref, rows, course):
                 max_completion_length=options.max_completion_length,
                 temperature=options.temperature,
                 reward_weights=list(weights.values()),
-                learning_rate=options.learning_rate,
+                learning_rate=options.rate(loaded.model.num_parameters()),
                 lr_scheduler_type=options.lr_scheduler_type,
                 scale_rewards=options.scale_rewards,
                 loss_type=options.loss_type,

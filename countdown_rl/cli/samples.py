@@ -17,7 +17,7 @@ from countdown_rl.tasks.task import REASONS
 
 
 def samples(
-    result: Annotated[Path, typer.Argument(help="Directory of eval, or of the log of train.")] = Path(
+    result: Annotated[Path, typer.Argument(help="Directory of eval, or of the log of train or sft.")] = Path(
         "artifacts/eval/adapter"
     ),
     n: Annotated[int, option("Number of completions to show.", min=1)] = 5,
@@ -30,7 +30,7 @@ def samples(
 ) -> None:
     """Show completions with their grades.
 
-    They are those of an evaluation, or those that train saves beside its log.
+    They are those of an evaluation, or those that train saves beside its log, and train and sft with --eval-every.
 
     Examples:
         countdown-rl samples artifacts/eval/adapter --wrong
@@ -78,7 +78,8 @@ def _steps(text: str) -> range:
 
 
 def _view(sample: dict[str, Any]) -> Text:
-    step = (f"step {sample['step']}  " if "step" in sample else "", "dim")
+    kind = ", validation" if sample.get("validation") else ""
+    step = (f"step {sample['step']}{kind}  " if "step" in sample else "", "dim")
     row = parse_row(sample)
     verdict = advice.verdict(row, sample["answer"], sample["value"], sample["reason"], sample.get("truncated"))
     grade = (f"✓ {verdict}", "green") if sample["correct"] else (f"✗ {verdict}", "red")

@@ -68,7 +68,7 @@ def _number(value: float) -> str:
 #: Title and subtitle of a chart, the format of its values, and the names of its columns.
 _Panel = tuple[str, str, Formatter, dict[str, str]]
 _PANELS: tuple[_Panel, ...] = (
-    ("Validation accuracy", "share solved, greedy", percent, {"eval_correct": ""}),
+    ("Validation accuracy", "share solved", percent, {"eval_correct": ""}),
     ("Completions", "share of those sampled", percent, {"correct": "solved", "format": "format kept"}),
     ("Reward", "mean over completions", _number, {"reward": ""}),
     ("Length", "mean tokens per completion", _number, {"mean_length": ""}),

@@ -4,8 +4,8 @@ import math
 import time
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,16 +53,16 @@ class CheckpointCallback(TrainerCallback):
         self.validation: Validation | None = None
         # A run can be resumed only after whole rounds of completions.
         self._every = -(-self.options.save_steps // self.options.round_steps) * self.options.round_steps
-        self._eval_correct: float | None = None
+        self._evaluation: dict[str, Any] = {}
         self._start = time.perf_counter()
 
     @abstractmethod
-    def row(self, step: int, logs: dict[str, Any], seconds: float, eval_correct: float | None) -> StepRow | SftRow:
+    def row(self, step: int, logs: dict[str, Any], seconds: float) -> StepRow | SftRow:
         """The row of *step* with the figures *logs* of the trainer."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.validation and self.options.keep == "best" and state.global_step == 0:
-            self.journal.start = self.validation(0)
+            self.journal.start = self.validation(0)["eval_correct"]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._start = time.perf_counter()
@@ -75,7 +75,7 @@ class CheckpointCallback(TrainerCallback):
             control.should_save = stop or bool(self._every and step % self._every == 0)
             control.should_training_stop |= stop
         if self.validation and (step % self.options.eval_every == 0 or step == last):
-            self._eval_correct = self.validation(step)
+            self._evaluation = self.validation(step)
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
@@ -87,14 +87,19 @@ class CheckpointCallback(TrainerCallback):
                     f"step {state.global_step}: {name} is {logs[name]}; training stopped, and its last checkpoint is "
                     "kept; begin again with --restart and a lower --learning-rate."
                 )
-        row = self.row(state.global_step, logs, time.perf_counter() - self._start, self._eval_correct)
-        self._eval_correct = None
+        row = replace(self.row(state.global_step, logs, time.perf_counter() - self._start), **self._evaluation)
+        self._evaluation = {}
         self.journal.add_row(row)
         if processes.is_main():
             self.run.reporter.step(row)
             self.run.reporter.progress(row.step, self.journal.max_steps, row.summary)
             if row.eval_correct is not None:
-                self.run.reporter.note(f"Step {row.step}: {row.eval_correct:.1%} of the validation puzzles solved.")
+                several = (
+                    "" if row.eval_pass_at_n is None else f", {row.eval_pass_at_n:.1%} in {self.options.eval_samples}"
+                )
+                self.run.reporter.note(
+                    f"Step {row.step}: {row.eval_correct:.1%} of the validation puzzles solved{several}."
+                )
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         PartialState().wait_for_everyone()  # each process writes a part of the checkpoint
@@ -112,7 +117,7 @@ class SftCallback(CheckpointCallback):
         super().__init__(run)
         self._tokens = self.journal.rows[-1].tokens if self.journal.rows else 0.0  # TRL counts those of this process
 
-    def row(self, step: int, logs: dict[str, Any], seconds: float, eval_correct: float | None) -> SftRow:
+    def row(self, step: int, logs: dict[str, Any], seconds: float) -> SftRow:
         return SftRow(
             step=step,
             loss=rounded(logs["loss"]),
@@ -121,7 +126,6 @@ class SftCallback(CheckpointCallback):
             grad_norm=rounded(logs["grad_norm"]),
             learning_rate=rounded(logs["learning_rate"]),
             seconds=rounded(seconds),
-            eval_correct=eval_correct,
         )
 
 
@@ -170,7 +174,7 @@ class GrpoCallback(CheckpointCallback):
             for text in new.values() if processes.is_main() else ():
                 self.run.reporter.warning(text)
 
-    def row(self, step: int, logs: dict[str, Any], seconds: float, eval_correct: float | None) -> StepRow:
+    def row(self, step: int, logs: dict[str, Any], seconds: float) -> StepRow:
         if "reward" in logs:  # a step that reuses completions has none of its own
             self._generation_logs = logs
         logs = self._generation_logs | {"seconds_generation": 0.0, "seconds_reward": 0.0} | logs
@@ -179,7 +183,7 @@ class GrpoCallback(CheckpointCallback):
         names = {field.name: _TRL_NAMES.get(field.name, field.name) for field in fields(StepRow)}
         figures: dict[str, Any] = {name: rounded(logs[key]) for name, key in names.items() if key in logs}
         groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
-        figures |= {"step": step, "eval_correct": eval_correct, "groups": groups}
+        figures |= {"step": step, "groups": groups}
         return StepRow(**{"entropy": None, "kl": None} | figures)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -189,29 +193,40 @@ class GrpoCallback(CheckpointCallback):
 
 
 class Validation:
-    """Greedy completions of the validation puzzles of *run*; with ``keep`` best the best weights are saved.
+    """Completions of the validation puzzles of *run*; with ``keep`` best the best weights are saved.
 
     The weights of the start are kept if none are better.
     """
 
     def __init__(self, run: "Run", trainer: Any, loaded: Loaded) -> None:
         self.run, self.trainer, self.loaded = run, trainer, loaded
-        self._prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
+        count = run.options.eval_samples
+        prompts = [chat_template.render(loaded.tokenizer, row.messages()) for row in run.validation]
+        self._rows = [row for row in run.validation for _ in range(count)]  # the completions of a puzzle side by side
+        self._prompts = [prompt for prompt in prompts for _ in range(count)]
 
-    def __call__(self, step: int) -> float:
-        """The share solved by the weights after *step*."""
-        run, rows = self.run, self.run.validation
-        texts = run.complete_greedily(self.trainer, self.loaded, self._prompts)
-        completions = list(map(chat_template.completion, rows, self._prompts, texts))
-        grades = [row.grade(completion) for row, completion in zip(rows, completions, strict=True)]
-        correct = rounded(sum(grade.correct for grade in grades) / len(grades))
-        if step == run.journal.max_steps and not correct and processes.is_main():
-            form = sum(grade.format for grade in grades) / len(grades)
-            run.reporter.warning(
-                f"none of the {len(grades):,} validation puzzles is solved, and {form:.0%} of the completions keep the "
-                f"format; for {rows[0].headline} the model writes: {' '.join(completions[0].split())[:300]}"
-            )
-        best = run.journal.best()  # the row of this step follows
+    def __call__(self, step: int) -> dict[str, float]:
+        """The figures of the weights after *step*, by their columns in the log."""
+        run, journal, count = self.run, self.run.journal, self.run.options.eval_samples
+        completions = run.validate(self.trainer, self.loaded, self._prompts)
+        samples = [
+            Sample.of(row, completion.after(row, prompt))
+            for row, prompt, completion in zip(self._rows, self._prompts, completions, strict=True)
+        ]
+        flags = [(each.grade.correct, each.grade.format, each.truncated) for each in samples]
+        shares = [rounded(sum(column) / len(samples)) for column in zip(*flags, strict=True)]
+        figures = dict(zip(("eval_correct", "eval_format", "eval_truncated"), shares, strict=True))
+        correct = figures["eval_correct"]
+        if count > 1:
+            solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
+            figures["eval_pass_at_n"] = rounded(solved * count / len(flags))
+        if not correct and ("validation" not in journal.warnings or step == journal.max_steps):
+            journal.warnings["validation"] = _unsolved(step, samples, figures)
+            if processes.is_main():
+                run.reporter.warning(journal.warnings["validation"])
+        if processes.is_main():
+            journal.add_samples([_sample(step, each, validation=True) for each in samples[::count]])
+        best = journal.best()  # the row of this step follows
         if run.options.keep == "best" and (best is None or correct > best[1]):
             state = weights.gathered(self.trainer)
             if processes.is_main():
@@ -219,13 +234,27 @@ class Validation:
                 directory.mkdir(parents=True, exist_ok=True)
                 weights.save(self.trainer, self.loaded.ref, run.options, directory, state)
                 artifacts.fsync(directory)
-        return correct
+        return figures
 
 
-def _sample(step: int, completion: Sample) -> dict[str, Any]:
+def _unsolved(step: int, samples: Sequence[Sample], figures: Mapping[str, float]) -> str:
+    """A warning that no sample of an evaluation is correct, with the most frequent reason and an example."""
+    task = task_of(samples[0].row)
+    ((reason, count),) = Counter(each.grade.reason for each in samples).most_common(1)
+    example = next(each for each in samples if each.grade.reason == reason)
+    return (
+        f"step {step}: none of the validation puzzles is solved; {figures['eval_format']:.0%} of the completions keep "
+        f"the format, and {figures['eval_truncated']:.0%} are truncated. Most often ({count / len(samples):.0%}): "
+        f"{task.reason(reason)}; for {example.row.headline} the model writes: "
+        f"{' '.join(example.completion.split())[:300]}"
+    )
+
+
+def _sample(step: int, completion: Sample, *, validation: bool = False) -> dict[str, Any]:
     row, grade = completion.row, completion.grade
     return (
         {"step": step}
+        | ({"validation": True} if validation else {})
         | row.kept
         | {"completion": completion.completion}
         | {key: getattr(grade, key) for key in ("correct", "reason", "answer", "value")}

@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from math import inf
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import Options, Precision, option
@@ -54,10 +55,16 @@ class TuningOptions(Options):
     Names shared with PEFT's ``LoraConfig`` and TRL's configurations have their meaning.
     """
 
+    #: Default peak learning rates: the most parameters they are for, the rate of an adapter, that of all weights.
+    RATES: ClassVar[tuple[tuple[float, float, float], ...]]
+
     micro_batch: Annotated[
         int,
         option("Examples per forward and backward pass; 0: as many as divide a step, up to 16.", BATCH, min=0),
     ] = 0
+    learning_rate: Annotated[
+        float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
+    ] = None
     lr_scheduler_type: Schedule = "cosine"
 
     tune: Annotated[Literal["lora", "all"], option("Train a LoRA adapter, or all weights.", MODEL)] = "lora"
@@ -73,9 +80,13 @@ class TuningOptions(Options):
     threads: Annotated[int, option("CPU threads; 0: all available.", RUN, min=0)] = 0
     save_steps: Annotated[int, option("Steps between checkpoints; 0: none.", RUN, min=0)] = 25
     eval_every: Annotated[
-        int, option("Steps between greedy evaluations on the validation split of --data; 0: none.", RUN, min=0)
+        int, option("Steps between evaluations on the validation split of --data; 0: none.", RUN, min=0)
     ] = 0
     eval_size: Annotated[int, option("Puzzles of an evaluation, the first of the split.", RUN, min=1)] = 200
+    eval_samples: Annotated[
+        int, option("Completions per puzzle of an evaluation; N above 1 also log pass@N.", RUN, min=1, max=4096)
+    ] = 1
+    eval_temperature: Annotated[float, option("Temperature of an evaluation; 0: greedy.", RUN, min=0, max=2)] = 0.0
     keep: Annotated[
         Literal["last", "best"], option("Weights to write: of the last step, or of the best evaluation.", RUN)
     ] = "last"
@@ -119,8 +130,20 @@ class TuningOptions(Options):
             )
         if self.tune == "all" and self.precision == "nf4":
             raise UsageError("--tune all with --precision nf4: 4-bit weights cannot be trained; add --precision auto.")
-        if self.keep == "best" and not self.eval_every:
-            raise UsageError("--keep best needs evaluations; add --eval-every.")
+        evaluating = {"--keep best": self.keep == "best", "--eval-samples": self.eval_samples > 1}
+        evaluating["--eval-temperature"] = self.eval_temperature > 0
+        for name, given in evaluating.items():
+            if given and not self.eval_every:
+                raise UsageError(f"{name} needs evaluations; add --eval-every.")
+        if self.eval_samples > 1 and not self.eval_temperature:
+            raise UsageError("--eval-samples needs an --eval-temperature above 0; greedy completions are the same.")
+
+    def rate(self, parameters: int) -> float:
+        """Return the peak learning rate for a model of so many *parameters*; the sources are in docs/models.md."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        _, adapter, all_weights = next(rates for rates in self.RATES if parameters <= rates[0])
+        return adapter if self.tune == "lora" else all_weights
 
 
 @dataclass(frozen=True)
@@ -130,6 +153,8 @@ class TrainOptions(TuningOptions):
     ``prompts``, ``micro_batch`` and ``steps_per_generation`` count puzzles per step, completions per forward and
     backward pass, and optimiser steps per round of completions.
     """
+
+    RATES = ((5e8, 2e-4, 1e-5), (inf, 1e-5, 1e-6))
 
     max_steps: Annotated[int, option("Optimiser steps.", BATCH, min=1)] = 200
     prompts: Annotated[int, option("Puzzles per step.", BATCH, min=1)] = 8
@@ -187,7 +212,6 @@ class TrainOptions(TuningOptions):
     temperature: Annotated[float, option("Sampling temperature.", COMPLETIONS, min=0.01, max=2)] = 1.0
     max_completion_length: Annotated[int, option("Maximum tokens of a completion.", COMPLETIONS, min=1)] = 256
 
-    learning_rate: Annotated[float, option("Peak learning rate.", OPTIMISER, min=0, max=1)] = 2e-4
     lr_scheduler_type: Schedule = "constant"
 
     precision: Annotated[Precision, option("Precision of the base; nf4 is QLoRA.", MODEL)] = "nf4"
@@ -257,6 +281,8 @@ class TrainOptions(TuningOptions):
 class SftOptions(TuningOptions):
     """Supervised fine-tuning of a LoRA adapter or of all weights."""
 
+    RATES = ((5e8, 2e-4, 1e-4), (13e9, 2e-4, 2e-5), (inf, 1e-4, 2e-5))
+
     from_hub: Annotated[
         tuple[str, ...],
         option(
@@ -280,9 +306,6 @@ class SftOptions(TuningOptions):
     num_train_epochs: Annotated[float, option("Passes through the demonstrations.", BATCH, min=0)] = 3.0
     max_steps: Annotated[int, option("Optimiser steps; 0: by --num-train-epochs.", BATCH, min=0)] = 0
     batch_size: Annotated[int, option("Demonstrations (packed sequences) per step.", BATCH, min=1)] = 16
-    learning_rate: Annotated[
-        float | None, option("Peak learning rate.", OPTIMISER, min=0, max=1, show_default="by size, see docs/models.md")
-    ] = None
     warmup_steps: Annotated[int, option("Steps of linear warmup.", OPTIMISER, min=0)] = 10
     weight_decay: Annotated[float, option("Decoupled weight decay.", OPTIMISER, min=0)] = 0.0
     max_grad_norm: Annotated[float, option("Maximum gradient norm.", OPTIMISER, min=0)] = 1.0
@@ -291,19 +314,6 @@ class SftOptions(TuningOptions):
     @property
     def step_size(self) -> int:
         return self.batch_size
-
-    def rate(self, parameters: int) -> float:
-        """Return the peak learning rate for a model of so many *parameters*, where none is given.
-
-        LoRA: that of QLoRA (Dettmers et al. 2023, arXiv:2305.14314, table 9), 2e-4 up to 13 billion parameters and
-        1e-4 above. All weights: a tenth of it ("LoRA Without Regret", Thinking Machines Lab 2025), which is also TRL's
-        default of 2e-5; 1e-4 for models below half a billion, which learn at higher rates (SmolLM2-135M: up to 1e-3).
-        """
-        if self.learning_rate is not None:
-            return self.learning_rate
-        if self.tune == "lora":
-            return 2e-4 if parameters <= 13e9 else 1e-4
-        return 2e-5 if parameters > 5e8 else 1e-4
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ from typing import Any
 
 from countdown_rl.core import artifacts
 from countdown_rl.core.errors import InputError, UsageError
-from countdown_rl.inference.generate import STOP
+from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks import jsonl
@@ -88,6 +88,7 @@ class GrpoRun(Run):
                 f"{sequences:,} completions at a time take over {logits / 1e9:,.0f} GB, which this machine does not "
                 "have; lower --num-generations, --prompts or --steps-per-generation."
             )
+        self.reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
         self.details = {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
         return planned
 
@@ -136,8 +137,8 @@ class GrpoRun(Run):
             self.length_option += " or --trl vllm_gpu_memory_utilization"
         return trainer, callback
 
-    def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
-        completions: list[str] = trainer.rollouts.complete_greedily(prompts, trainer)
+    def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+        completions: list[Completion] = trainer.rollouts.validate(prompts, trainer, self.options.eval_temperature)
         return completions
 
     def facts(self, last: StepRow) -> dict[str, Any]:

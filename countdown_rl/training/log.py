@@ -52,7 +52,10 @@ class StepRow:
     seconds_reward: float
     seconds_loss: float
     seconds_rest: float = 0.0  # data, optimiser, logging
-    eval_correct: float | None = None  # share of the validation puzzles solved greedily; None between evaluations
+    eval_correct: float | None = None  # share of correct validation completions; this and the next: None in between
+    eval_pass_at_n: float | None = None  # share of the validation puzzles with a correct one among several
+    eval_format: float | None = None
+    eval_truncated: float | None = None
     importance_sampling_ratio: float | None = None  # of the policy to vLLM, whose completions it corrects; mean
     draws: float | None = None  # groups that were sampled for the round; None without dynamic sampling
     #: Share correct by group, under its column (``correct_numbers_4``); None in a step without such a row.
@@ -76,6 +79,9 @@ class SftRow:
     learning_rate: float
     seconds: float
     eval_correct: float | None = None
+    eval_pass_at_n: float | None = None
+    eval_format: float | None = None
+    eval_truncated: float | None = None
     groups: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -125,8 +131,9 @@ class Journal:
         """Write log and samples anew, without what an interrupted run added after its last checkpoint."""
         if self.log:
             write(self.log, self.rows)
-            if self.kind is StepRow:  # sft samples nothing
-                with artifacts.replacing(samples_file(self.log)) as partial:
+            samples = samples_file(self.log)
+            if self.kind is StepRow or self.samples or samples.exists():  # sft has those of evaluations alone
+                with artifacts.replacing(samples) as partial:
                     jsonl.write_rows(partial, self.samples)
 
     def add_row(self, row: StepRow | SftRow) -> None:
@@ -253,7 +260,7 @@ def check_log(log: Path | None, kind: type[StepRow] | type[SftRow], *, resumes: 
     if log is None:
         return
     samples = samples_file(log)
-    for file in (log, samples) if kind is StepRow else (log,):  # sft samples nothing
+    for file in (log, samples):
         if file.exists() and not file.is_file():
             raise ArtifactError(f"{file} is no ordinary file; give --log another path.")
         if not file.exists() or not file.stat().st_size:

@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import gather_object
 
 from countdown_rl.evaluation.sample import Sample
-from countdown_rl.inference.generate import decoder_of, generate, to_completion
+from countdown_rl.inference.generate import Completion, decoder_of, generate, to_completion
 from countdown_rl.inference.stop import Stop
 from countdown_rl.models import chat_template
 from countdown_rl.tasks.task import Row
@@ -100,55 +100,58 @@ class Rollouts:
             graded.append(Graded(prompt, prompt_ids[index], ids, own_logps, sample))
         return Round(graded, sampled - begin, time.perf_counter() - sampled)
 
-    def complete_greedily(self, prompts: Sequence[str], trainer: Any) -> list[str]:
-        """The most likely completion of each rendered prompt; in several processes each decodes a share of them."""
+    def validate(self, prompts: Sequence[str], trainer: Any, temperature: float) -> list[Completion]:
+        """A completion of each rendered prompt; in several processes each decodes a share of them."""
         share = -(-len(prompts) // trainer.accelerator.num_processes)
         begin = share * trainer.accelerator.process_index
         own = [prompts[index % len(prompts)] for index in range(begin, begin + share)]
         prompt_ids = chat_template.token_ids(self.stop.tokenizer, own)
         size = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
-        texts: list[str] = []
+        completions: list[Completion] = []
         for start in range(0, share, size):
-            completions, _ = self.complete(prompt_ids[start : start + size], trainer, greedy=True)
-            texts += map(self.stop.decode, completions)
-        return gather_object(texts)[: len(prompts)]
+            sampled, _ = self.complete(prompt_ids[start : start + size], trainer, temperature)
+            completions += [to_completion(self.stop, ids) for ids in sampled]
+        return gather_object(completions)[: len(prompts)]
 
     def complete(
-        self, prompt_ids: list[list[int]], trainer: Any, *, greedy: bool = False
+        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None = None
     ) -> tuple[list[list[int]], Sequence[list[float] | None]]:
         """Completions up to their ends, and the log-probabilities with which vLLM sampled them, else None for each.
 
         Args:
-            greedy: take the most likely tokens, and complete each prompt by itself.
+            temperature: of completions for each prompt by itself, 0 for the most likely ones; None for that of
+                training, and prompts in groups.
         """
         policy, config = trainer.accelerator.unwrap_model(trainer.model), trainer.args
         trainer.model.eval()  # no LoRA dropout while sampling
         logps: Sequence[list[float] | None] = [None] * len(prompt_ids)
         plain = not (config.generation_kwargs or config.cache_implementation) and config.repetition_penalty == 1.0
         if trainer.use_vllm:
-            completions, logps = self._by_vllm(prompt_ids, trainer, greedy)
+            completions, logps = self._by_vllm(prompt_ids, trainer, temperature)
         elif plain and (decoder := decoder_of(policy, torch.bfloat16 if config.bf16 else torch.float32)):
             completions = decoder.decode(
                 prompt_ids,
                 max_new_tokens=config.max_completion_length,
                 stop=self.stop,
-                temperature=0.0 if greedy else config.temperature,
+                temperature=config.temperature if temperature is None else temperature,
                 top_p=config.top_p,
                 top_k=config.top_k or 0,
                 min_p=config.min_p or 0.0,
             )
         else:
-            completions = self._by_transformers(prompt_ids, trainer, greedy)
+            completions = self._by_transformers(prompt_ids, trainer, temperature)
         trainer.model.train()
         return completions, logps
 
-    def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, greedy: bool) -> list[list[int]]:
+    def _by_transformers(self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None) -> list[list[int]]:
         from transformers import GenerationConfig
         from trl.distributed import DistributedBackend
         from trl.models import unwrap_model_for_generation
 
         settings, args = dict(trainer.generation_kwargs), trainer.args
-        if greedy:
+        if temperature:
+            settings["temperature"] = temperature
+        elif temperature is not None:
             settings |= dict.fromkeys(("temperature", "top_p", "top_k", "min_p")) | {"do_sample": False}
         with (
             unwrap_model_for_generation(
@@ -165,12 +168,12 @@ class Rollouts:
             return generate(model, self.stop, prompt_ids, trainer.accelerator.device, generation_config=config)
 
     def _by_vllm(
-        self, prompt_ids: list[list[int]], trainer: Any, greedy: bool
+        self, prompt_ids: list[list[int]], trainer: Any, temperature: float | None
     ) -> tuple[list[list[int]], list[list[float]]]:
         trainer.sync_engine()
         engine = trainer.vllm_generation
-        engine.temperature = 0.0 if greedy else trainer.temperature
-        count = 1 if greedy else trainer.num_generations
+        engine.temperature = trainer.temperature if temperature is None else temperature
+        count = trainer.num_generations if temperature is None else 1
         _, sampled, logps, _ = engine.generate(prompts=prompt_ids, images=None, num_generations=count)
         completions = [self.stop.cut(ids) for ids in sampled]
         # Of each token only the log-probability of the sampled one is asked for.

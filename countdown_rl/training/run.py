@@ -4,12 +4,13 @@ import atexit
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ModelError, UsageError, out_of_memory
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, load, lora, reference, shape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
@@ -143,8 +144,8 @@ class Run(ABC):
         """The trainer of *loaded*, and its ``CheckpointCallback``."""
 
     @abstractmethod
-    def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
-        """The most likely completion of each of *prompts*, in every process."""
+    def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+        """A completion of each of *prompts* at ``eval_temperature``, in every process."""
 
     @abstractmethod
     def facts(self, last: Any) -> dict[str, Any]:
@@ -201,8 +202,9 @@ class Run(ABC):
         device = load.device_name("auto").partition(":")[0]
         loaded = load.Loaded(skeleton, load.load_tokenizer(light), light, precision, device, "skeleton")
         run.parameters = skeleton.num_parameters()
+        run.options = replace(options, learning_rate=options.rate(run.parameters))
         run.memory = run.encode(loaded, adapted)
-        run.details["architecture"] = type(skeleton).__name__
+        run.details |= {"learning_rate": run.options.learning_rate, "architecture": type(skeleton).__name__}
         run.journal = Journal(arguments.log if processes.is_main() else None, run.max_steps, cls.row_type)
         return run
 

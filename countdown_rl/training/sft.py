@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from countdown_rl.core.errors import UsageError, first_line
-from countdown_rl.inference.generate import Decoding, Generator, batches
+from countdown_rl.inference.generate import Completion, Decoding, Generator, batches
 from countdown_rl.models import load, shape
 from countdown_rl.training import demonstrations, trl_config, weights
 from countdown_rl.training.config import SftOptions
@@ -36,7 +36,6 @@ class SftRun(Run):
     options: SftOptions
     demonstrations: Demonstrations
     examples: Any
-    learning_rate: float
 
     def read(self) -> dict[str, Any]:
         arguments, note = self.arguments, self.reporter.note
@@ -68,18 +67,17 @@ class SftRun(Run):
             )
         steps_per_epoch = ceil(len(self.examples) / options.batch_size)
         self.max_steps = options.max_steps or ceil(options.num_train_epochs * steps_per_epoch)
-        self.learning_rate = options.rate(self.parameters)
         messages = (each.prompt for each in known.filtered if each.row is not None and not isinstance(each.prompt, str))
         self.example = next(messages, None)
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in known.left_out.items() if count)
         self.reporter.note(
             f"{known.read:,} demonstrations, {known.graded:,} of them graded; "
             f"{f'left out: {left_out}' if left_out else 'none left out'}. {self.max_steps:,} steps at a peak rate of "
-            f"{self.learning_rate:g}."
+            f"{options.learning_rate:g}."
         )
         if known.wrong:
             self.reporter.note(f"Wrong: {known.why_wrong()}.")
-        names = ("learning_rate", "max_steps", "longest")
+        names = ("max_steps", "longest")
         self.details = {name: getattr(self, name) for name in names} | {"demonstrations": known.facts()}
         return self.estimate_memory(loaded, adapted, length=self.longest, scored=self.longest)
 
@@ -89,36 +87,32 @@ class SftRun(Run):
         from countdown_rl.training.callbacks import SftCallback
 
         callback = SftCallback(self)
-        config = trl_config.sft_config(
-            self.options,
-            loaded,
-            self.checkpoints.directory,
-            max_steps=self.max_steps,
-            learning_rate=self.learning_rate,
-        )
+        config = trl_config.sft_config(self.options, loaded, self.checkpoints.directory, max_steps=self.max_steps)
         trainer = weights.make_trainer(
             SFTTrainer, loaded, self.options, args=config, train_dataset=self.examples, callbacks=[callback]
         )
         return trainer, callback
 
-    def complete_greedily(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[str]:
-        policy, limit = trainer.accelerator.unwrap_model(trainer.model), self.options.max_completion_length
+    def validate(self, trainer: Any, loaded: load.Loaded, prompts: list[str]) -> list[Completion]:
+        policy, options = trainer.accelerator.unwrap_model(trainer.model), self.options
+        limit = options.max_completion_length
         policy.eval()
-        generator = Generator(replace(loaded, model=policy), Decoding(limit))
+        decoding = Decoding(limit, temperature=options.eval_temperature, seed=options.seed)
+        generator = Generator(replace(loaded, model=policy), decoding)
         ids = loaded.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-        texts: dict[int, str] = {}
+        completions: dict[int, Completion] = {}
         for batch in batches(list(map(len, ids)), lambda length: generator.max_rows(length, limit)):
-            completions = generator.complete([ids[index] for index in batch])
-            texts |= {index: each.text for index, each in zip(batch, completions, strict=True)}
+            number = len(completions)  # a seed for each batch
+            completions |= zip(batch, generator.complete([ids[index] for index in batch], number), strict=True)
         policy.train()
-        return [texts[index] for index in range(len(prompts))]
+        return [completions[index] for index in range(len(prompts))]
 
     def facts(self, last: SftRow) -> dict[str, Any]:
         row, logged = self.demonstrations.row(), self.journal.rows
         return {
             **({"task": row.task, "layout": row.layout} if row else {}),
             "demonstrations": self.demonstrations.facts(),
-            "learning_rate": self.learning_rate,
+            "learning_rate": self.options.learning_rate,
             "tokens": int(logged[-1].tokens),
             "loss_first": logged[0].loss,
             "loss_last_tenth": last.loss,

@@ -35,7 +35,6 @@ def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[
     shared = _shared(options, loaded, directory)
     fields = shared | {
         "max_steps": options.max_steps,
-        "learning_rate": options.learning_rate,
         "num_generations": options.num_generations,
         "steps_per_generation": shared["gradient_accumulation_steps"] * options.steps_per_generation,
         "num_iterations": options.num_iterations,
@@ -59,14 +58,13 @@ def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[
     return build(fields, options.trl, defaults)
 
 
-def sft_config(options: SftOptions, loaded: Loaded, directory: Path, *, max_steps: int, learning_rate: float) -> Any:
+def sft_config(options: SftOptions, loaded: Loaded, directory: Path, *, max_steps: int) -> Any:
     """The ``SFTConfig`` of a run with checkpoints in *directory*."""
     from trl import SFTConfig
 
     return SFTConfig(
         **_shared(options, loaded, directory),
         max_steps=max_steps,
-        learning_rate=learning_rate,
         warmup_steps=options.warmup_steps,
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
@@ -82,6 +80,7 @@ def _shared(options: TuningOptions, loaded: Loaded, directory: Path) -> dict[str
         "per_device_train_batch_size": options.micro_batch,
         "gradient_accumulation_steps": options.micro_batches(processes.world_size()),
         "gradient_checkpointing": options.gradient_checkpointing,
+        "learning_rate": options.learning_rate,
         "lr_scheduler_type": options.lr_scheduler_type,
         "seed": options.seed,
         "bf16": weights.computes_in_bf16(loaded),

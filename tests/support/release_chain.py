@@ -39,7 +39,9 @@ def chain(root: Path, *, seed: int = 0) -> Path:
     base = reference.find_model(str(root / "base"))
     # What train makes: only its manifest matters here.
     inputs = {"model": base.as_input() | {"source": "base"}, "data": data.as_input()}
-    with artifacts.writing(root / "adapter", "adapter", options=asdict(TrainOptions()), inputs=inputs) as draft:
+    with artifacts.writing(
+        root / "adapter", "adapter", options=asdict(TrainOptions(learning_rate=2e-4)), inputs=inputs
+    ) as draft:
         tiny_llama.adapter(draft.path, root / "base", reference="base")
         (draft.path / "README.md").unlink(missing_ok=True)
         draft.facts.update(steps=4, reward_first=0.1, reward_best=0.4)

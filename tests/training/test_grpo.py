@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from countdown_rl.core import artifacts, processes
 from countdown_rl.core.errors import ArtifactError, CountdownError, InputError, ModelError, UsageError
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, reference
 from countdown_rl.release import charts
 from countdown_rl.tasks.countdown.task import TASK, CountdownRow
@@ -407,12 +408,12 @@ def greedy_shares(monkeypatch, shares):
     """Let the evaluations of a run find *shares* of the puzzles solved, by step."""
     from countdown_rl.training import rollouts
 
-    def complete_greedily(self, prompts, trainer):
-        assert len(prompts) == 5
-        solved = round(shares[trainer.state.global_step] * 5)
-        return ["ab" if index < solved else "a" for index in range(5)]  # two letters are right, one is wrong
+    def validate(self, prompts, trainer, temperature):
+        assert (len(prompts), temperature) == (5, 0)
+        solved = round(shares[trainer.state.global_step] * 5)  # two letters are right, one is wrong
+        return [Completion("ab" if index < solved else "a", 1, True) for index in range(5)]
 
-    monkeypatch.setattr(rollouts.Rollouts, "complete_greedily", complete_greedily)
+    monkeypatch.setattr(rollouts.Rollouts, "validate", validate)
 
 
 def test_the_weights_of_the_best_evaluation_are_kept_even_in_a_resumed_run(place, tmp_path, monkeypatch):
@@ -441,20 +442,46 @@ def test_an_evaluation_decodes_greedily_with_every_engine(place, tmp_path, monke
     from countdown_rl.training import rollouts
 
     completions = []
-    complete = rollouts.Rollouts.complete_greedily
+    complete = rollouts.Rollouts.validate
 
-    def recorded(self, prompts, trainer):
-        completions.append(complete(self, prompts, trainer))
+    def recorded(*arguments):
+        completions.append(complete(*arguments))
         return completions[-1]
 
-    monkeypatch.setattr(rollouts.Rollouts, "complete_greedily", recorded)
+    monkeypatch.setattr(rollouts.Rollouts, "validate", recorded)
     options = replace(SMALL, eval_every=1, eval_size=6, max_steps=1, learning_rate=0.0)
     run(place, tmp_path / "decoder", options)
-    monkeypatch.setattr(rollouts, "supports", lambda model: False)
+    monkeypatch.setattr(rollouts, "decoder_of", lambda *arguments: None)
     run(place, tmp_path / "generate", options)
     run(place, tmp_path / "again", replace(options, seed=1))
     decoded, generated, again = completions
     assert decoded == generated == again
+
+
+@pytest.mark.parametrize("engine", ["decoder", "generate"])
+def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tmp_path, monkeypatch, engine):
+    from countdown_rl.training import rollouts
+
+    if engine == "generate":
+        monkeypatch.setattr(rollouts, "decoder_of", lambda *arguments: None)
+    plain = run(place, tmp_path / "plain", replace(SMALL, max_steps=2))
+    options = replace(SMALL, max_steps=2, eval_every=1, eval_size=5, eval_samples=4, eval_temperature=1.0)
+    texts = []
+    validate = rollouts.Rollouts.validate
+    monkeypatch.setattr(rollouts.Rollouts, "validate", lambda *given: texts.append(validate(*given)) or texts[-1])
+    result = run(place, tmp_path / "evaluated", options)
+    for completions, row in zip(texts, log.read(tmp_path / "evaluated" / "log.csv"), strict=True):
+        right = [len(each.text) % 2 == 0 for each in completions]
+        groups = [right[start : start + 4] for start in range(0, 20, 4)]
+        assert len({each.text for each in completions[:4]}) > 1
+        assert row.eval_correct == pytest.approx(sum(right) / 20)
+        assert row.eval_pass_at_n == pytest.approx(sum(map(any, groups)) / 5)
+        assert row.eval_truncated == pytest.approx(sum(not each.ended for each in completions) / 20)
+    samples = [each for each in log.read_samples(tmp_path / "evaluated" / "samples.jsonl") if "validation" in each]
+    assert [each["completion"] for each in samples] == [each.text for part in texts for each in part[::4]]
+    assert [each["step"] for each in samples] == [1] * 5 + [2] * 5
+    weights_of = [load_file(each.out / "adapter_model.safetensors") for each in (plain, result)]
+    assert all((weights_of[0][name] == weights_of[1][name]).all() for name in weights_of[0])  # training is the same
 
 
 @pytest.fixture(scope="module")

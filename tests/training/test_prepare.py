@@ -16,7 +16,7 @@ from countdown_rl.models import load, reference
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training import trackers, vllm
-from countdown_rl.training.config import TrainOptions
+from countdown_rl.training.config import SftOptions, TrainOptions
 from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.grpo import GrpoRun
 from countdown_rl.training.run import Reporter, RunArguments
@@ -72,6 +72,43 @@ def test_the_initial_model_is_not_read_from_a_gguf_file_again(llama, monkeypatch
 
 def unprepared(options):
     return GrpoRun(RunArguments(model="model", out=Path("out"), checkpoints=Path("kept")), options, Reporter())
+
+
+@pytest.mark.parametrize(
+    ("options", "tune", "rates"),
+    [
+        (TrainOptions, "lora", {4e6: 2e-4, 5e8: 2e-4, 6e8: 1e-5, 7e10: 1e-5}),
+        (TrainOptions, "all", {4e6: 1e-5, 5e8: 1e-5, 6e8: 1e-6, 7e10: 1e-6}),
+        (SftOptions, "lora", {4e6: 2e-4, 6e8: 2e-4, 13e9: 2e-4, 14e9: 1e-4}),
+        (SftOptions, "all", {4e6: 1e-4, 5e8: 1e-4, 6e8: 2e-5, 7e10: 2e-5}),
+    ],
+)
+def test_the_default_rate_goes_by_what_is_trained_and_the_size(options, tune, rates):
+    assert {size: options(tune=tune, precision="auto").rate(size) for size in rates} == rates
+    assert options(learning_rate=0.0).rate(6e8) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"), [([], 2e-4), (["--tune", "all"], 1e-5), (["--tune", "all", "--learning-rate", "0.03"], 0.03)]
+)
+def test_check_tells_the_rate_of_the_run(check, llama, rows, words, rate):
+    status, out, err = check("--model", llama, "--data", rows, "--precision", "auto", "--json", *words)
+    assert (status, json.loads(out)["learning_rate"]) == (0, rate)
+    assert f"Peak learning rate: {rate:g}." in err
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"eval_samples": 4, "eval_temperature": 1.0}, "--eval-every"),
+        ({"eval_temperature": 1.0}, "--eval-every"),
+        ({"keep": "best"}, "--eval-every"),
+        ({"eval_samples": 4, "eval_every": 1}, "--eval-temperature"),
+    ],
+)
+def test_several_equal_or_unused_samples_are_refused(options, word):
+    with pytest.raises(UsageError, match=word):
+        TrainOptions(**options)
 
 
 def test_all_prompts_of_the_last_round_are_checked(llama):

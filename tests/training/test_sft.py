@@ -16,6 +16,7 @@ from countdown_rl.evaluation.evaluate import evaluate
 from countdown_rl.export.config import MergeOptions, QuantizeOptions
 from countdown_rl.export.merge import merge_adapter
 from countdown_rl.export.quantize import quantize_model
+from countdown_rl.inference.generate import Completion
 from countdown_rl.models import chat_template, ends, shape
 from countdown_rl.models.lora import Adapter
 from countdown_rl.models.reference import find_model
@@ -138,18 +139,25 @@ def impossible(row):
 
 
 @pytest.mark.parametrize("solved", [0, 1])
-def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_path, monkeypatch, solved):
+def test_a_run_that_ends_with_nothing_solved_warns_with_an_example(place, tmp_path, monkeypatch, capsys, solved):
     with artifacts.writing(tmp_path / "data", "data", options={}) as draft:
         jsonl.write_rows(draft.path / "valid.jsonl", [{"nums": [90, 7], "target": 97, "style": "model_opens"}] * 2)
         jsonl.write_rows(draft.path / "test.jsonl", sums(1, 2, 80, 99))
     texts = ["<think>\n</think>\n<answer>90 - 7</answer>", f"<answer>90 {'+-'[not solved]} 7</answer>"]
-    monkeypatch.setattr(SftRun, "complete_greedily", lambda *arguments: texts)
+    monkeypatch.setattr(SftRun, "validate", lambda *arguments: [Completion(text, 1, True) for text in texts])
     options = replace(SMALL, max_steps=2, eval_every=1)
     warnings = []
     run(place, tmp_path, options, reporter=Reporter(warning=warnings.append), data=tmp_path / "data")
-    assert len(warnings) == 1 - solved
-    assert all("50% of the completions keep the format; for 90 7 → 97" in text for text in warnings)
+    assert len(warnings) == 2 * (1 - solved)  # after the first evaluation, and at the end
+    assert all("50% of the completions keep the format" in text and "for 90 7 → 97" in text for text in warnings)
     assert all("<answer>90 - 7</answer>" in text for text in warnings)
+    samples = log.read_samples(tmp_path / "samples.jsonl")
+    assert [(each["step"], each["validation"], each["correct"]) for each in samples[:2]] == [
+        (1, True, False),
+        (1, True, bool(solved)),
+    ]
+    assert command.status(monkeypatch, "samples", tmp_path / "samples.jsonl", "--step", 2) == 0
+    assert "step 2, validation" in capsys.readouterr().out
 
 
 def test_a_small_model_learns_from_500_demonstrations(tmp_path):
