@@ -480,6 +480,12 @@ def test_an_evaluation_of_several_samples_has_their_mean_and_pass_at_n(place, tm
     samples = [each for each in log.read_samples(tmp_path / "evaluated" / "samples.jsonl") if "validation" in each]
     assert [each["completion"] for each in samples] == [each.text for part in texts for each in part[::4]]
     assert [each["step"] for each in samples] == [1] * 5 + [2] * 5
+    with pytest.raises(Killed):
+        run(place, tmp_path / "killed", replace(options, save_steps=1), reporter=killing(2))
+    run(place, tmp_path / "killed", replace(options, save_steps=1))
+    assert (tmp_path / "killed" / "samples.jsonl").read_bytes() == (
+        tmp_path / "evaluated" / "samples.jsonl"
+    ).read_bytes()
     weights_of = [load_file(each.out / "adapter_model.safetensors") for each in (plain, result)]
     assert all((weights_of[0][name] == weights_of[1][name]).all() for name in weights_of[0])  # training is the same
 
