@@ -321,9 +321,9 @@ def gradients(settings: Settings) -> dict[str, Any]:
     from countdown_rl.tasks import jsonl
     from countdown_rl.training import rollouts, trl_config
     from countdown_rl.training.config import TrainOptions
-    from countdown_rl.training.curriculum import in_turn
     from countdown_rl.training.grpo import GrpoRun
     from countdown_rl.training.run import RunArguments
+    from countdown_rl.training.samplers import in_turn
 
     base, data = make_checkpoint(settings, "qwen2-small"), make_data(settings, 300, 10)
     options = TrainOptions(

@@ -1,13 +1,31 @@
-"""Advantages of completions from their rewards: rows without a gradient, by line of a completion, and RLOO's.
+"""Advantages of completions from their rewards.
 
-The completions of a group stand side by side, and a reward of NaN is not applicable: it is in no mean.
+A function of advantages has the form ``f(rewards) -> advantages``, both (groups, generations) over all processes. A
+reward of NaN is not applicable: it is in no mean. A function with some of the parameters ``completion_mask``,
+``completion_ids`` and ``line_ends``, each (groups, generations, tokens), gets the groups of its own process and may
+return advantages by token, of that shape.
 """
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from countdown_rl.core import user_code
+from countdown_rl.core.errors import UsageError
+from countdown_rl.training.config import TrainOptions
+
 #: Rewards that differ by no more are equal, and so are advantages by line and zero: they are sums in fp32.
 ROUNDING = 1e-6
+#: Added to a standard deviation that divides, as in TRL.
+_EPSILON = 1e-4
+#: What a function may ask for beside the rewards.
+COLUMNS = ("completion_mask", "completion_ids", "line_ends")
+
+Advantage = Callable[..., Tensor]
 
 
 def total(rewards: Tensor, weights: Tensor) -> Tensor:
@@ -16,39 +34,58 @@ def total(rewards: Tensor, weights: Tensor) -> Tensor:
     return sums.masked_fill(rewards.isnan().all(1), torch.nan)
 
 
-def equal(totals: Tensor, group: int) -> Tensor:
-    """Return a mask (B,) of the groups in which all rewards (B,) are equal or not applicable."""
-    groups = totals.view(-1, group)
-    groups = groups.where(groups.isfinite(), groups.nanmean(1, keepdim=True))
-    mixed = groups.amax(1) - groups.amin(1) > ROUNDING  # False for NaN
-    return ~mixed.repeat_interleave(group)
+def equal(rewards: Tensor) -> Tensor:
+    """Return a mask (groups, 1) of the groups in which all rewards are equal or not applicable."""
+    rewards = rewards.where(rewards.isfinite(), rewards.nanmean(1, keepdim=True))
+    return ~(rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) > ROUNDING)  # True for NaN
 
 
-def leave_one_out(totals: Tensor, group: int) -> Tensor:
-    """Return factors (B,) that turn advantages over the mean of a group into those over the mean of its other rows.
+def group(rewards: Tensor) -> Tensor:
+    """Return the rewards less the mean of their group: GRPO (Shao et al. 2024, arXiv:2402.03300), not scaled."""
+    return (rewards - rewards.nanmean(1, keepdim=True)).masked_fill(equal(rewards), 0.0)
 
-    That is RLOO (Ahmadian et al. 2024, arXiv:2402.14740): of n rewards, r - (S - r) / (n - 1) is n / (n - 1) times
-    r - S / n.
+
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """Return the rewards less the mean of the others of their group: RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
+
+    Of n rewards with the sum S, r - (S - r) / (n - 1) is n / (n - 1) times r - S / n.
     """
-    count = totals.view(-1, group).isfinite().sum(1)
-    return (count / (count - 1).clamp(min=1)).repeat_interleave(group)
+    count = rewards.isfinite().sum(1, keepdim=True)
+    return group(rewards) * (count / (count - 1).clamp(min=1))
+
+
+def max_rl(rewards: Tensor) -> Tensor:
+    """Return the advantages of :func:`group` divided by the mean of the group where it is positive.
+
+    MaxRL (arXiv:2602.02710).
+    """
+    mean = rewards.nanmean(1, keepdim=True)
+    return group(rewards) / mean.where(mean > ROUNDING, 1.0)
+
+
+def scaled(rewards: Tensor, baseline: Advantage, by_batch: bool = False) -> Tensor:
+    """Return the advantages of *baseline* divided by the standard deviation of the group, or of all *rewards*."""
+    values = rewards.view(1, -1) if by_batch else rewards
+    count = values.isfinite().sum(1, keepdim=True)
+    variance = ((values - values.nanmean(1, keepdim=True)) ** 2).nanmean(1, keepdim=True) * (count / (count - 1))
+    return (baseline(rewards) / (variance.sqrt() + _EPSILON)).nan_to_num(nan=0.0)
 
 
 def discounted(
-    rewards: Tensor, mask: Tensor, ends: Tensor, discount: float, *, group: int, leave_one_out: bool = False
+    rewards: Tensor, completion_mask: Tensor, line_ends: Tensor, discount: float, leave_one_out: bool = False
 ) -> Tensor:
-    """Return advantages (B, T): the discounted return of each token's line, less its mean over the group.
+    """Return advantages by token: the discounted return of each token's line, less its mean over the group.
 
     The mean is over the completions that have such a line, the first, the second and so on.
 
     Args:
-        rewards: (B,).
-        mask: (B, T), 1 where a completion has a token.
-        ends: (B, T), true where a token ends a line.
+        completion_mask: 1 where a completion has a token.
+        line_ends: true where a token ends a line.
         leave_one_out: the mean is over the other completions; where there is none, the advantage is 0.
     """
-    mask = mask * rewards.isfinite()[:, None]
-    ends = ends * mask
+    group, rewards = rewards.shape[1], rewards.flatten()
+    mask = completion_mask.flatten(0, 1) * rewards.isfinite()[:, None]
+    ends = line_ends.flatten(0, 1) * mask
     left = ends.flip(1).cumsum(1).flip(1)  # ends of lines from this token on
     line = ends.cumsum(1) - ends
     returns = rewards.nan_to_num()[:, None] * discount**left * mask  # equal within a line
@@ -61,7 +98,67 @@ def discounted(
     if leave_one_out:
         factors = count / (count - 1).clamp(min=1)
         out = out * factors.expand_as(tokens).reshape_as(lines).gather(1, line)
-    return out.masked_fill(out.abs() <= ROUNDING, 0.0)  # equal completions have no gradient
+    return out.masked_fill(out.abs() <= ROUNDING, 0.0).view_as(completion_mask)  # equal completions have no gradient
+
+
+def advantage(options: TrainOptions) -> Advantage:
+    """The function of advantages that *options* name. Raises UsageError if it cannot be imported."""
+    leave = options.baseline == "leave-one-out"
+    if options.discount < 1:
+        return partial(discounted, discount=options.discount, leave_one_out=leave)
+    if options.advantage == "max-rl":
+        return max_rl
+    if options.advantage:
+        if ":" not in options.advantage:
+            raise UsageError(f"--advantage {options.advantage} is neither max-rl nor of the form module:function.")
+        return user_code.imported(options.advantage)
+    baseline = leave_one_out if leave else group
+    if options.scale_rewards == "none":
+        return baseline
+    return partial(scaled, baseline=baseline, by_batch=options.scale_rewards == "batch")
+
+
+def columns(function: Advantage) -> list[str]:
+    """The names of the parameters of *function* that are among :data:`COLUMNS`."""
+    return [name for name in COLUMNS if name in inspect.signature(function).parameters]
+
+
+def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, Tensor]) -> Tensor:
+    """The advantages of *rewards* by *function*; 0 for a reward of NaN.
+
+    Args:
+        name: names *function* in errors.
+        tokens: its columns.
+
+    Raises:
+        UsageError: it fails, or returns another shape or a number that is not finite.
+    """
+    with user_code.running(f"advantage {name}"):
+        values: Any = function(rewards.clone(), **tokens)
+    shapes = [tuple(each.shape) for each in (rewards, *tokens.values())]
+    if not isinstance(values, Tensor) or tuple(values.shape) not in shapes:
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise UsageError(
+            f"The advantage {name} should return a tensor {' or '.join(map(str, shapes[:2]))}, not {shape}."
+        )
+    finite = rewards.isfinite().view(*rewards.shape, *[1] * (values.ndim - 2))
+    values = values.detach().to(rewards).where(finite, 0.0)
+    if not values.isfinite().all():
+        raise UsageError(
+            f"The advantage {name} returned a number that is not finite for the rewards {rewards.tolist()!s:.200}."
+        )
+    return values
+
+
+def check(options: TrainOptions) -> None:
+    """Call the function of *options* once, on one group of mixed rewards among groups of zeros."""
+    function = advantage(options)
+    rewards = torch.zeros(options.prompts, options.num_generations)
+    rewards[0, 0] = 1.0
+    with user_code.running(f"advantage {options.advantage}"):  # a builtin may have no signature
+        names = columns(function)
+    tokens = {name: torch.ones(*rewards.shape, 8, dtype=torch.long) for name in names}
+    compute(str(options.advantage), function, rewards, tokens)
 
 
 def up_to_last(advantages: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
 from countdown_rl.core import artifacts, processes
@@ -23,7 +23,6 @@ from countdown_rl.models.load import Loaded
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import diagnostics, weights
-from countdown_rl.training.curriculum import Curriculum, kind
 from countdown_rl.training.log import GROUP, SftRow, StepRow, rounded
 
 if TYPE_CHECKING:
@@ -130,11 +129,11 @@ class SftCallback(CheckpointCallback):
 
 
 class GrpoCallback(CheckpointCallback):
-    """The callback of ``train``, which also warns, saves samples and observes outcomes for *curriculum*."""
+    """The callback of ``train``, which also warns and saves samples."""
 
-    def __init__(self, run: "Run", rows: Sequence[Row], curriculum: Curriculum | None) -> None:
+    def __init__(self, run: "Run", rows: Sequence[Row]) -> None:
         super().__init__(run)
-        self._curriculum, self._task = curriculum, task_of(rows[0])
+        self._task = task_of(rows[0])
         self._generation_logs: dict[str, Any] = {}
         self._reasons: deque[Counter[str]] = deque(maxlen=diagnostics.WINDOW)
         self._examples: dict[str, str] = {}
@@ -160,9 +159,6 @@ class GrpoCallback(CheckpointCallback):
         if processes.is_main() and due:
             stride = max(1, len(completions) // SAMPLES)
             self.journal.add_samples([_sample(step, each) for each in completions[::stride][:SAMPLES]])
-        if self._curriculum:
-            outcomes = gather_object([(kind(each.row), bool(each.grade.correct)) for each in completions])
-            self._curriculum.observe(outcomes, self.options.num_generations)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         super().on_log(args, state, control, logs)
@@ -185,11 +181,6 @@ class GrpoCallback(CheckpointCallback):
         groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
         figures |= {"step": step, "groups": groups}
         return StepRow(**{"entropy": None, "kl": None} | figures)
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._curriculum:
-            self.journal.evidence = self._curriculum.evidence
-        super().on_save(args, state, control)
 
 
 class Validation:

@@ -164,6 +164,10 @@ class TrainOptions(TuningOptions):
     ] = 1
     num_iterations: Annotated[int, option("GRPO iterations per batch (mu).", BATCH, min=1)] = 1
     curriculum: Annotated[bool, option("Oversample puzzle kinds with intermediate success rates.", BATCH)] = False
+    sampler: Annotated[
+        str | None,
+        option("Order of the puzzles, by a generator function of your own.", BATCH, metavar="MODULE:FUNCTION"),
+    ] = None
     share_prompts: Annotated[
         bool, option("Compute the prompt of a group once in the loss: faster where completions are short.", BATCH)
     ] = False
@@ -189,6 +193,15 @@ class TrainOptions(TuningOptions):
         Literal["group", "batch", "none"],
         option("Divide advantages by the standard deviation of rewards in the group or batch.", LOSS),
     ] = "group"
+    advantage: Annotated[
+        str | None,
+        option(
+            "Advantages in place of --baseline and --scale-rewards: max-rl, or a function of your own as "
+            "module:function.",
+            LOSS,
+            metavar="NAME",
+        ),
+    ] = None
     beta: Annotated[float, option("Weight of the KL divergence from the initial model.", LOSS, min=0)] = 0.0
     discount: Annotated[
         float,
@@ -235,7 +248,9 @@ class TrainOptions(TuningOptions):
         return dict(item.split("=", 1) for item in self.trl)
 
     def micro_batches(self, processes: int) -> int:
-        grouped = "--discount" if self.discount < 1 else "--dynamic-sampling" if self.dynamic_sampling else ""
+        flags = {"--discount": self.discount < 1, "--dynamic-sampling": self.dynamic_sampling}
+        flags["--advantage"] = ":" in (self.advantage or "")  # a function may ask for tokens
+        grouped = next((flag for flag, present in flags.items() if present), "")
         if grouped and self.prompts * self.steps_per_generation % processes:
             raise UsageError(
                 f"{grouped} compares the completions of a puzzle in one process, and {processes} processes cannot "
@@ -256,16 +271,23 @@ class TrainOptions(TuningOptions):
     def _conflicts(self) -> dict[str, bool]:
         """Sentences about options that do not go together, and whether these do not."""
         fields = self.trl_fields
-        summed = "--discount" if self.discount < 1 else "--baseline"
+        summed = "--advantage" if self.advantage else "--discount" if self.discount < 1 else "--baseline"
+        order = "--curriculum" if self.curriculum else "--sampler"
         mode = fields.get("vllm_importance_sampling_mode", "")
         restriction = next((f"{key}={fields[key]}" for key in ("top_p", "top_k", "min_p") if key in fields), "")
         return {
-            "--dynamic-sampling with --curriculum: the curriculum counts the groups that are all correct or all wrong; "
-            "leave one out.": self.dynamic_sampling and self.curriculum,
+            f"--dynamic-sampling with {order}: it would see no groups that are all correct or all wrong; leave one "
+            "out.": self.dynamic_sampling and bool(self.curriculum or self.sampler),
+            "--curriculum with --sampler: both choose the puzzles; leave one out.": bool(
+                self.curriculum and self.sampler
+            ),
+            "--advantage with --baseline, --discount or --scale-rewards batch: it takes their place; leave them "
+            "out.": bool(self.advantage)
+            and (self.baseline != "group" or self.discount < 1 or self.scale_rewards == "batch"),
             f"--discount {self.discount} with --scale-rewards {self.scale_rewards}: advantages per line are not "
             "divided by a deviation; give --scale-rewards none.": self.discount < 1 and self.scale_rewards != "none",
             f"{summed} with --trl multi_objective_aggregation=normalize_then_sum: its advantages are those of the sum "
-            "of the rewards; leave one out.": (self.discount < 1 or self.baseline != "group")
+            "of the rewards; leave one out.": bool(self.advantage or self.discount < 1 or self.baseline != "group")
             and fields.get("multi_objective_aggregation") == "normalize_then_sum",
             f"--loss-type {self.loss_type} with --trl importance_sampling_level=sequence: this loss has weights per "
             "completion of its own; leave the level out.": not self.loss.by_sequence

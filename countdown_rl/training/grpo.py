@@ -5,17 +5,16 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, processes, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import load
 from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
-from countdown_rl.training import rewards, shared_prompts, trl_config, vllm, weights
+from countdown_rl.training import rewards, samplers, shared_prompts, trl_config, vllm, weights
 from countdown_rl.training.checkpoints import step_of
 from countdown_rl.training.config import TrainOptions
-from countdown_rl.training.curriculum import Curriculum, in_turn
 from countdown_rl.training.log import StepRow
 from countdown_rl.training.memory import Memory
 from countdown_rl.training.run import Run
@@ -54,6 +53,11 @@ class GrpoRun(Run):
         if not self.rows:
             raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
         rewards.check_rewards(self.rewards, self.rows[:2])
+        next(self._order()())
+        if self.options.advantage:
+            from countdown_rl.training import advantages
+
+            advantages.check(self.options)
         return inputs
 
     def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:
@@ -95,14 +99,31 @@ class GrpoRun(Run):
     def _used(self) -> Sequence[Row]:
         """The rows that will be sampled, or all where that is not known."""
         options, rows = self.options, self.rows
-        if options.curriculum or options.dynamic_sampling:
+        if options.curriculum or options.sampler or options.dynamic_sampling:
             return rows
         rounds = -(-options.max_steps // options.round_steps)
         count = rounds * options.steps_per_generation * options.prompts
-        used = set(islice(in_turn(len(rows), options.seed), min(count, len(rows))))
+        used = set(islice(samplers.in_turn(len(rows), options.seed), min(count, len(rows))))
         return [rows[index] for index in sorted(used)]
 
+    def _order(self, first_round: int = 0, **state: Any) -> Callable[[], Iterator[int]]:
+        """The order of the rows; *state* is what :func:`samplers.order` has of a resumed run."""
+        options, rows = self.options, self.rows
+        size = options.steps_per_generation * options.prompts
+        if not (options.sampler or options.curriculum):
+            return partial(samplers.in_turn, len(rows), options.seed, first_round * size)
+        sampler = user_code.imported(options.sampler) if options.sampler else samplers.curriculum
+        name = options.sampler or "curriculum"
+        return partial(samplers.order, sampler, name, rows, size, options.seed, start=first_round, **state)
+
+    def _warn_of_sampler(self, text: str) -> None:
+        if processes.is_main() and "sampler" not in self.journal.warnings:
+            self.reporter.warning(text)
+        self.journal.warnings["sampler"] = text
+
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
+        import datasets
+
         from countdown_rl.inference.stop import Stop
         from countdown_rl.training.callbacks import GrpoCallback
         from countdown_rl.training.dynamic_sampling import DynamicRollouts
@@ -111,23 +132,18 @@ class GrpoRun(Run):
 
         options, rows = self.options, self.rows
         first_round = step_of(self.resume) // options.round_steps if self.resume else 0
-        round_size = options.steps_per_generation * options.prompts
-        curriculum = None
-        if options.curriculum:
-            curriculum = Curriculum(rows, size=round_size, seed=options.seed, evidence=self.journal.evidence)
-            order = partial(curriculum.indices, first_round)
-        else:
-            order = partial(in_turn, len(rows), options.seed, first_round * round_size)
-        callback = GrpoCallback(self, rows, curriculum)
+        outcomes = self.journal.outcomes
+        order = self._order(first_round, outcomes=outcomes, warn=self._warn_of_sampler)
+        callback = GrpoCallback(self, rows)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
         sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
         trainer = weights.make_trainer(
-            partial(Trainer, options, sampling(rows, stop, callback.on_graded)),
+            partial(Trainer, options, sampling(rows, stop, callback.on_graded), outcomes),
             loaded,
             options,
             reward_funcs=rewards.functions(list(self.rewards)),
             args=trl_config.grpo_config(options, loaded, list(self.rewards.values()), self.checkpoints.directory),
-            train_dataset=_prompts(order),
+            train_dataset=datasets.IterableDataset.from_generator(_Prompts(order)),
             callbacks=[callback],
         )
         if self.rollouts != "transformers":
@@ -159,8 +175,14 @@ class GrpoRun(Run):
         )
 
 
-def _prompts(order: Callable[[], Iterator[int]]) -> Any:
-    """The endless data set of prompts: the indices of rows, which the rollouts render."""
-    import datasets
+class _Prompts:
+    """The endless stream of prompts: the indices of rows, which the rollouts render."""
 
-    return datasets.IterableDataset.from_generator(lambda: ({"prompt": index} for index in order()))
+    def __init__(self, order: Callable[[], Iterator[int]]) -> None:
+        self._order = order
+
+    def __call__(self) -> Iterator[dict[str, int]]:
+        return ({"prompt": index} for index in self._order())
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return object, ()  # datasets hashes a pickle, for which a function of the user's own may have none

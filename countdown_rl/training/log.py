@@ -23,7 +23,7 @@ from countdown_rl.tasks.task import Row
 SAMPLES = "samples.jsonl"
 #: Files of a journal in a checkpoint, and what the second one holds.
 _ROWS, _REST = "steps.csv", "journal.json"
-_FIELDS = ("start", "warnings", "samples", "evidence", "threads")
+_FIELDS = ("start", "warnings", "samples", "outcomes", "threads")
 #: Prefix of the column of a group's value: ``correct_numbers_4``.
 GROUP = "correct_"
 #: Characters that such a value has in a column, which the report shows.
@@ -106,7 +106,7 @@ class Journal:
     rows: list[Any] = field(default_factory=list)  # one per step
     warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
     samples: list[dict[str, Any]] = field(default_factory=list)  # completions, oldest first
-    evidence: list[dict[str, Any]] = field(default_factory=list)  # state of the curriculum, if there is one
+    outcomes: list[Any] = field(default_factory=list)  # of each round, where a sampler reads them
     threads: int | None = None  # on whose number the rounding of sums depends
 
     def best(self) -> tuple[int, float] | None:

@@ -15,8 +15,8 @@ from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import task_of
 from countdown_rl.tasks.task import Task
 from countdown_rl.training import trl_config, weights
-from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.grpo import GrpoRun
+from countdown_rl.training.samplers import in_turn
 
 #: Shares of mixed groups up to which GRPO had no signal, and from which it learned. On Countdown with 3 and 4 numbers
 #: (github.com/lozlrc/countdown-grpo, groups of 8) Qwen2.5-1.5B had 2% and 0% and stayed at 2% solved for 300 steps;

@@ -7,19 +7,17 @@ working directory: of one completion, ``f(grade, row, tokens) -> float``, or of 
 ``f(completions, **columns) -> list[float]``, with the fields of the rows and ``prompts`` as columns.
 """
 
-import importlib
 import inspect
 import math
-import sys
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from numbers import Real
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from countdown_rl.core.errors import UsageError, first_line
+from countdown_rl.core import user_code
+from countdown_rl.core.errors import UsageError
 from countdown_rl.core.options import MAX_FLOAT
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
@@ -83,7 +81,7 @@ def reward(name: str) -> Callable[..., Any]:
         tokens_allowed = _number(budget, name) if budget else LENGTH_BUDGET
         return lambda grade, row, tokens: 0.0 if tokens < tokens_allowed else -0.5
     if ":" in name:
-        return _imported(name)
+        return user_code.imported(name)
     boolean, slash, no = name.partition("/")
     if boolean in _BOOLEAN:
         field, otherwise = boolean.replace("-", "_"), _number(no, name) if slash else 0.0
@@ -99,19 +97,6 @@ def _number(text: str, spec: str) -> float:
     if not abs(number) <= MAX_FLOAT:  # also true of NaN
         raise UsageError(f"{spec}: {text!r} is not a finite number of at most {MAX_FLOAT:.0f}.")
     return number
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    if (directory := str(Path.cwd())) not in sys.path:  # of an installed command it is the directory of the command
-        sys.path.append(directory)
-    try:
-        imported: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (Exception, SystemExit) as error:  # anything may happen in a module of the user's
-        raise UsageError(f"{name} cannot be imported: {first_line(error)}") from error
-    if not callable(imported):
-        raise UsageError(f"{name} is not a function.")
-    return imported
 
 
 def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
@@ -176,13 +161,11 @@ def _values(
         "completions": [sample.completion for sample in samples],
     }
     batch = _takes_batches(function, columns)
-    try:
+    with user_code.running(f"reward {name}"):
         if batch:
             values = function(**columns)
         else:
             values = [function(sample.grade, sample.row, sample.tokens) for sample in samples]
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"The reward {name} failed: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(values, Sequence) or len(values) != len(samples):
         raise UsageError(f"The reward {name} should return a list of one number for each of the completions.")
     for value in values:

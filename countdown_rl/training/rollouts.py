@@ -24,6 +24,7 @@ class Graded:
         ids: the tokens of the completion; *logps* are the log-probabilities with which vLLM sampled them.
         sample: its row, text and grade.
         rewards: by name; None where a reward does not apply.
+        index: of its row.
     """
 
     prompt: str
@@ -32,6 +33,7 @@ class Graded:
     logps: list[float] | None
     sample: Sample
     rewards: dict[str, float | None] = field(default_factory=dict)
+    index: int = 0
 
 
 @dataclass
@@ -97,7 +99,7 @@ class Rollouts:
         for index, ids, own_logps in zip(indices, completions, logps, strict=True):
             row, prompt = self.rows[index], prompts[index]
             sample = Sample.of(row, to_completion(self.stop, ids).after(row, prompt))
-            graded.append(Graded(prompt, prompt_ids[index], ids, own_logps, sample))
+            graded.append(Graded(prompt, prompt_ids[index], ids, own_logps, sample, index=index))
         return Round(graded, sampled - begin, time.perf_counter() - sampled)
 
     def validate(self, prompts: Sequence[str], trainer: Any, temperature: float) -> list[Completion]:

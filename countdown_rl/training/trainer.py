@@ -4,15 +4,15 @@ The loss of a micro-batch and its gradient are TRL's. The differences:
 
 * rows with zero advantage, which add nothing to the gradient unless there is a KL or entropy term, are left out of the
   forward and backward passes; the loss is normalized as if they were there, but the logged entropy, KL and clip
-  ratios are means over the rows that are left. Without a discount, groups with equal rewards have an advantage of
-  exactly zero, where TRL leaves the rounding of their mean;
+  ratios are means over the rows that are left. Groups with equal rewards have an advantage of exactly zero, where TRL
+  leaves the rounding of their mean;
 * the rows of an optimizer step are sorted by length, where TRL shuffles them, and each micro-batch is cut to its
   longest row. A sum over rows stays the same (LoRA dropout has other masks). Where a micro-batch has a mean over its
   tokens (``bnpo``, an entropy bonus, experts), rows are neither sorted nor left out;
 * so ``top_entropy_quantile`` takes its quantile over the tokens of the rows that are left, of about equal length,
   where TRL takes it over those of a random part of all rows;
-* with a discount below 1 each line of a completion has its own advantage, see :func:`advantages.discounted`;
-* the baseline may be that of RLOO, and the prompt of a group may be computed once, see :mod:`shared_prompts`.
+* advantages are those of a function of :mod:`advantages`, or of the user's own, which may give each token its own;
+* the prompt of a group may be computed once, see :mod:`shared_prompts`.
 """
 
 from contextlib import nullcontext
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from countdown_rl.core.errors import UsageError
@@ -27,11 +28,12 @@ from countdown_rl.models.shape import ModelShape
 from countdown_rl.training import advantages, shared_prompts
 from countdown_rl.training.config import TrainOptions
 from countdown_rl.training.rollouts import Rollouts, Round
+from countdown_rl.training.samplers import Outcome
 from countdown_rl.training.trl_internals import Batch, RoundTrainer
 
 _PROMPT = ("prompt_ids", "prompt_mask")
 _COMPLETION = (
-    "advantages",  # (B,), or (B, T) with a discount
+    "advantages",  # (B,), or (B, T) by token
     "completion_ids",
     "completion_mask",
     "old_per_token_logps",
@@ -42,16 +44,21 @@ _COMPLETION = (
 
 
 class Trainer(RoundTrainer):
-    """``GRPOTrainer`` for the data set of :class:`countdown_rl.training.rollouts.Rollouts`."""
+    """``GRPOTrainer`` for the data set of :class:`countdown_rl.training.rollouts.Rollouts`.
 
-    def __init__(self, options: TrainOptions, rollouts: Rollouts, **kwargs: Any) -> None:
-        self.options, self.rollouts = options, rollouts
+    Args:
+        outcomes: gets those of each round, where a sampler reads them.
+    """
+
+    def __init__(self, options: TrainOptions, rollouts: Rollouts, outcomes: list[Any], **kwargs: Any) -> None:
+        self.options, self.rollouts, self.outcomes = options, rollouts, outcomes
+        self.advantage = advantages.advantage(options)
         super().__init__(rollout_func=rollouts, **kwargs)
         self.mask_truncated_completions = False  # TRL recognizes only ends of one token; micro_batches masks instead
         self.eos_token_ids = sorted(rollouts.stop.ids)
         self.decoder = shared_prompts.decoder_of(self.model) if options.share_prompts else None
         self.ends_line = torch.empty(0, dtype=torch.bool)
-        if options.discount < 1:
+        if "line_ends" in advantages.columns(self.advantage):
             count = ModelShape.of(self.model.config).vocab_size
             ends = ["\n" in rollouts.stop.tokenizer.decode([index]) for index in range(count)]
             self.ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
@@ -69,7 +76,6 @@ class Trainer(RoundTrainer):
 
     def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
         gather, device, group = self.accelerator.gather, self.accelerator.device, self.num_generations
-        leave_one_out = self.options.baseline == "leave-one-out"
         rewards = [[graded.rewards[name] for name in self.reward_func_names] for graded in sampled.graded]
         values = torch.tensor(np.array(rewards, np.float32), device=device)  # (B, F), NaN for None
         totals = advantages.total(gather(values), self.reward_weights)  # (B of all processes,)
@@ -78,28 +84,34 @@ class Trainer(RoundTrainer):
                 "No reward function returned a number for any completion of a step; return one where it applies, or "
                 "add another --reward."
             )
-        equal = advantages.equal(totals, group)
-        self.log_metric("equal_groups", equal.float().mean().item())
+        self.log_metric("equal_groups", advantages.equal(totals.view(-1, group)).float().mean().item())
+        if self.options.sampler or self.options.curriculum:
+            self.outcomes.append(_outcomes(totals.view(-1, group), sampled))
         mask = batch["completion_mask"]
         if self.args.mask_truncated_completions:
             ended = torch.tensor([not graded.sample.truncated for graded in sampled.graded], device=device)
             mask = mask * ended[:, None]
             batch |= {"completion_mask": mask, "num_items_in_batch": gather(mask.sum()).sum()}
-        if self.options.discount < 1:
-            ends = self.ends_line[batch["completion_ids"]]
-            batch["advantages"] = advantages.discounted(
-                self._own(totals), mask, ends, self.options.discount, group=group, leave_one_out=leave_one_out
-            )
+        if self.multi_objective_aggregation == "sum_then_normalize":  # else by reward function
+            batch["advantages"] = self._advantages(totals, batch | {"completion_mask": mask})
+        if batch["advantages"].ndim > 1:
             # Cut what follows the last advantage. Sequence-level ratios and the off-policy mask are means over it all.
             by_token = self.importance_sampling_level == "token" and self.off_policy_mask_threshold is None
             if by_token and self.skips_zero_advantage and self.options.loss.by_token:
                 batch["completion_mask"] = mask * advantages.up_to_last(batch["advantages"])
-        else:
-            if leave_one_out:
-                batch["advantages"] = batch["advantages"] * self._own(advantages.leave_one_out(totals, group))
-            if self.multi_objective_aggregation == "sum_then_normalize":  # else by reward function
-                batch["advantages"] = batch["advantages"].masked_fill(self._own(equal), 0.0)
         return self._cut(batch)
+
+    def _advantages(self, totals: Tensor, batch: Batch) -> Tensor:
+        """The advantages (B,), or (B, T) by token, of the completions of this process."""
+        names = advantages.columns(self.advantage)
+        if "line_ends" in names:
+            batch["line_ends"] = self.ends_line[batch["completion_ids"]]
+        rewards = (self._own(totals) if names else totals).view(-1, self.num_generations)
+        tokens = {name: batch[name].view(*rewards.shape, -1) for name in names}
+        values = advantages.compute(str(self.options.advantage), self.advantage, rewards, tokens)
+        if values.ndim > 2:
+            return values.flatten(0, 1) * batch["completion_mask"]
+        return values.flatten() if names else self._own(values.flatten())
 
     def _own(self, values: Tensor) -> Tensor:
         """Of *values* (B of all processes,) those of this process."""
@@ -137,6 +149,19 @@ class Trainer(RoundTrainer):
         columns = inputs["prompt_ids"].shape[1]
         with shared_prompts.packed(self.decoder, columns) if self.decoder is not None else nullcontext():
             return super().compute_loss(model, inputs, *args, **kwargs) * inputs["share"]
+
+
+def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:
+    """The groups of a round in all processes; *rewards* (groups, generations)."""
+    completions = [(each.index, bool(each.sample.grade.correct), each.sample.truncated) for each in sampled.graded]
+    completions = gather_object(completions)
+    outcomes = []
+    for values in rewards.tolist():
+        group, completions = completions[: len(values)], completions[len(values) :]
+        rows, correct, truncated = zip(*group, strict=True)
+        known = [None if reward != reward else reward for reward in values]  # NaN differs from itself
+        outcomes.append(Outcome(rows[0], known, correct, truncated))
+    return outcomes
 
 
 def _selected(batch: Batch, rows: Tensor) -> Batch:

@@ -25,7 +25,6 @@ from countdown_rl.tasks.countdown.task import TASK, CountdownRow
 from countdown_rl.training import (
     callbacks,
     checkpoints,
-    curriculum,
     dynamic_sampling,
     log,
     rewards,
@@ -86,6 +85,9 @@ def hopeless_grade(row, completion):
     return SimpleNamespace(
         **vars(letters_grade(row, completion)) | {"correct": False, "reason": "wrong-value", "answer": "1 + 1"}
     )
+
+
+KNOWN_REWARD = rewards.reward
 
 
 def by_letters(name, known=rewards.reward):
@@ -334,19 +336,93 @@ def test_dynamic_sampling_gives_up_at_its_limit(place, tmp_path, monkeypatch):
     assert [row.draws for row in result.rows] == [2 * dynamic_sampling.MAX_ATTEMPTS]
 
 
-def test_a_curriculum_observes_every_round_once(place, tmp_path, monkeypatch):
-    rounds, observe = [], curriculum.Curriculum.observe
+OBSERVED = []
 
-    def recorded(self, *outcomes):
-        rounds.append(outcomes)
-        observe(self, *outcomes)
 
-    monkeypatch.setattr(curriculum.Curriculum, "observe", recorded)
-    run(place, tmp_path, replace(SMALL, curriculum=True, num_iterations=2, reward=("correct=1", "format=0.1")))
-    assert [(len(outcomes), size) for outcomes, size in rounds] == [(8, 4)] * 3
-    for outcomes, size in rounds:
-        groups = [{kind for kind, _ in outcomes[at : at + size]} for at in range(0, len(outcomes), size)]
-        assert all(len(kinds) == 1 for kinds in groups)
+def least_rewarded(rows, size, seed):
+    """The rows with the lowest rewards so far."""
+    sums = dict.fromkeys(range(len(rows)), 0.0)
+    while True:
+        outcomes = yield sorted(sums, key=lambda row: (sums[row], (row * seed) % 17))[:size]
+        OBSERVED.append(outcomes)
+        for outcome in outcomes:
+            sums[outcome.row] += sum(outcome.rewards) + sum(outcome.correct) - sum(outcome.truncated) / 2
+
+
+def starving(rows, size, seed):
+    while True:
+        yield [0]
+
+
+def changing(rows, size, seed):
+    while True:
+        yield [len(OBSERVED)] * size
+
+
+def by_token(rewards, completion_mask):
+    return (rewards - rewards.mean(1, keepdim=True))[..., None] / completion_mask.cumsum(-1).clamp(min=1)
+
+
+def vowels(grade, row, tokens):
+    return sum(grade.text.count(vowel) for vowel in "aeiou") / (1 + tokens)
+
+
+OWN = replace(
+    SMALL,
+    sampler=f"{__name__}:least_rewarded",
+    advantage=f"{__name__}:by_token",
+    reward=(f"{__name__}:vowels=1", "correct=0.5"),
+    num_iterations=2,
+    max_steps=10,
+    save_steps=1,
+)
+
+
+def test_a_sampler_advantages_and_a_reward_of_the_user_resume_exactly(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(rewards, "reward", KNOWN_REWARD)
+    whole = run(place, tmp_path / "a", OWN)
+    with pytest.raises(Killed):
+        run(place, tmp_path / "b", OWN, reporter=killing(8))
+    resumed = run(place, tmp_path / "b", OWN)
+    assert resumed.resumed == 6
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")
+    assert timeless(resumed.rows) == timeless(whole.rows)
+    other = run(place, tmp_path / "c", replace(OWN, advantage=None))
+    assert files(other.out)["adapter_model.safetensors"] != files(whole.out)["adapter_model.safetensors"]
+
+
+@pytest.mark.parametrize("changes", [{"curriculum": True}, {"sampler": f"{__name__}:least_rewarded"}])
+def test_every_round_is_observed_once(place, tmp_path, changes):
+    OBSERVED.clear()
+    options = replace(SMALL, num_iterations=2, reward=("correct=1", "format=0.1"), save_steps=4, **changes)
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, reporter=killing(5))
+    journal = log.Journal(None, 6)
+    journal.load(tmp_path / "checkpoints" / "checkpoint-4")
+    assert len(journal.outcomes) == 2
+    for groups in journal.outcomes:
+        assert len({row for row, *_ in groups}) == 2
+        assert all(len(values) == 4 for _, *columns in groups for values in columns)
+    if "sampler" in changes:
+        *_, last = OBSERVED
+        assert [list(map(list, group[1:])) for group in last] == [group[1:] for group in journal.outcomes[0]]
+
+
+def test_a_sampler_that_starves_is_named_once(place, tmp_path):
+    warnings = []
+    options = replace(SMALL, sampler=f"{__name__}:starving", max_steps=4)
+    run(place, tmp_path, options, reporter=Reporter(warning=warnings.append))
+    assert ["1 of the 2 rows" in text for text in warnings if "sampler" in text] == [True]
+
+
+def test_a_sampler_that_samples_otherwise_than_before_ends_a_resumed_run(place, tmp_path):
+    options = replace(SMALL, sampler=f"{__name__}:changing", save_steps=1)
+    OBSERVED.clear()
+    with pytest.raises(Killed):
+        run(place, tmp_path, options, reporter=killing(3))
+    OBSERVED.append(None)
+    with pytest.raises(UsageError, match="other rows for round 1"):
+        run(place, tmp_path, options)
 
 
 def test_samples_hold_completions_with_their_grades(place, tmp_path, monkeypatch):

@@ -17,9 +17,9 @@ from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.countdown.task import CountdownRow
 from countdown_rl.training import trackers, vllm
 from countdown_rl.training.config import SftOptions, TrainOptions
-from countdown_rl.training.curriculum import in_turn
 from countdown_rl.training.grpo import GrpoRun
 from countdown_rl.training.run import Reporter, RunArguments
+from countdown_rl.training.samplers import in_turn
 from tests.support import standins
 
 ROWS = [{"id": f"row-{n}", "nums": [3, 7, 50 + n], "target": 46} for n in range(20)]

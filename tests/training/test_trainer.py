@@ -67,6 +67,7 @@ COMBINATIONS = {
     "luspo, discount": {"loss_type": "luspo"} | DISCOUNTED,
     "gspo": {"loss_type": "grpo", "trl": ("importance_sampling_level=sequence",)},
     "rloo": {"baseline": "leave-one-out", "scale_rewards": "none"},
+    "max-rl": {"advantage": "max-rl"},
     "entropy": {"trl": ("entropy_coef=0.1",)},
     "shared prompts": {"share_prompts": True},
     "shared prompts, KL": {"share_prompts": True, "beta": 0.02},
@@ -107,7 +108,7 @@ def made(loaded, directory, changes, cls=Trainer):
     torch.manual_seed(0)
     if cls is Trainer:
         stop = Stop(loaded.tokenizer, loaded.model, "</answer>")
-        trainer = Trainer(options, Rollouts([], stop), **arguments)
+        trainer = Trainer(options, Rollouts([], stop), [], **arguments)
     else:
         trainer = cls(**arguments)
     trainer.current_gradient_accumulation_steps = 2
@@ -161,7 +162,11 @@ def by_definition(batch, trainer, options):
         batch["num_items_in_batch"] = batch["completion_mask"].sum()
     if options.discount < 1:
         ends = trainer.ends_line[batch["completion_ids"]]
-        batch["advantages"] = advantages.discounted(rewards, batch["completion_mask"], ends, options.discount, group=4)
+        mask = batch["completion_mask"]
+        by_line = advantages.discounted(rewards.view(2, 4), mask.view(2, 4, -1), ends.view(2, 4, -1), options.discount)
+        batch["advantages"] = by_line.flatten(0, 1)
+    elif options.advantage:
+        batch["advantages"] = 4 * rewards - rewards.view(2, 4).sum(1).repeat_interleave(4)  # one of four is solved
     elif options.baseline == "leave-one-out":
         batch["advantages"] = rewards - (rewards.view(2, 4).sum(1).repeat_interleave(4) - rewards) / 3
     return batch
