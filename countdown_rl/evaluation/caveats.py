@@ -52,11 +52,10 @@ def _caveats(result: Result) -> list[str]:
             f"the 95% interval is {100 * width:.1f} points wide with {metrics.n:,} puzzles; {enough:,} puzzles would "
             f"make it at most {100 * WIDEST:.0f}."
         )
-    if metrics.truncated > MOST_TRUNCATED:
+    if (truncated := metrics.truncated or 0.0) > MOST_TRUNCATED:
         limit = metrics.decoding.max_new_tokens
-        sentences.append(
-            f"{percent(metrics.truncated)} of the completions are truncated at {limit} tokens; raise --max-new-tokens."
-        )
+        at = f"at {limit} tokens" if limit else "by a token limit"
+        sentences.append(f"{percent(truncated)} of the completions are truncated {at}; raise it.")
     if split(result) == "training":
         sentences.append("these are training puzzles, which say little about new ones; evaluate on the test split.")
     return sentences
