@@ -1,12 +1,16 @@
 """GRPO on the Countdown numbers puzzle, on one page: sample, grade, advantages, clipped loss, step, evaluate.
 
-    python examples/grpo_countdown.py                # the shipped model, CPU, about five minutes
+    python examples/grpo_countdown.py                # the shipped model, one core, about ten minutes
     python examples/grpo_countdown.py --model DIR    # another causal language model with a chat template
 
 What is left out of GRPO (DeepSeekMath, arXiv:2402.03300): the KL penalty and its reference model (``beta`` 0, as in
-DAPO and Dr. GRPO), and the mean over each completion: the loss is a mean over all tokens of a step (DAPO,
+DAPO and Dr. GRPO), the division by a group's deviation, which lets groups that differ by little weigh most (Dr. GRPO,
+arXiv:2503.20783), and the mean over each completion: the loss is a mean over all tokens of a step (DAPO,
 arXiv:2503.14476). What is left out of ``countdown-rl train``: LoRA and 4-bit weights, gradient accumulation, several
 processes, vLLM, credit by line, dynamic sampling, and a run that is killed and continues.
+
+``grpo_countdown.csv`` is the log of the first command: 72.0% of 200 held-out puzzles before, 79.0, 79.5 and 76.0% after
+20, 40 and 60 steps; one seed, and 95% intervals are 11 points wide.
 
 Rewards, data and the exact grader come from ``countdown_rl``; everything else is PyTorch.
 """
@@ -37,7 +41,7 @@ class Config:
     clip: float = 0.2  # of the importance ratio
     epochs: int = 1  # optimizer steps on one set of completions: mu in GRPO
     max_grad_norm: float = 1.0
-    format_weight: float = 0.1
+    format_weight: float = 0.0  # the shipped model knows the format
     eval_every: int = 20
     eval_size: int = 200
     seed: int = 42
@@ -103,10 +107,9 @@ def grade(rows: list[Row], texts: list[str], config: Config) -> tuple[Tensor, Te
 
 
 def advantages(rewards: Tensor, samples: int) -> Tensor:
-    """Rewards (B,) less the mean of their group, over its deviation; zero where all rewards of a group are equal."""
+    """Rewards (B,) less the mean of their group; zero where all rewards of a group are equal."""
     groups = rewards.view(-1, samples)
-    centered = groups - groups.mean(1, keepdim=True)
-    return (centered / (groups.std(1, keepdim=True) + 1e-4)).view(-1)
+    return (groups - groups.mean(1, keepdim=True)).view(-1)
 
 
 def log_probabilities(model, batch: Batch, temperature: float) -> Tensor:

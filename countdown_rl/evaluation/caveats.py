@@ -54,8 +54,8 @@ def _caveats(result: Result) -> list[str]:
         )
     if (truncated := metrics.truncated or 0.0) > MOST_TRUNCATED:
         limit = metrics.decoding.max_new_tokens
-        at = f"at {limit} tokens" if limit else "by a token limit"
-        sentences.append(f"{percent(truncated)} of the completions are truncated {at}; raise it.")
+        at = f"at {limit} tokens; raise --max-new-tokens" if limit else "by a token limit; raise it"
+        sentences.append(f"{percent(truncated)} of the completions are truncated {at}.")
     if split(result) == "training":
         sentences.append("these are training puzzles, which say little about new ones; evaluate on the test split.")
     return sentences

@@ -12,7 +12,7 @@ from tests.training.test_trainer import REWARDS, gradient, loaded, made, round_o
 
 
 def test_its_gradient_is_that_of_the_package(loaded, tmp_path):  # noqa: F811
-    trainer = made(loaded, tmp_path, {})
+    trainer = made(loaded, tmp_path, {"scale_rewards": "none"})
     batch = round_of(trainer, trainer.options)
     expected = gradient(trainer, trainer.micro_batches(dict(batch), sampled()))
     ids, attention = (torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1) for name in ("ids", "mask"))
