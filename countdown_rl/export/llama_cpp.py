@@ -52,6 +52,8 @@ def check_round_trip(file: Path, tokenizer: Any, conversations: Sequence[Convers
         Their number, and as ``chat`` whether llama.cpp renders the chat template in the same way (None without one).
     """
     llama = server(file, 256)
+    # A server that is destroyed before its loop runs waits for ever; this answer comes from the loop.
+    request(llama, "/completion", {"prompt": "1", "n_predict": 1})
     for conversation in conversations:
         text = render(tokenizer, conversation)
         body = {"content": text, "add_special": False, "parse_special": True}
