@@ -55,6 +55,10 @@ class CheckpointCallback(TrainerCallback):
         self._evaluation: dict[str, Any] = {}
         self._start = time.perf_counter()
 
+    def validate_with(self, trainer: Any, loaded: Loaded) -> None:
+        """Evaluate the validation puzzles of the run from now on."""
+        self.validation = Validation(self.run, trainer, loaded)
+
     @abstractmethod
     def row(self, step: int, logs: dict[str, Any], seconds: float) -> StepRow | SftRow:
         """The row of *step* with the figures *logs* of the trainer."""

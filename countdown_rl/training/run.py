@@ -266,8 +266,6 @@ class Run(ABC):
 
         A signal other than Ctrl-C finishes the round and saves a checkpoint of it before ``Terminated`` is raised.
         """
-        from countdown_rl.training.callbacks import Validation
-
         options, journal, note = self.options, self.journal, self.reporter.note
         self.reporter.progress(0, self.max_steps, "")
         if self.resume:
@@ -282,7 +280,7 @@ class Run(ABC):
         with trackers.tracking(options.report_to, (self.arguments.log or self.arguments.checkpoints).parent):
             trainer, callback = self.make_trainer(loaded)
             if self.validation:
-                callback.validation = Validation(self, trainer, loaded)
+                callback.validate_with(trainer, loaded)
             self._optimise(trainer)
         return self._finish(trainer, loaded)
 
