@@ -232,6 +232,7 @@ def launch(arguments: Sequence[str], *, processes: int, configuration: str) -> i
         raise UsageError(f"--processes {processes}: this machine has {gpus} GPUs, and each process needs its own.")
     # A process reports its failure itself; the launcher would repeat it with a traceback, and each signal.
     logging.disable(logging.ERROR)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "900")  # 30 s would kill a large model in its round
     words = ["--config_file", str(path), "--num_processes", str(processes), "--main_process_port", "0"]  # a free one
     try:
         launch_command(launch_command_parser().parse_args([*words, "-m", "countdown_rl", *arguments]))

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import math
 import os
 import signal
@@ -260,6 +261,20 @@ def workers(place, name):
             if f"{name}/adapter".encode() in words and (path / "cwd").resolve() == place and b"-c" not in words:
                 found.append(int(path.name))
     return found
+
+
+def test_workers_have_a_quarter_of_an_hour_to_finish_their_round(monkeypatch):
+    from accelerate.commands import launch
+    from torch.distributed.launcher.api import LaunchConfig
+
+    timeouts = []
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")  # restored at the end
+    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    monkeypatch.setattr(logging, "disable", lambda level: None)
+    sizes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2}
+    monkeypatch.setattr(launch, "launch_command", lambda _: timeouts.append(LaunchConfig(**sizes).shutdown_timeout))
+    assert processes.launch(["--version"], processes=2, configuration="ddp") == 0
+    assert timeouts == [900]
 
 
 @pytest.mark.slow
