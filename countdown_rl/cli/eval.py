@@ -60,7 +60,7 @@ def eval(
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
         countdown-rl eval --model countdown-tiny --limit 200
         countdown-rl eval --model random
-        countdown-rl eval --completions rollouts.jsonl --data artifacts/data --pass-at 1,4
+        countdown-rl eval --completions rollouts.jsonl --data artifacts/data
         countdown-rl eval --temperature 0.8 --pass-at 1,4,16 --out artifacts/sampled
         countdown-rl eval --model NAME --engine openai \\
           --base-url http://127.0.0.1:8000/v1
