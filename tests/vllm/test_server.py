@@ -38,8 +38,8 @@ def server(place, tmp_path, monkeypatch):
 
 
 def test_a_server_follows_the_policy_and_draws_from_the_nucleus(place, server, tmp_path):
-    address = (f"vllm_server_base_url={server}",)
-    result, engine = train(place, tmp_path, str(place / "start"), rollouts="vllm-server", trl=address, top_p=0.9)
+    settings = (f"vllm_server_base_url={server}", "top_p=0.9")
+    result, engine = train(place, tmp_path, str(place / "start"), rollouts="vllm-server", trl=settings)
     # The ratio of a token is the probability that the policy gives to the nucleus.
     assert all(0.899 < row.importance_sampling_ratio < 1 for row in result.rows)
     assert distance(engine, result.out) < 0.02 < 0.2 < distance(engine, place / "start")

@@ -36,7 +36,7 @@ def trained(request, place, tmp_path_factory):
     top_p = 0.9 if request.param == "bf16" else 1.0
     with patch.object(load, "MAX_FP32_PARAMETERS", 0):  # NF4 is computed in bf16
         out = tmp_path_factory.mktemp(request.param)
-        options = {"rollouts": "vllm", "precision": request.param, "top_p": top_p}
+        options = {"rollouts": "vllm", "precision": request.param, "trl": (f"top_p={top_p}",)}
         yield *train(place, out, str(place / "start"), **options), request.param
 
 
