@@ -6,6 +6,7 @@ from math import ceil
 from countdown_rl.core.formatting import percent
 from countdown_rl.evaluation.results import Result, split
 from countdown_rl.evaluation.statistics import Z
+from countdown_rl.tasks.registry import task
 
 #: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
@@ -35,7 +36,9 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
     for name in others:
         metrics = models[name].metrics
         if (metrics.n, metrics.data["digest"]) != (of_first.n, of_first.data["digest"]):
-            sentences.append(f"{name} and {first} have different puzzles; do not compare their accuracies.")
+            sentences.append(
+                f"{name} and {first} have different {task(of_first.task).noun}s; do not compare their accuracies."
+            )
         elif metrics.rules != of_first.rules:
             sentences.append(f"{name} and {first} have different rules; do not compare their accuracies.")
     return sentences
@@ -44,12 +47,13 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
 def _caveats(result: Result) -> list[str]:
     """The sentences about *result* alone."""
     metrics, sentences = result.metrics, []
+    noun = task(metrics.task).noun
     width = metrics.interval[1] - metrics.interval[0]
     if width > WIDEST:
         # The square of the width of Wilson's interval, times n + Z², never grows with n.
         enough = ceil((metrics.n + Z**2) * (width / WIDEST) ** 2 - Z**2)
         sentences.append(
-            f"the 95% interval is {100 * width:.1f} points wide with {metrics.n:,} puzzles; {enough:,} puzzles would "
+            f"the 95% interval is {100 * width:.1f} points wide with {metrics.n:,} {noun}s; {enough:,} {noun}s would "
             f"make it at most {100 * WIDEST:.0f}."
         )
     if (truncated := metrics.truncated or 0.0) > MOST_TRUNCATED:
@@ -57,7 +61,7 @@ def _caveats(result: Result) -> list[str]:
         at = f"at {limit} tokens; raise --max-new-tokens" if limit else "by a token limit; raise it"
         sentences.append(f"{percent(truncated)} of the completions are truncated {at}.")
     if split(result) == "training":
-        sentences.append("these are training puzzles, which say little about new ones; evaluate on the test split.")
+        sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")
     return sentences
 
 
