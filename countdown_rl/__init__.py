@@ -1,7 +1,6 @@
-"""The public API: post-train a language model on the Countdown numbers puzzle, and judge completions made by anything.
+"""The public API: post-train a language model on the Countdown numbers puzzle, and judge completions from any source.
 
-``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer; every other name is imported when it
-is used.
+``grade``, ``solve``, ``generate`` and ``read_rows`` need neither torch nor Typer. The stages are imported on first use.
 
     >>> from countdown_rl import grade
     >>> grade("<answer>50 - 7 + 3</answer>", nums=[3, 7, 50], target=46).correct
@@ -11,43 +10,38 @@ is used.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from countdown_rl.core.errors import ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError
+
 if TYPE_CHECKING:
-    from countdown_rl.core.errors import ArtifactError as ArtifactError
-    from countdown_rl.core.errors import CountdownError as CountdownError
-    from countdown_rl.core.errors import HubError as HubError
-    from countdown_rl.core.errors import InputError as InputError
-    from countdown_rl.core.errors import ModelError as ModelError
-    from countdown_rl.core.errors import UsageError as UsageError
-    from countdown_rl.models.load import Loaded as Loaded
-    from countdown_rl.tasks.countdown.rules import Puzzle as Puzzle
-    from countdown_rl.tasks.countdown.solver import Solved as Solved
-    from countdown_rl.tasks.task import Grade as Grade
-    from countdown_rl.tasks.task import Row as Row
-    from countdown_rl.tasks.task import Task as Task
+    from countdown_rl.models.load import Loaded
+    from countdown_rl.tasks.countdown.rules import Puzzle  # noqa: F401
+    from countdown_rl.tasks.countdown.solver import Solved
+    from countdown_rl.tasks.task import Grade, Row, Task  # noqa: F401
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before any import of huggingface_hub, which TRL reports with
 
-#: The module of each public name that is imported when it is used.
+#: Module of each name that is imported on first use.
 _MODULES = {
-    **dict.fromkeys(
-        ("CountdownError", "UsageError", "InputError", "ArtifactError", "ModelError", "HubError"),
-        "countdown_rl.core.errors",
-    ),
-    **dict.fromkeys(("Grade", "Row", "Task"), "countdown_rl.tasks.task"),
+    "Grade": "countdown_rl.tasks.task",
     "Loaded": "countdown_rl.models.load",
     "Puzzle": "countdown_rl.tasks.countdown.rules",
+    "Row": "countdown_rl.tasks.task",
     "Solved": "countdown_rl.tasks.countdown.solver",
+    "Task": "countdown_rl.tasks.task",
 }
 _STAGES = ("compare", "evaluate", "merge", "publish", "quantize", "sft", "train")
+_ERRORS = (ArtifactError, CountdownError, HubError, InputError, ModelError, UsageError)
 
-__all__ = [*_MODULES, *_STAGES, "generate", "grade", "load_model", "read_rows", "solve"]
+__all__ = [*_MODULES, *_STAGES, *(error.__name__ for error in _ERRORS)]
+__all__ += ["generate", "grade", "load_model", "read_rows", "solve"]
 
 
 def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grade":
-    """The exact grade of a *completion* of the row that *fields* describe.
+    """Grade a completion exactly.
 
     Args:
         completion: text, or messages of which the last is the completion.
@@ -66,10 +60,10 @@ def grade(completion: str | Sequence[Mapping[str, Any]], **fields: Any) -> "Grad
 def solve(
     nums: Iterable[int], target: int, *, rule: str = "exactly-once", operators: Iterable[str] = "+-*/"
 ) -> "Solved":
-    """The number of distinct solutions of a puzzle, a short one, and the operators that it needs, by exhaustion.
+    """Count the distinct solutions of a puzzle by exhaustive search, and return a short one.
 
     Raises:
-        InputError: there are more than six numbers, or one is not positive; an unknown rule or operator.
+        InputError: more than six numbers, a number that is not positive, an unknown rule or operator.
     """
     from countdown_rl.tasks.countdown import rules, solver
 
@@ -88,20 +82,19 @@ def generate(
     split: str = "train",
     seed: int = 42,
 ) -> Iterator["Row"]:
-    """Generate *n* puzzles, each proved solvable; row *i* depends on *seed* and *i* alone.
+    """Generate *n* solvable puzzles; row *i* depends on *seed* and *i* alone.
 
     Args:
         sizes: counts of numbers, equally often, or with weights.
         numbers, targets: lowest and highest value.
         style: the response format, see ``docs/tasks.md``.
-        split: "train", "valid" or "test". The sets of numbers of one split are in no other, whatever the other
-            arguments are, so puzzles of the split "test" are held out from training on puzzles of the split "train".
+        split: "train", "valid" or "test". A set of numbers belongs to one split, whatever the other arguments are, so
+            puzzles of "test" are held out from training on puzzles of "train".
 
     Raises:
-        UsageError: an argument is out of its range.
-        InputError: there are fewer such puzzles than *n*.
+        UsageError: an argument is out of range.
+        InputError: fewer than *n* such puzzles exist.
     """
-    from countdown_rl.core.errors import UsageError
     from countdown_rl.data import build
     from countdown_rl.data.config import DataOptions
     from countdown_rl.tasks.countdown.rules import SPLITS
@@ -110,26 +103,26 @@ def generate(
     if split not in SPLITS:
         raise UsageError(f"split {split!r} is not one of: {', '.join(SPLITS)}.")
     weights = sizes if isinstance(sizes, Mapping) else dict.fromkeys(sizes, 1)
-    options: dict[str, Any] = {
-        "n": max(3, n + (split != "train")),  # data have at least one row for training
-        "valid": n if split == "valid" else 0,
-        "test": n if split == "test" else 0,
-        "size": tuple(f"{size}={weight}" for size, weight in weights.items()),
-        "numbers": "{}-{}".format(*numbers),
-        "targets": "{}-{}".format(*targets),
-    }
-    rows = build.generate(
-        DataOptions(**options, rule=rule, operators=operators, style=style, seed=seed),  # type: ignore[arg-type]
-        split,
+    options = DataOptions(
+        n=max(3, n + (split != "train")),  # the training split needs at least one row
+        valid=n if split == "valid" else 0,
+        test=n if split == "test" else 0,
+        size=tuple(f"{size}={weight}" for size, weight in weights.items()),
+        numbers="{}-{}".format(*numbers),
+        targets="{}-{}".format(*targets),
+        rule=rule,  # type: ignore[arg-type]
+        operators=operators,
+        style=style,  # type: ignore[arg-type]
+        seed=seed,
     )
-    return (parse_row(row) for _, row in zip(range(n), rows, strict=False))
+    return map(parse_row, islice(build.generate(options, split), n))
 
 
 def read_rows(path: str | Path) -> list["Row"]:
-    """The rows of a file, or of the test split of a data directory, each checked.
+    """Read and check the rows of a file, or of the test split of a data directory.
 
     Raises:
-        InputError: the file is missing, or a line is no row; the text names the line.
+        InputError: the file is missing, or a line is no row; the message names the line.
     """
     from countdown_rl.tasks import jsonl
 
@@ -137,14 +130,11 @@ def read_rows(path: str | Path) -> list["Row"]:
 
 
 def load_model(model: str, *, revision: str | None = None, precision: str = "auto", device: str = "auto") -> "Loaded":
-    """Load a model for inference or training, with its tokenizer.
+    """Load a model and its tokenizer.
 
     Args:
         model: "countdown-tiny", a directory, a GGUF file or a Hub id.
         precision: "auto", "nf4", "bf16" or "fp32".
-
-    Returns:
-        An object with ``model`` and ``tokenizer``, and how the weights are held.
 
     Raises:
         ModelError: it cannot be found or loaded.
@@ -156,7 +146,7 @@ def load_model(model: str, *, revision: str | None = None, precision: str = "aut
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name, or read ``__version__``, when it is used."""
+    """Import a public name, or read ``__version__``, on first use."""
     if name in _STAGES:
         from countdown_rl import stages
 

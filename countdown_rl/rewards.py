@@ -1,9 +1,9 @@
-"""Reward functions in the forms of other trainers: TRL's ``reward_funcs`` and verl's ``compute_score``.
+"""Reward functions for other trainers: TRL's ``reward_funcs`` and verl's ``compute_score``.
 
     trainer = GRPOTrainer(model, reward_funcs=[correct, format_reward], train_dataset=dataset)
 
-The columns of the data set name the puzzle: ``nums`` and ``target``, or the fields of another task, as
-:meth:`countdown_rl.Row.to_trl` gives them. Other columns are ignored.
+The columns of the data set describe the puzzle: ``nums`` and ``target``, or the fields of another task, as
+:meth:`countdown_rl.Row.to_trl` returns them. Other columns are ignored.
 """
 
 import json
@@ -13,11 +13,8 @@ from typing import Any
 from countdown_rl.tasks.registry import parse_row, task_of
 from countdown_rl.tasks.task import Grade
 
-#: A completion: text, or messages of which the last is the completion.
+#: Text, or messages of which the last is the completion.
 Completion = str | Sequence[Mapping[str, Any]]
-
-#: Fields of a row that are not the task's own.
-_COMMON = ("task", "style", "template")
 
 
 def text_of(completion: Completion) -> str:
@@ -35,7 +32,7 @@ def format_reward(completions: Sequence[Completion], **columns: Any) -> list[flo
 
 
 def length(budget: int, penalty: float = 0.5) -> Callable[..., list[float]]:
-    """A reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
+    """Return a reward function: minus *penalty* for each completion of at least *budget* tokens, else 0.0."""
 
     def length_reward(completions: Sequence[Completion], completion_ids: Any, **_: Any) -> list[float]:
         return [-penalty if len(ids) >= budget else 0.0 for ids in completion_ids]
@@ -57,8 +54,7 @@ def compute_score(
 
     Args:
         solution_str: the completion, without the prompt.
-        ground_truth: the fields of the row, such as ``{"nums": [3, 7, 50], "target": 46}``; ``numbers`` is read as
-            ``nums``. A mapping, or JSON.
+        ground_truth: the fields of the row, as a mapping or JSON, such as ``{"nums": [3, 7, 50], "target": 46}``.
         score, format_score: of a correct completion, and of a wrong one in the right format.
 
     Returns:
@@ -71,11 +67,10 @@ def compute_score(
 
 
 def _grades(completions: Sequence[Completion], columns: Mapping[str, Any]) -> list[Grade]:
-    """The grade of each completion of the row in its *columns*."""
     grades = []
     for index, completion in enumerate(completions):
-        task = columns["task"][index] if columns.get("task") else None
-        names = (*_COMMON, "numbers", *task_of({"task": task}).fields)
+        task = columns["task"][index] if "task" in columns else None
+        names = ("task", "style", "template", "numbers", *task_of({"task": task}).fields)
         fields = {name: columns[name][index] for name in names if name in columns}
         row = parse_row({name: value for name, value in fields.items() if value is not None})
         grades.append(row.grade(text_of(completion)))

@@ -1,8 +1,7 @@
-"""The stages as functions: paths or rows in, one artifact directory out.
+"""The stages as functions: paths or rows in, one artifact directory out. Import them from :mod:`countdown_rl`.
 
-The commands of these names call them. Each has the options of its command under their names (``max_new_tokens`` for
-``--max-new-tokens``) and raises the errors of :mod:`countdown_rl.core.errors`. Scripts import them from
-:mod:`countdown_rl`.
+Each has the options of the command of its name, spelled as in Python (``max_new_tokens`` for ``--max-new-tokens``), and
+raises the errors of :mod:`countdown_rl.core.errors`.
 """
 
 import functools
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 Stage = TypeVar("Stage", bound=Callable[..., Any])
 Source = str | Path
+Callback = Callable[[Any], None]
 
 _FLAG = re.compile(r"(?<![\w-])--(?:no-)?([a-z][a-z0-9-]*)")
 
@@ -46,29 +46,27 @@ def train(
     out: Source,
     *,
     rewards: Mapping[str | Callable[..., Any], float] | None = None,
-    on_step: Callable[[Any], None] = lambda _: None,
-    on_note: Callable[[str], None] = lambda _: None,
-    on_warning: Callable[[str], None] = lambda _: None,
+    on_step: Callback = lambda _: None,
+    on_note: Callback = lambda _: None,
+    on_warning: Callback = lambda _: None,
     **options: Any,
 ) -> "Result":
     """Train a LoRA adapter, or all weights, with GRPO, and write an ``adapter`` or ``model`` artifact at *out*.
 
-    A run that was killed is resumed by the same call. The log and samples of completions go to the directory
-    ``OUT-run`` beside *out*.
+    If a run is killed, call it again to resume. Its log and sampled completions are written to ``OUT-run``.
 
     Args:
         model: "countdown-tiny", a directory, a GGUF file or a Hub id.
-        data: a data directory, of which the training split is used, a file of rows, or rows.
-        rewards: weights by name, or by function: a function of one completion, ``f(grade, row, tokens)``, or of a
-            batch as TRL calls it. It has to be at the top level of a module or script.
-        on_step: called with the row of the log of each step.
-        on_note, on_warning: called with remarks and warnings.
+        data: a data directory, whose training split is used, a file of rows, or rows.
+        rewards: weight by name or function: ``f(grade, row, tokens)`` of one completion, or a TRL reward function. It
+            must be defined at the top level of a module or script.
+        on_step: called with each row of the log.
         options: fields of :class:`countdown_rl.training.config.TrainOptions` and
             :class:`countdown_rl.training.run.RunArguments`.
 
     Raises:
         UsageError: the options contradict each other.
-        InputError, ModelError, ArtifactError: an input is missing or wrong, or *out* cannot be written.
+        InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
     """
     from countdown_rl.training.config import TrainOptions
     from countdown_rl.training.grpo import GrpoRun
@@ -87,8 +85,8 @@ def sft(
     out: Source,
     *,
     data: Source | None = None,
-    on_step: Callable[[Any], None] = lambda _: None,
-    on_note: Callable[[str], None] = lambda _: None,
+    on_step: Callback = lambda _: None,
+    on_note: Callback = lambda _: None,
     **options: Any,
 ) -> "Result":
     """Fine-tune a model on demonstrations, and write an ``adapter`` or ``model`` artifact at *out*.
@@ -96,10 +94,9 @@ def sft(
     Args:
         demonstrations: a file, or records: TRL's ``prompt`` and ``completion`` or ``messages``, or the fields of a
             puzzle and ``completion``.
-        data: a data directory, whose test puzzles are left out, and whose validation puzzles are evaluated.
+        data: a data directory, whose test puzzles are excluded from training and whose validation puzzles are
+            evaluated.
         options: fields of :class:`countdown_rl.training.config.SftOptions`; otherwise as in :func:`train`.
-
-    Raises: as :func:`train`.
     """
     from countdown_rl.training.config import SftOptions
     from countdown_rl.training.run import Reporter
@@ -124,40 +121,37 @@ def evaluate(
 ) -> "Evaluation":
     """Complete *rows* with a model, grade the completions, and return an object with ``metrics`` and ``samples``.
 
-    With *completions*, made elsewhere, there is no model, and *rows* are needed only where these do not tell.
-
     Args:
         model: as in :func:`train`, or a baseline: "random", "solver".
-        rows: a data directory, of which the test split is used, a file of rows, or rows.
-        completions: a file, or records, of the rows' fields, ids or prompts and ``completion``; also in the files of
-            TRL, verl, verifiers, Inspect, lm-evaluation-harness and OpenAI batches.
+        rows: a data directory, whose test split is used, a file of rows, or rows.
+        completions: a file or records to grade in place of a model's: ``completion`` with the fields, id or prompt of
+            a row, or a file of TRL, verl, verifiers, Inspect, lm-evaluation-harness or an OpenAI batch. *rows* are
+            needed only for ids and prompts.
         samples: completions per row; with several, ``metrics.pass_at`` holds pass@k.
         temperature: by default 0 for one sample, and 1 for several.
-        out: the directory of an ``eval`` artifact to write; without it nothing is left on disk.
+        out: the directory of an ``eval`` artifact to write; by default nothing stays on disk.
         options: other fields of :class:`countdown_rl.evaluation.config.EvalOptions`, such as ``limit=100``.
 
     Raises:
         UsageError: the options contradict each other.
-        InputError, ModelError, ArtifactError: an input is missing or wrong, or *out* cannot be written.
+        InputError, ModelError, ArtifactError: an input is missing or invalid, or *out* cannot be written.
     """
     from countdown_rl.evaluation import evaluate as evaluation
     from countdown_rl.evaluation.config import EvalOptions
     from countdown_rl.models import load
 
-    if completions is not None:
-        with TemporaryDirectory() as scratch:
-            file = _file(completions, Path(scratch, "completions.jsonl"))
-            data = None if rows is None else _file(rows, Path(scratch, "rows.jsonl"))
-            place = Path(out or Path(scratch, "eval"))
-            return evaluation.evaluate_completions(file, data=data, out=place, overwrite=False)
-    if model is None or rows is None:
-        raise UsageError("give a model and rows, or completions.")
-    if temperature is None:
-        temperature = 1.0 if samples > 1 or options.get("pass_at") else 0.0
-    settings = EvalOptions(samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, **options)
-    load.silence_libraries()
     with TemporaryDirectory() as scratch:
-        data, place = _file(rows, Path(scratch, "rows.jsonl")), Path(out or Path(scratch, "eval"))
+        data = None if rows is None else _file(rows, Path(scratch, "rows.jsonl"))
+        place = Path(out or Path(scratch, "eval"))
+        if completions is not None:
+            file = _file(completions, Path(scratch, "completions.jsonl"))
+            return evaluation.evaluate_completions(file, data=data, out=place, overwrite=False)
+        if model is None or data is None:
+            raise UsageError("give a model and rows, or completions.")
+        if temperature is None:
+            temperature = 1.0 if samples > 1 or options.get("pass_at") else 0.0
+        settings = EvalOptions(samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, **options)
+        load.silence_libraries()
         return evaluation.evaluate(settings, model=str(model), data=data, out=place, overwrite=False, revision=revision)
 
 
@@ -166,18 +160,15 @@ def compare(
     out: Source | None = None,
     against: str | None = None,
 ) -> dict[str, Any]:
-    """Compare evaluations of the same rows: paired differences from the first and the one before, with 95% intervals.
+    """Compare evaluations of the same rows: paired differences with 95% intervals, as in ``comparison.json``.
 
     Args:
         evaluations: results of :func:`evaluate` or directories, in order, or by name.
-        out: the directory of a ``comparison`` artifact to write; without it nothing is written.
-        against: name of the result to compare all others with, in place of the first and the one before.
-
-    Returns:
-        The contents of ``comparison.json``.
+        out: the directory of a ``comparison`` artifact to write; by default nothing is written.
+        against: the name to compare all others with, in place of the first and the preceding one.
 
     Raises:
-        InputError: the evaluations are of different rows, or decoded differently.
+        InputError: the rows or the decoding settings differ.
     """
     from countdown_rl.evaluation import compare as comparison
 
@@ -214,17 +205,12 @@ def merge(
 
 
 def quantize(
-    model: Source,
-    out: Source,
-    *,
-    revision: str | None = None,
-    on_warning: Callable[[str], None] = lambda _: None,
-    **options: Any,
+    model: Source, out: Source, *, revision: str | None = None, on_warning: Callback = lambda _: None, **options: Any
 ) -> "Manifest":
-    """Write the weights of *model* in fewer bits, as a ``quantized`` artifact at *out*.
+    """Quantize the weights of *model*, and write a ``quantized`` artifact at *out*.
 
     Args:
-        on_warning: called where the model was merged into the wrong base for the format.
+        on_warning: called if the model was merged into the wrong base for the format.
         options: fields of :class:`countdown_rl.export.config.QuantizeOptions`, such as ``format="gguf"``.
 
     Raises:
@@ -264,7 +250,7 @@ def publish(out: Source, *, repo_id: str | None = None, public: bool = False, **
 def _arguments(
     model: Source, out: Source, options: Mapping[str, Any], **inputs: Any
 ) -> "tuple[RunArguments, dict[str, Any]]":
-    """The arguments of a run whose log and checkpoints go beside *out*, and those *options* that are the stage's."""
+    """Return the arguments of a run, whose log and checkpoints go beside *out*, and the stage's own options."""
     from countdown_rl.training.run import RunArguments
 
     place = Path(f"{out}-run")
@@ -275,7 +261,7 @@ def _arguments(
 
 
 def _file(source: "Source | Iterable[Mapping[str, Any]]", file: Path) -> Path:
-    """The path *source*, or *file* with the rows that it is."""
+    """Return the path *source*; if *source* is rows, write them to *file*."""
     if isinstance(source, str | Path):
         return Path(source)
     from countdown_rl.tasks import jsonl

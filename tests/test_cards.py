@@ -1,4 +1,4 @@
-"""The memory of each recipe on GPUs of 24 and 80 GB, against sums by hand from the published dimensions."""
+"""The memory of two recipes on GPUs of 24 and 80 GB, against sums by hand from the published dimensions."""
 
 from typing import NamedTuple
 
@@ -45,14 +45,6 @@ HAND = {
         head=TILE + 8 * 128 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
         cache=128 * (384 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
     ),
-    "llama-3.1-8b-gsm8k": Sum(  # 32 of 256 to 256, 4 in the loss, rank 8
-        base=LLAMA_NF4,
-        bf16=2 * 8.03,
-        lora=16 * 8 * LLAMA_LORA / 1e9,
-        kept=4 * 512 * (32 * 4_096 * 2 + LLAMA_BLOCK + 512 * 2) / 1e9,
-        head=TILE + 4 * 256 * 4_096 * 4 / 1e9 + 58.72 * 2 / 1e3,
-        cache=32 * (512 * 32 * 2 * 8 * 128 * 2 + 3 * 4 * 128_256) / 1e9,
-    ),
     # 2,048 of 4,096 to 256, 8 in the loss, rank 64. A block: q and o of 2048 x 2048, k and v of 2048 x 256, gate, up
     # and down of 2048 x 11008. Without dropout q, k and v share an input, gate and up another, o has that of attention.
     "qwen2.5-3b-areal": Sum(
@@ -62,16 +54,6 @@ HAND = {
         kept=8 * 4_352 * (36 * 2_048 * 2 + 2 * 2_048 * 4 + 4 * 2_048 * 2 + 4_352 * 2 + 3 * 11_008 * 2 + 30_208) / 1e9,
         head=TILE + 8 * 4_096 * 2_048 * 4 / 1e9,
         cache=2_048 * (4_352 * 36 * 2 * 2 * 128 * 2 + 3 * 4 * 151_936) / 1e9,
-    ),
-    # 32 of 1,024 to 256, 4 in the loss, rank 16. A block: q and o of 1024 x 2048, k and v of 1024 x 1024, gate, up and
-    # down of 1024 x 3072; 16 heads of queries and 8 of keys have norms in fp32.
-    "qwen3-0.6b-laptop": Sum(
-        base=2 * 0.596,
-        bf16=2 * 0.596,
-        lora=16 * 16 * 28 * (2 * 3_072 + 2 * 2_048 + 3 * 4_096) / 1e9,
-        kept=4 * 1_280 * (28 * 1_024 * 2 + (2 * 1_024 + 3_072) * 4 + 4 * 2_048 * 2 + 2_560 + 18_432 + 10_240) / 1e9,
-        head=TILE + 4 * 1_024 * 1_024 * 4 / 1e9,
-        cache=32 * (1_280 * 28 * 2 * 8 * 128 * 2 + 3 * 4 * 151_936) / 1e9,
     ),
 }
 #: GB of a GPU of each card, and GPUs that share the completions.

@@ -26,7 +26,6 @@ while [ $# -gt 0 ]; do
   case $1 in --out) out=$2;; --model) model=$2;; --log) log=$2;; --learning-rate) rate=$2;; esac
   shift
 done
-echo $stage >> "$STAGES"
 mkdir -p $(dirname $out)
 case $stage in
   gen-data) mkdir $out; echo puzzle > $out/test.jsonl;;
@@ -66,7 +65,6 @@ def root(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # The queue's worker starts `dvc` by its name.
         patch.setenv("PATH", f"{root / 'bin'}:{Path(sys.executable).parent}", prepend=":")
-        patch.setenv("STAGES", str(root / "stages"))
         patch.setenv("DVC_GLOBAL_CONFIG_DIR", str(root / "config"))
         patch.setenv("DVC_SITE_CACHE_DIR", str(root / "site"))
         for role in ("AUTHOR", "COMMITTER"):
@@ -136,20 +134,6 @@ def test_metrics_and_plots_of_two_runs_are_compared(project):
         assert plot["revisions"] == ["workspace", "HEAD"]
         assert plot["content"]["title"]["text"]
         assert len(plot["content"]["title"]["text"]) < 40
-
-
-def test_a_clone_with_the_remote_has_everything_and_runs_nothing(project, root, tmp_path, monkeypatch):
-    dvc("remote", "add", "--local", "--default", "disk", str(tmp_path / "disk"))
-    dvc("push", "--quiet")
-    git("clone", str(project), str(tmp_path / "clone"))
-    monkeypatch.chdir(tmp_path / "clone")
-    dvc("remote", "add", "--local", "--default", "disk", str(tmp_path / "disk"))
-    dvc("pull", "--quiet")
-    assert Path("artifacts/adapter/rate").read_text() == f"{RATE}\n"
-    (root / "stages").unlink()
-    dvc("repro", "--quiet")
-    assert not (root / "stages").exists()
-    assert subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True).stdout == ""
 
 
 def check_lock() -> str:

@@ -83,12 +83,6 @@ def test_wrong_arguments_print_the_usage_and_write_nothing(tmp_path, name, words
     assert not list(tmp_path.iterdir())
 
 
-def test_a_missing_model_file_is_refused(tmp_path):
-    done = subprocess.run(["bash", SMOLLM2, "model.gguf", "out"], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, "is no file" in done.stderr) == (1, True)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
     """Stand-ins for the models, and for the data sets on the Hub."""

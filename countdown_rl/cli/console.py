@@ -1,6 +1,6 @@
 """The only printer: data goes to stdout, everything for people to stderr.
 
-No text is read as markup, and control characters in it (see :func:`printable`) are shown, not sent to the terminal.
+No text is read as markup. Control characters in it are shown as escapes.
 """
 
 import json
@@ -12,22 +12,22 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from countdown_rl.core.formatting import duration, printable
 
-#: Where stderr is no terminal: seconds between two lines of progress, and before the first.
+#: Seconds between two lines of progress, and before the first, if stderr is not a terminal.
 INTERVAL, FIRST = 60.0, 8.0
 
-if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal of unknown width; Rich would write nothing
+if os.environ.get("COLUMNS") == "0":  # a terminal of unknown width; Rich would print nothing
     del os.environ["COLUMNS"]
 
 
 class Printer(Console):
-    """Console that writes control characters of all text as escapes, also within tables and styled text."""
+    """A console that prints control characters as escapes."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -39,7 +39,7 @@ _out = Printer(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def silence() -> None:
-    """Print nothing from now on; another process does."""
+    """Print nothing from now on, in processes other than rank 0."""
     people.quiet = _out.quiet = True
 
 
@@ -47,7 +47,7 @@ def data(text: str) -> None:
     """Print one line of data to stdout, exactly as it is."""
     if not _out.quiet:
         sys.stdout.write(text + "\n")
-        sys.stdout.flush()  # a reader that is gone is noticed here, before anything else is said
+        sys.stdout.flush()  # a closed pipe is noticed here
 
 
 def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | None = None) -> None:
@@ -59,7 +59,7 @@ def result(values: Mapping[str, Any], *, as_json: bool, view: RenderableType | N
 
 
 def table(*heads: str, title: str | None = None) -> Table:
-    """Return an empty table of names and, aligned to the right, figures."""
+    """Return an empty table whose first column is names and whose others are figures."""
     grid = Table(box=None, pad_edge=False, title=title, title_justify="left", caption_justify="left")
     for index, head in enumerate(heads):
         grid.add_column(head, justify="right" if index else "left", overflow="fold")
@@ -90,28 +90,28 @@ def failure(sentence: str) -> None:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """Show *text* while a step of unknown length runs, where stderr is a terminal."""
+    """Show *text* while a step of unknown length runs, if stderr is a terminal."""
     with people.status(Text(text, "dim")) if people.is_interactive else nullcontext():
         yield
 
 
 @contextmanager
 def progress(description: str) -> Iterator[Callable[..., None]]:
-    """Show a bar, updated by (done, total, detail); where stderr is no terminal, a line each minute.
+    """Show progress: a bar, or a line each minute if stderr is not a terminal. Update it with (done, total, detail).
 
-    What is done at the first update, by an interrupted run, does not count for the rate and the time left.
+    What an interrupted run had done, in the first update, does not count for the rate and the time left.
     """
-    columns = (
-        TextColumn("{task.description}", style="dim", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-        TimeRemainingColumn(),
-    )
     due = time.monotonic() + FIRST
-    # Steps of large models take minutes: time left is estimated over the last ten.
-    settings: dict[str, Any] = {"speed_estimate_period": 600, "transient": True, "disable": not people.is_interactive}
-    with Progress(*columns, console=people, **settings) as bar:
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), "{task.fields[detail]}", TimeRemainingColumn())
+    bar = Progress(
+        "[dim]{task.description}",
+        *columns,
+        console=people,
+        speed_estimate_period=600,  # steps of large models take minutes
+        transient=True,
+        disable=not people.is_interactive,
+    )
+    with bar:
         bar.add_task(description, total=None, detail="")
         (task,) = bar.tasks
 

@@ -19,17 +19,17 @@ def export_task(
 ) -> None:
     """Write the task for another evaluator or training engine.
 
-    Its prompt and its exact grader are those of this package, which must be installed beside it.
+    The files use the prompt and the exact grader of this package, which must be installed beside the engine.
 
     - lm-eval: a task of lm-evaluation-harness 0.4, with the test rows.
 
     - verifiers: an installable environment for verifiers 0.4.0, with the test rows.
 
-    - verl: Parquet files of the training and validation rows, the reward and run.sh for eight GPUs (verl 0.9).
+    - verl: Parquet files of the training and validation rows, the reward, and run.sh for eight GPUs (verl 0.9).
 
-    - prime-rl: the environment for verifiers with the training rows, and rl.toml. Not run.
+    - prime-rl: the verifiers environment with the training rows, and rl.toml. Untested.
 
-    - areal: training and validation rows, the reward of its RLVRWorkflow and config.yaml. Not run.
+    - areal: training and validation rows, a reward for RLVRWorkflow, and config.yaml. Untested.
 
     Inspect needs no files: inspect eval countdown_rl/exact -T data=FILE --model NAME
 
@@ -49,8 +49,8 @@ def export_task(
         files = {"test": jsonl.test_file(data)}
         source = artifacts.file_input(files["test"])
     else:
-        source = artifacts.read(data, "data").as_input()
         files = {split: data / f"{split}.jsonl" for split in splits}
+        source = artifacts.read(data, "data").as_input()
     rows = {split: jsonl.read_rows(file) for split, file in files.items()}
     with artifacts.writing(out, "task", options={"to": to}, inputs={"data": source}) as draft:
         name = export.write(to, rows, draft.path)

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class _Panels:
-    """Lists of options and commands under the headings that their declarations name."""
+    """Lists options and commands under the headings that their declarations name."""
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -34,7 +34,7 @@ class Command(_Panels, TyperCommand):
 
 class CommandGroup(_Panels, TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; it ends with status 0 where the reader of stdout has exited, as ``head`` does."""
+        """Run a command; if the reader of stdout has exited, as ``head`` does, end with status 0."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -45,7 +45,7 @@ class CommandGroup(_Panels, TyperGroup):
 
 
 def as_command(name: str, function: Callable[..., Any]) -> Command:
-    """Return the command of *function*; its docstring may end with a section ``Examples:``, kept as it is."""
+    """Return the command of *function*, whose docstring may end with a section ``Examples:``, kept as it is."""
     text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
     epilog = f"\b\nExamples:\n{textwrap.dedent(examples)}" if examples else None  # after \b lines are kept
     single = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -1,11 +1,11 @@
 """Entry point: the table of commands, their lazy loading, and the exit status of every failure.
 
-A command lives in the module and function of its name. The module is imported only when the command runs or shows
-its own help, and torch only while it runs, so that help and completion answer at once.
+A command is the function of its name in the module of its name. The module is imported only when the command runs or
+shows its own help, and torch only while it runs, so help and completion are fast.
 """
 
 import io
-import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,15 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from countdown_rl.cli.help import Command, CommandGroup, as_command
-from countdown_rl.core import packages, processes
-from countdown_rl.core.errors import (
-    CountdownError,
-    UsageError,
-    first_line,
-    machine_failure,
-    raised_by_user,
-    user_frames,
-)
+from countdown_rl.core import errors, packages, processes
 
 COMMANDS = {
     "Stages, in order": {
@@ -59,6 +51,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+BUG = "this is a bug in countdown-rl; please report it with the lines above."
 _shows_traceback = False
 
 
@@ -71,7 +64,7 @@ def command(name: str) -> Command:
 
 
 class _Lazy(Command):
-    """Entry of the list of commands, which becomes the command itself where it gets arguments."""
+    """An entry of the list of commands; it loads the command when it is called."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         return command(str(self.name)).make_context(*args, **extra)
@@ -84,7 +77,7 @@ for _panel, _commands in COMMANDS.items():
 
 def _print_version(requested: bool) -> None:
     if requested:
-        print(f"countdown-rl {packages.version()}")  # noqa: T201 - without the printer, which costs the import of Rich
+        print(f"countdown-rl {packages.version()}")  # noqa: T201 - the printer imports Rich, which is slow
         raise typer.Exit
 
 
@@ -102,10 +95,10 @@ def _root(
 
 
 def main(run: Callable[[], Any] = app) -> None:
-    """Run a command; a failure becomes one sentence on stderr and an exit status.
+    """Run a command. A failure becomes one sentence on stderr and an exit status.
 
-    0 done, 1 failed (the sentence says what to do), 2 wrong usage, 128 and its number: ended by a signal. Errors of a
-    user's own code add the frames of that code. An unexpected exception prints its traceback, and the status is 1.
+    The status is 0 for done, 1 for failed, 2 for wrong usage, and 128 plus its number for a signal. An error of user
+    code adds the frames of that code; an unexpected exception prints its traceback.
     """
     global _shows_traceback
     _shows_traceback = False
@@ -114,47 +107,44 @@ def main(run: Callable[[], Any] = app) -> None:
         from countdown_rl.cli import console
 
         console.silence()
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - open until the end
-    if sys.stdout is None:
-        _exit("stdout is closed; redirect it to a file, or to /dev/null.", 1)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # tests and notebooks have others
-            stream.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
+            stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     processes.spin_briefly()
     try:
         with processes.signals_as_exceptions():
             run()
-    except (KeyboardInterrupt, processes.Terminated) as error:
-        _exit(
-            f"ended by {str(error) or 'SIGINT'}; run the same command again.", 128 + getattr(error, "number", 2), error
-        )
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (sentence := packages.missing(error.name or "")):
-            _exit(sentence, 1, error)
-        if sentence := machine_failure(error):
-            _exit(sentence, 1, error)
-        if isinstance(error, CountdownError):
-            _exit(str(error), 2 if isinstance(error, UsageError) else 1, error, everywhere=False)
-        if raised_by_user(error):
-            _exit(f"{type(error).__name__}: {first_line(error)}", 1, error)
-        _shows_traceback = True
-        _exit("this is a bug in countdown-rl; please report it with the lines above.", 1, error)
+    except (KeyboardInterrupt, processes.Terminated, Exception) as error:
+        _fail(error)
 
 
-def _exit(sentence: str, status: int, error: BaseException | None = None, *, everywhere: bool = True) -> NoReturn:
-    """End with *status* after a sentence, and the frames of a user's code in the traceback of *error*.
-
-    Args:
-        everywhere: not only in the main process, since the others do not fail in the same way.
-    """
+def _fail(error: BaseException) -> NoReturn:
     from countdown_rl.cli import console
 
-    if everywhere and not processes.is_main():
+    status, sentence = _outcome(error)
+    full = _shows_traceback or sentence == BUG
+    if not processes.is_main() and not isinstance(error, errors.CountdownError):  # rank 0 may not have failed
         console.people.quiet = False
         sentence = f"process {processes.rank()}: {sentence}"
-    if error is not None and _shows_traceback:
+    if full:
         console.note("".join(traceback.format_exception(error)).rstrip())
     console.failure(sentence)
-    if error is not None and not _shows_traceback and (frames := user_frames(error)):
+    if not full and (frames := errors.user_frames(error)):
         console.note(frames)
     sys.exit(status)
+
+
+def _outcome(error: BaseException) -> tuple[int, str]:
+    """Return the exit status and the sentence for a failure."""
+    if isinstance(error, KeyboardInterrupt | processes.Terminated):
+        number = getattr(error, "number", signal.SIGINT)
+        return 128 + number, f"ended by {signal.Signals(number).name}; run the same command again."
+    if isinstance(error, ModuleNotFoundError) and (sentence := packages.missing(error.name or "")):
+        return 1, sentence
+    if sentence := errors.machine_failure(error):
+        return 1, sentence
+    if isinstance(error, errors.CountdownError):
+        return 2 if isinstance(error, errors.UsageError) else 1, str(error)
+    if errors.raised_by_user(error):
+        return 1, f"{type(error).__name__}: {errors.first_line(error)}"
+    return 1, BUG

@@ -1,4 +1,4 @@
-"""Parameters of the commands: those that several commands have, and the flags that come from an options dataclass."""
+"""Parameters that several commands share, and the flags of an options dataclass."""
 
 import functools
 import inspect
@@ -16,13 +16,13 @@ from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.core.options import Option, Options, choices, field_hints, option
 
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
-BaseModel = Annotated[str | None, option("Base of an adapter, in place of the one that it records.", metavar="MODEL")]
-Data = Annotated[Path, option("Data directory of gen-data, or one JSONL, JSON, CSV or Parquet file.")]
-Model = Annotated[str, option("Name of the shipped model, directory of a stage, GGUF file or Hub id.")]
+BaseModel = Annotated[str | None, option("Base of an adapter, in place of the recorded one.", metavar="MODEL")]
+Data = Annotated[Path, option("Data directory of gen-data, or a JSONL, JSON, CSV or Parquet file.")]
+Model = Annotated[str, option("countdown-tiny, a directory of a stage, a GGUF file or a Hub id.")]
 Out = Annotated[Path, option("Directory to write.")]
 Overwrite = Annotated[bool, option("Replace a finished artifact at --out.", name="--overwrite")]
 Revision = Annotated[str | None, option("Revision of a Hub model.")]
-TrustRemoteCode = Annotated[bool, option("Run code that comes with a model.")]
+TrustRemoteCode = Annotated[bool, option("Run code that comes with the model.")]
 
 
 def note_finished(out: Path) -> None:
@@ -31,7 +31,7 @@ def note_finished(out: Path) -> None:
 
 @contextmanager
 def input_as_usage() -> Iterator[None]:
-    """Report faults of a puzzle that is given as arguments as wrong usage."""
+    """Report an invalid puzzle in the arguments as wrong usage."""
     try:
         yield
     except InputError as error:
@@ -46,27 +46,28 @@ def warn_of_unused_gpu() -> None:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of *command* that is annotated with an options dataclass by one flag per field.
+    """Replace each parameter of *command* that is annotated with an options dataclass by a flag for each field.
 
-    The command is called with one, checked instance of that dataclass. Declarations become those of Typer.
+    *command* is called with an instance of that dataclass, which checks the values.
     """
     groups: dict[str, type[Options]] = {}
     parameters: list[inspect.Parameter] = []
-    for name, declared in inspect.signature(command, eval_str=True).parameters.items():
-        if isinstance(declared.annotation, type) and issubclass(declared.annotation, Options):
-            groups[name], hints = declared.annotation, field_hints(declared.annotation)
-            defaults = {field.name: field.default for field in fields(groups[name])}
-            own = declared.annotation.__annotations__  # listed before those that several stages share
-            parameters += [_parameter(key, hints[key], defaults[key]) for key in dict.fromkeys([*own, *hints])]
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, Options):
+            groups[name], hints = kind, field_hints(kind)
+            defaults = {field.name: field.default for field in fields(kind)}
+            own_first = dict.fromkeys([*kind.__annotations__, *hints])  # before the fields of its base class
+            parameters += [_parameter(field, hints[field], defaults[field]) for field in own_first]
         else:
-            parameters.append(declared.replace(annotation=_declared(declared.annotation)))
+            parameters.append(parameter.replace(annotation=_declared(kind)))
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        for name, options_type in groups.items():
-            given = {field.name: values.pop(field.name) for field in fields(options_type)}
+        for name, kind in groups.items():
+            given = {field.name: values.pop(field.name) for field in fields(kind)}
             lists = {key: tuple(map(str, value)) for key, value in given.items() if isinstance(value, list)}
-            values[name] = options_type(**given | lists)
+            values[name] = kind(**given | lists)
         command(**values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -75,24 +76,23 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    """Return the command's parameter for a field; a tuple becomes a list, which Typer takes as a repeatable flag."""
+    """Return the parameter for a field. A tuple becomes a list, Typer's repeatable flag."""
     kind, *extras = get_args(hint)
     if get_origin(kind) is tuple:
-        allowed = choices(kind)  # Typer knows no list of a Literal
+        allowed = choices(kind)  # Typer has no list of a Literal
         item = StrEnum(name, {choice: choice for choice in allowed}) if allowed else get_args(kind)[0]
         hint, default = Annotated[list[item], *extras], list(default)  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_declared(hint))
 
 
 def _declared(hint: Any) -> Any:
-    """Return *hint* with Typer's declaration of a flag in place of the package's own."""
+    """Return *hint* with ``typer.Option`` in place of :class:`Option`."""
     if get_origin(hint) is not Annotated:
         return hint
     kind, *extras = get_args(hint)
-    return Annotated[kind, *(_typer_option(extra) if isinstance(extra, Option) else extra for extra in extras)]
-
-
-def _typer_option(declared: Option) -> Any:
-    settings = asdict(declared)
-    name = settings.pop("name")
-    return typer.Option(*([name] if name else []), **settings)
+    for index, extra in enumerate(extras):
+        if isinstance(extra, Option):
+            settings = asdict(extra)
+            name = settings.pop("name")
+            extras[index] = typer.Option(*filter(None, [name]), **settings)
+    return Annotated[kind, *extras]

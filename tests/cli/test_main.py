@@ -7,13 +7,15 @@ import resource
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack, suppress
 from importlib import import_module
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from countdown_rl.cli import console, main
 from countdown_rl.core import errors
+from countdown_rl.tasks import jsonl
 from tests.evaluation.test_compare import BASE, TRAINED, made
 from tests.support.command import status
 
@@ -50,16 +52,7 @@ def loading(number):
         (loading(errno.EMFILE), 1, "too many open files"),
         (loading(errno.ENOMEM), 1, "m cannot be loaded"),  # the better sentence
         (OSError(errno.ENOSPC, "No space left on device", "out"), 1, "no space left .* out"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded", "out"), 1, "quota"),
-        (OSError(errno.EIO, "Input/output error", "out"), 1, "disk failed"),
-        (PermissionError(errno.EACCES, "Permission denied", "out"), 1, "out cannot be used: permission denied"),
-        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 1, "too long"),
-        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/out"), 1, "not a directory"),
-        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), 1, "TMPDIR"),
-        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), 1, "no space left"),
-        (RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), 1, "no space left"),
-        (RuntimeError("can't start new thread"), 1, "threads"),
-        (ImportError("libx.so: cannot open shared object file: Too many open files"), 1, "too many open files"),
+        (PermissionError(errno.EACCES, "Permission denied", "out"), 1, "permission denied"),
         (RuntimeError("DataLoader: [Errno 28] No space left on device"), 1, "no space left"),
         (MemoryError(), 1, "memory"),
         (ModuleNotFoundError("No module named 'peft.x'", name="peft.x"), 1, "extra `train`"),
@@ -73,77 +66,27 @@ def test_a_failure_of_the_options_the_input_or_the_machine_is_one_sentence(capsy
     assert re.fullmatch(rf"error: .*{words}.*\n", printed.err)
 
 
-@pytest.fixture
-def limit():
-    """A function that sets the soft limit of a resource for the test."""
-    before = {}
-
-    def set_limit(kind, number):
-        before[kind] = resource.getrlimit(kind)
-        resource.setrlimit(kind, (number, before[kind][1]))
-
-    yield set_limit
-    for kind, limits in before.items():
-        resource.setrlimit(kind, limits)
-
-
 def save_with_torch(path):
-    import torch
-
     torch.save({"a": torch.zeros(100_000)}, path)
 
 
 def save_with_safetensors(path):
-    import torch
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(100_000)}, path)
 
 
-def save_a_tokenizer(path):
-    from tests.support import tiny_llama
-
-    tiny_llama.tokenizer().backend_tokenizer.save(str(path))
-
-
-def save_with_numpy(path):
-    import numpy as np
-
-    np.zeros(100_000).tofile(path)
-
-
 def save_rows(path):
-    from countdown_rl.tasks import jsonl
-
     jsonl.write_rows(path, [{"a": "x" * 100_000}])
 
 
-WRITERS = [save_with_torch, save_with_safetensors, save_a_tokenizer, save_with_numpy, save_rows]
-
-
-@pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
-def test_a_file_that_cannot_grow_is_one_sentence_whoever_writes_it(tmp_path, limit, capsys, writer):
-    writer(tmp_path / "whole")
-    limit(resource.RLIMIT_FSIZE, 5_000)
-    assert fail(lambda: writer(tmp_path / "part")) == 1
+@pytest.mark.parametrize("writer", [save_with_torch, save_with_safetensors, save_rows], ids=lambda w: w.__name__)
+def test_a_file_that_cannot_grow_is_one_sentence_whoever_writes_it(tmp_path, capsys, writer):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))
+    try:
+        assert fail(lambda: writer(tmp_path / "part")) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert re.match(r"error: .*(free some|ulimit)", capsys.readouterr().err)
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="open descriptors are counted in /proc")
-@pytest.mark.parametrize("writer", [save_with_safetensors, save_a_tokenizer, save_rows], ids=lambda w: w.__name__)
-def test_too_few_descriptors_are_one_sentence(tmp_path, limit, capsys, writer):
-    writer(tmp_path / "whole")
-
-    def run():
-        with ExitStack() as stack:
-            limit(resource.RLIMIT_NOFILE, max(map(int, os.listdir("/proc/self/fd"))) + 2)
-            with suppress(OSError):
-                while True:
-                    stack.enter_context(open(os.devnull))
-            writer(tmp_path / "part")
-
-    assert fail(run) == 1
-    assert "too many open files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ValueError("a\x1b[2Jb"), OSError("no number"), FileNotFoundError(2, "No", "x")])
@@ -200,15 +143,6 @@ def test_an_error_of_the_users_code_adds_the_frames_of_that_code_alone(capsys, u
 def test_an_error_that_the_users_code_words_itself_is_one_sentence(capsys, user):
     assert fail(user.refuses) == 1
     assert capsys.readouterr().err == "error: the row has no gold answer.\n"
-
-
-def test_frames_of_an_installed_plugin_are_those_of_a_user(capsys, user, monkeypatch):
-    monkeypatch.setattr(errors, "_LIBRARY", re.compile("mine|test_main"))
-    assert fail(lambda: user.wrong(None, None, 0)) == 1
-    assert "in wrong" not in capsys.readouterr().err.partition("error: ")[2]
-    monkeypatch.setattr(errors, "PLUGINS", {"mine"})
-    fail(lambda: user.wrong(None, None, 0))
-    assert "in wrong" in capsys.readouterr().err.partition("error: ")[2]
 
 
 def test_the_traceback_of_a_failure_is_printed_on_request(monkeypatch, capsys):

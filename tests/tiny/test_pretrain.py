@@ -1,7 +1,6 @@
 import json
-import random
 import re
-from itertools import combinations, islice
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -48,17 +47,6 @@ def test_labels_leave_out_the_prompt_and_end_where_the_trace_does():
     assert texts[1] == lines + tokens.eos_token
 
 
-def test_where_the_model_opens_the_thinking_the_trace_begins_with_its_tag():
-    tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
-    rows = [parse_row({"nums": [7, 50, 3], "target": 46, "style": "model_opens"})]
-    ids, prompt, _ = next(batches.examples(rows, {3: ["a-b"]}, PretrainOptions(drills=0), tokens))
-    completion = tokens.decode(ids[prompt:]).removesuffix(tokens.eos_token)
-    assert completion.startswith("<think>\n50 7 3\n")
-    assert "<think>" not in tokens.decode(ids[:prompt])[-20:]
-    assert rows[0].grade(completion).strict_format
-    assert completion in batches.corpus(rows, {3: ["a-b"]})
-
-
 def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
     tokens = AutoTokenizer.from_pretrained(SHIPPED["countdown-tiny"])
     text = "\n9 5 2 1\n3. 9 / 5 no, skip two\n6. 9 - 5 = 4, 4 - 2 = 2, 2 - 1 = 1 no\n7. 9 - 5 = 4, 4 - 1 = 3 yes\n"
@@ -75,21 +63,6 @@ def test_the_target_of_a_choice_is_the_distribution_of_the_teacher():
         place = target.nonzero()[:, 0].tolist()
         expected = {"3. ": "1. ", " no, skip two\n": " no\n"}.get(tokens.decode([token]), tokens.decode([token]))
         assert ([tokens.decode(place)], target.sum()) == ([expected], 1)
-
-
-def test_drills_are_puzzles_of_the_same_size_with_more_exact_divisions():
-    rng = random.Random(0)
-    kept = {"rule": "television", "operators": "+-*/", "style": "model_opens"}
-    row = {"nums": [97, 31, 12, 5], "target": 65, "id": "r1", **kept}
-    drills = [batches.drill(row, rng) for _ in range(300)]
-    assert all({key: made[key] for key in made.keys() - {"nums", "target"}} == kept for made in drills)
-    assert all(len(made["nums"]) == 4 and 1 <= min(made["nums"]) <= max(made["nums"]) <= 99 for made in drills)
-
-    def exact(numbers):
-        pairs = [(max(pair), min(pair)) for pair in combinations(numbers, 2)]
-        return sum(high % low == 0 for high, low in pairs) / len(pairs)
-
-    assert sum(exact(made["nums"]) for made in drills) / 300 > 0.2
 
 
 def test_a_model_made_from_nothing_loads_anywhere_and_says_how_it_was_made(data, tmp_path, capsys):
@@ -118,8 +91,6 @@ def data_of(path: Path, *rows) -> Path:
     ("row", "message"),
     [
         ({"task": "gsm8k", "question": "2 and 3?", "gold": "5"}, "Countdown puzzles only"),
-        ({"nums": [5], "target": 5}, "at least two numbers"),
-        ({"nums": [1, 1, 2], "target": 900}, "no puzzle of 3 numbers"),
         ({"nums": [3, 5, 2], "target": 10, "operators": "+-"}, "all operators"),
     ],
 )

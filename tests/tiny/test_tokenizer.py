@@ -12,10 +12,6 @@ def tokens():
     return tokenizer.build([*corpus, *["36 + 55 = 91, 91 - 7 = 84 no\n(3 * 4) / 2"] * 50], 3_264)
 
 
-def prompt(tokens):
-    return tokens.apply_chat_template(ROW.messages(), tokenize=False, continue_final_message=True)
-
-
 def test_any_text_comes_back_as_it_was(tokens):
     for text in ["36 + 55 = 91", "<think>\n×÷−·</think>\n<answer>1</answer>", "Grüße, 世界 \n\t 0042", " a  b "]:
         ids = tokens(text, add_special_tokens=False)["input_ids"]
@@ -33,25 +29,3 @@ def test_arithmetic_is_three_tokens_a_step_and_tags_are_one_token(tokens):
     for tag in tokenizer.TAGS:
         assert len(tokens(tag, add_special_tokens=False)["input_ids"]) == 1
         assert tokens.decode(tokens(tag, add_special_tokens=False)["input_ids"], skip_special_tokens=True) == tag
-
-
-def test_every_number_up_to_the_limit_is_one_token_and_larger_ones_are_split(tokens):
-    for number in range(1_000):
-        assert len(tokens(str(number), add_special_tokens=False)["input_ids"]) == 1
-        assert len(tokens(f"{number}, ", add_special_tokens=False)["input_ids"]) == 1
-    assert tokens.tokenize("3684", add_special_tokens=False) == ["368", "4"]
-
-
-def test_turns_end_and_prompts_are_short_and_padded_on_the_left(tokens, tmp_path):
-    tokens.save_pretrained(tmp_path)
-    from transformers import AutoTokenizer
-
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    closed = tokens.apply_chat_template([*turns, turns[0]], tokenize=False, add_generation_prompt=True)
-    assert closed == "<|begin|><|user|>a<|end|><|assistant|>b<|end|><|user|>a<|end|><|assistant|>"
-    text = prompt(tokens)
-    assert text.endswith(countdown.PREFILL)
-    assert len(tokens(text, add_special_tokens=False)["input_ids"]) < 40
-    again = AutoTokenizer.from_pretrained(tmp_path)
-    assert (again.padding_side, again.eos_token, again.pad_token) == ("left", "<|end|>", "<|pad|>")
-    assert again(prompt(tokens), add_special_tokens=False) == tokens(prompt(tokens), add_special_tokens=False)
