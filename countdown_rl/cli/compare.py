@@ -26,26 +26,21 @@ def compare(
     out: Out = Path("artifacts/eval/comparison"),
     against: Annotated[
         str | None,
-        option(
-            "Name of the result to compare all others with.",
-            metavar="NAME",
-            show_default="the first, and the one before",
-        ),
+        option("Compare all others with this result.", metavar="NAME", show_default="the first, and the one before"),
     ] = None,
     format: Annotated[
         Literal["latex", "csv", "markdown"] | None,
         option("Print the table in this format.", show_default="for a terminal"),
     ] = None,
-    changed: Annotated[int, option("Number of puzzles to show whose grade changed, with both completions.", min=0)] = 0,
+    changed: Annotated[int, option("Show N puzzles whose grade changed, with both completions.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare evaluations on the same puzzles.
 
-    Each is compared with the first and with the one before it that were decoded in the same way, or with that of
-    --against alone: the paired difference with its 95% interval, and McNemar's exact test. With several completions per
-    puzzle pass@k is compared too. Baselines (eval --model random or solver) are listed but not compared, except against
-    a single model. Of the runs of one setting, such as its seeds in the same order, the mean is compared, and its
-    standard deviation over runs is printed after ±.
+    Each result is compared with the first and the previous one decoded in the same way, or with --against alone: the
+    difference, paired by puzzle, with its 95% interval and McNemar's exact test. With several completions per puzzle,
+    pass@k is compared too. Baselines (eval --model random or solver) are compared only with a single model. Runs of one
+    setting, such as its seeds in the same order, are averaged; ± is their standard deviation.
 
     Examples:
         countdown-rl compare artifacts/eval/base artifacts/eval/adapter

@@ -1,6 +1,5 @@
-"""``countdown-rl diagnose``: what costs an evaluation its points."""
+"""``countdown-rl diagnose``: errors of an evaluation by cause."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,22 +11,23 @@ from countdown_rl.core.formatting import percent
 
 
 def diagnose(
-    results: Annotated[list[Path], typer.Argument(help="Directories of eval, one or more.")], as_json: AsJson = False
+    results: Annotated[list[str], typer.Argument(help="Directories of eval, one or more.", metavar="DIR...")],
+    as_json: AsJson = False,
 ) -> None:
-    """Show what costs an evaluation its points.
+    """Break down an evaluation's errors by cause.
 
-    For each fault in the completions: the points that would be won if it never happened. A repaired equation passes its
-    right result on to those after it. Equations, format, truncation and answers are checked.
+    For each fault: the points that repairing it would win. The result of a repaired equation is passed on to the
+    equations after it. Equations, format, truncation and answers are checked.
 
     Examples:
         countdown-rl diagnose artifacts/eval/adapter
         countdown-rl diagnose artifacts/eval/base artifacts/eval/adapter --json
     """
     from countdown_rl.evaluation import diagnose as diagnosis
-    from countdown_rl.evaluation.compare import by_name
+    from countdown_rl.evaluation.compare import by_setting
     from countdown_rl.evaluation.results import read
 
-    values = {name: diagnosis.diagnose(read(path)) for name, path in by_name(results).items()}
+    values = {name: diagnosis.diagnose(read(paths[0])) for name, paths in by_setting(results).items()}
     views = [part for name, value in values.items() for part in _view(name, value)]
     console.result(values, as_json=as_json, view=Group(*views))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.table import Table
 
 from countdown_rl.cli import console, parameters
-from countdown_rl.core import artifacts, processes
+from countdown_rl.core import artifacts
 from countdown_rl.core.formatting import interval, percent
 from countdown_rl.core.options import option
 from countdown_rl.evaluation.config import EvalOptions
@@ -26,7 +26,7 @@ def eval(
     base_model: parameters.BaseModel = None,
     trust_remote_code: parameters.TrustRemoteCode = False,
     completions: Annotated[
-        Path | None, option("Judge the completions in this file in place of a model's.", metavar="FILE")
+        Path | None, option("Judge the completions in this file instead of a model's.", metavar="FILE")
     ] = None,
     data: Annotated[
         Path | None,
@@ -44,17 +44,13 @@ def eval(
 ) -> None:
     """Evaluate a model on held-out puzzles.
 
-    Greedy by default. Every completion is kept with its grade. An interrupted run continues when the same command is
-    run again. Several GPUs share the puzzles when accelerate launch -m countdown_rl eval starts it. With --engine
-    openai a server completes, and --model is its name for the model. The models random and solver are
+    Greedy by default. Every completion is kept with its grade. If the command is interrupted, run it again to resume.
+    With --engine openai a server completes, and --model is its name for the model. The models random and solver are
     baselines: the lower and the upper bound.
 
     --completions judges what another program made: rows with `completion`, or a file of TRL, verl, verifiers, Inspect,
-    lm-evaluation-harness, vLLM or an OpenAI batch. A record names its puzzle by its fields, its id or its prompt; give
-    --data where it has an id or a prompt alone.
-
-    Puzzles larger than those of training, or GSM8K problems, are data sets of
-    their own, as below.
+    lm-evaluation-harness, vLLM or an OpenAI batch. A record names its puzzle by its fields, its id or its prompt; ids
+    need --data.
 
     Examples:
         countdown-rl eval --model artifacts/adapter --data artifacts/data/test.jsonl
@@ -71,20 +67,14 @@ def eval(
     from countdown_rl.evaluation.caveats import caveats
 
     out = out or default_out(str(completions.with_suffix("")) if completions else model)
-    written = [out] if processes.is_main() else []
-    with artifacts.locked(*written), console.progress("completions") as update:
-        result = (
-            evaluate.evaluate_completions(
-                completions,
-                data=data,
-                out=out,
-                pass_at=options.pass_at_values,
-                overwrite=overwrite,
-                on_finished=lambda: parameters.note_finished(out),
-                on_note=console.note,
+    with artifacts.locked(out), console.progress("completions") as update:
+        if completions:
+            pass_at = options.pass_at_values
+            result = evaluate.evaluate_completions(
+                completions, data=data, out=out, pass_at=pass_at, overwrite=overwrite, on_note=console.note
             )
-            if completions
-            else evaluate.evaluate(
+        else:
+            result = evaluate.evaluate(
                 options,
                 model=model,
                 revision=revision,
@@ -93,23 +83,19 @@ def eval(
                 out=out,
                 overwrite=overwrite,
                 trust_remote_code=trust_remote_code,
-                process=(processes.rank(), processes.world_size()),
                 on_batch=update,
-                on_finished=lambda: parameters.note_finished(out),
                 on_warning=console.warn,
                 on_note=console.note,
             )
-        )
     metrics = result.metrics
-    if hint := advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens"):
-        console.warn(hint)
-    for sentence in caveats({out.name: result}):
+    hint = advice.no_format(metrics.format, metrics.accuracy, metrics.truncated or 0.0, "--max-new-tokens")
+    for sentence in filter(None, [hint, *caveats({out.name: result})]):
         console.warn(sentence)
     console.result({"out": str(out)} | metrics.to_json(), as_json=as_json, view=_view(str(out), metrics))
 
 
 def default_out(model: str) -> Path:
-    """Return the directory for the evaluation of *model*: named by its last path component or Hub name."""
+    """The directory for the evaluation of *model*, named by its last path component or Hub name."""
     path = Path(model)
     name = path.resolve().name if path.exists() else path.name
     return Path("artifacts/eval", name.removesuffix(".gguf") or "model")
@@ -140,7 +126,7 @@ def _view(out: str, metrics: Metrics) -> Table:
 
 def _caption(metrics: Metrics) -> list[str]:
     lines, tokens = [], metrics.tokens
-    if metrics.precision and tokens:  # the bounds have no tokens
+    if metrics.precision and tokens:  # baselines have no tokens
         right = tokens.per_right_answer
         lines = [
             f"format {metrics.format:.1%}, truncated {metrics.truncated:.1%}",
@@ -151,6 +137,5 @@ def _caption(metrics: Metrics) -> list[str]:
     if endpoint := metrics.endpoint:
         cost = f", cost {endpoint['cost']:g}" if "cost" in endpoint else ""
         lines.append(f"{endpoint['prompt_tokens']:,} tokens read, {endpoint['completion_tokens']:,} written{cost}")
-        lines += [f"refused by the server: {endpoint['refused']:,}"] if endpoint["refused"] else []
     reasons = [f"{n:7,}  {task(metrics.task).reason(reason)}" for reason, n in metrics.reasons.items()]
     return lines + (["wrong:", *reasons[:REASONS]] if reasons else [])

@@ -24,13 +24,13 @@ def samples(
     right: Annotated[bool, option("Only correct ones.", name="--right")] = False,
     wrong: Annotated[bool, option("Only wrong ones.", name="--wrong")] = False,
     reason: Annotated[str | None, option("Only those graded wrong for this reason, such as number-used-twice.")] = None,
-    shuffle: Annotated[int | None, option("Show them in an order drawn with this seed.", metavar="SEED")] = None,
+    shuffle: Annotated[int | None, option("Shuffle them with this seed.", metavar="SEED")] = None,
     step: Annotated[str | None, option("Only those of these training steps.", metavar="N|A-B")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show completions with their grades.
 
-    They are those of an evaluation, or those that train saves beside its log, and train and sft with --eval-every.
+    Reads an evaluation, or the samples that train and sft write beside their log.
 
     Examples:
         countdown-rl samples artifacts/eval/adapter --wrong
@@ -47,7 +47,7 @@ def samples(
     selected = [
         sample
         for sample in samples
-        if sample["correct"] in ([True] if right else [False] if wrong else [True, False])
+        if not ((right and not sample["correct"]) or (wrong and sample["correct"]))
         and reason in (None, sample["reason"])
         and (steps is None or sample.get("step") in steps)
     ]
@@ -64,7 +64,6 @@ def _read(result: Path) -> list[dict[str, Any]]:
     from countdown_rl.training import log
 
     file = result / log.SAMPLES if result.is_dir() else result
-    # An evaluation has samples too, and is checked as a whole.
     if file.is_file() and not (file.parent / results.DETAILS).exists():
         return log.read_samples(file)
     return [sample.to_json() for sample in results.read(result).samples]

@@ -10,12 +10,12 @@ from countdown_rl.tasks.registry import task
 
 #: The widest interval of an accuracy, and the largest share of truncated completions, without a warning.
 WIDEST, MOST_TRUNCATED = 0.2, 0.05
-#: Kinds of models that a training run made, or may have made; others are published, or of a server.
-_OWN = ("adapter", "directory", "gguf")
+#: Kinds of models that a training run may have made; others are published or belong to a server.
+_TRAINED = ("adapter", "directory", "gguf")
 
 
 def caveats(results: Mapping[str, Result]) -> list[str]:
-    """Sentences on what limits the conclusions from *results* of models, by name if several; baselines have none."""
+    """Sentences on what limits the conclusions from *results*, by name; baselines have none."""
     models = {name: result for name, result in results.items() if not result.metrics.is_baseline}
     if not models:
         return []
@@ -23,24 +23,26 @@ def caveats(results: Mapping[str, Result]) -> list[str]:
     for name, result in models.items():
         for sentence in _caveats(result):
             names.setdefault(sentence, []).append(name)
-    sentences = [
-        f"{', '.join(those)}: {sentence}" if len(results) > 1 else sentence for sentence, those in names.items()
-    ]
+    sentences = [f"{', '.join(of)}: {sentence}" if len(results) > 1 else sentence for sentence, of in names.items()]
     first, *others = models
-    of_first = models[first].metrics
-    if single := [name for name in others if not models[name].runs and _is_trained(models[name], models[first])]:
+    start = models[first].metrics
+    single = [
+        name
+        for name in others
+        if not models[name].runs
+        and models[name].metrics.model.kind in _TRAINED
+        and models[name].metrics.model.digest != start.model.digest
+    ]
+    if single:
         sentences.append(
             f"{', '.join(single)}: one training run, so no difference is known to exceed that between seeds; give the "
             "evaluations of several seeds as NAME=DIR,DIR,..."
         )
     for name in others:
         metrics = models[name].metrics
-        if (metrics.n, metrics.data["digest"]) != (of_first.n, of_first.data["digest"]):
-            sentences.append(
-                f"{name} and {first} have different {task(of_first.task).noun}s; do not compare their accuracies."
-            )
-        elif metrics.rules != of_first.rules:
-            sentences.append(f"{name} and {first} have different rules; do not compare their accuracies.")
+        if (metrics.n, metrics.data["digest"]) != (start.n, start.data["digest"]):
+            noun = task(start.task).noun
+            sentences.append(f"{name} and {first} have different {noun}s; do not compare their accuracies.")
     return sentences
 
 
@@ -63,9 +65,3 @@ def _caveats(result: Result) -> list[str]:
     if split(result) == "training":
         sentences.append(f"these are training {noun}s, which say little about new ones; evaluate on the test split.")
     return sentences
-
-
-def _is_trained(result: Result, start: Result) -> bool:
-    """The model is another one than *start*, and of the user's own training as far as is known."""
-    model = result.metrics.model
-    return model.kind in _OWN and model.digest != start.metrics.model.digest

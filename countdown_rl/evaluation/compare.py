@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -16,15 +16,13 @@ from countdown_rl.evaluation.caveats import caveats
 from countdown_rl.evaluation.metrics import measure, puzzle_share, rounded
 from countdown_rl.evaluation.results import Result, read, split
 from countdown_rl.evaluation.sample import DecodingSettings, EvaluatedModel, Metrics
-from countdown_rl.evaluation.statistics import few_differ, mcnemar, paired_difference, paired_mean
+from countdown_rl.evaluation.statistics import mcnemar, paired_difference, paired_mean
 from countdown_rl.tasks import jsonl
 
 TABLE, FIGURES, CHANGES = "comparison.md", "comparison.json", "changes.jsonl"
 
-#: Figures of a result that a comparison has.
-_FIGURES: tuple[str, ...] = ("accuracy", "n", "correct", "interval", "pass_at", "groups")
-_FIGURES += ("format", "mean_tokens", "truncated", "model")
-#: Fields of each of the two completions of a change.
+#: Figures of each result in a comparison, and fields of each of the two completions of a change.
+_FIGURES = ("accuracy", "n", "correct", "interval", "pass_at", "groups", "format", "mean_tokens", "truncated", "model")
 _COMPLETION = ("correct", "completion", "answer", "value", "reason", "truncated")
 
 
@@ -36,8 +34,8 @@ def compare(
 ) -> dict[str, Any]:
     """Return the :func:`figures` of *evaluations*, by name, and write a ``comparison`` artifact at *out*, if given.
 
-    Several under one name are runs of one setting, of which means are compared. *against* is the name of the one that
-    all others are compared with. *on_warning* is called with each of the :func:`caveats`.
+    Several under one name are runs of one setting, whose means are compared. *against* names the result that all others
+    are compared with. *on_warning* is called with each of the :func:`caveats`.
     """
     if out:
         artifacts.check_writable(out, "comparison")
@@ -59,46 +57,40 @@ def compare(
         for number, result in enumerate(group, 1)
     }
     options = {"names": list(evaluations), **({"against": against} if against else {})}
-    with artifacts.writing(out, "comparison", options=options, inputs=inputs) as draft:
-        (draft.path / FIGURES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        (draft.path / TABLE).write_text(tables.markdown(values), "utf-8")
-        jsonl.write_rows(draft.path / CHANGES, changes(results, against))
+    with artifacts.writing(out, "comparison", options=options, inputs=inputs) as writer:
+        (writer.path / FIGURES).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        (writer.path / TABLE).write_text(tables.markdown(values), "utf-8")
+        jsonl.write_rows(writer.path / CHANGES, changes(results, against))
     return values
 
 
-def by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """*paths*, each given once, by the name of the directory, or by the whole path where two names are equal."""
-    _check_distinct([path.resolve() for path in paths])
-    names = [path.name or path.resolve().name for path in paths]
-    if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
-        names = [path.as_posix() for path in paths]
-    return dict(zip(names, paths, strict=True))
-
-
 def by_setting(words: Sequence[str]) -> dict[str, list[Path]]:
-    """The evaluations that *words* give by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting."""
-    parts = [(word, "", "") if os.path.exists(word) else word.partition("=") for word in words]
-    names = {path: name for name, path in by_name([Path(word) for word, sign, _ in parts if not sign]).items()}
-    settings = [
-        (word, directories.split(",")) if sign else (names[Path(word)], [word]) for word, sign, directories in parts
-    ]
-    for name, directories in settings:
-        if not name or "" in directories:
-            raise UsageError(f"{name}={','.join(directories)} should be NAME=DIR,DIR,...")
-    _check_distinct([Path(directory).resolve() for _, directories in settings for directory in directories])
-    _check_distinct([name for name, _ in settings])
-    return {name: [Path(directory) for directory in directories] for name, directories in settings}
+    """The evaluations in *words* by name: each a directory, or ``NAME=DIR,DIR,...`` for runs of one setting.
 
-
-def _check_distinct(values: Sequence[Path | str]) -> None:
-    if repeated := [value for value in values if values.count(value) > 1]:
-        raise UsageError(f"{repeated[0]} is given twice; give each directory and each NAME= once.")
+    A directory is named by its last component, or by its path if two names are equal.
+    """
+    settings: list[tuple[str, list[str]]] = []
+    for word in words:
+        name, sign, directories = word.partition("=")
+        is_setting = sign and not os.path.exists(word)
+        settings.append((name, directories.split(",")) if is_setting else ("", [word]))
+        if is_setting and not all([name, *settings[-1][1]]):
+            raise UsageError(f"{word} should be NAME=DIR,DIR,...")
+    single = [Path(directories[0]) for name, directories in settings if not name]
+    names = [path.name or path.resolve().name for path in single]
+    if len(set(names)) < len(names):  # runs/a/eval and runs/b/eval
+        names = [path.as_posix() for path in single]
+    named = [(name or names.pop(0), [*map(Path, directories)]) for name, directories in settings]
+    resolved = [path.resolve() for _, paths in named for path in paths]
+    if len({*resolved}) < len(resolved) or len(dict(named)) < len(named):
+        raise UsageError(f"give each directory and each NAME= once, not {' '.join(words)}.")
+    return dict(named)
 
 
 def pooled(name: str, runs: Sequence[Result]) -> Result:
-    """The *runs* of the setting *name* as one result: figures are means over runs, puzzles have the samples of all.
+    """The *runs* of the setting *name* as one result, whose figures are means over runs.
 
-    The interval of a mean is that of the puzzles, for these runs. Of their decoding only the seeds may differ.
+    The interval of a mean covers the choice of puzzles, for these runs. Their decoding may differ in the seed alone.
     """
     first = runs[0]
     if len(runs) == 1:
@@ -106,13 +98,8 @@ def pooled(name: str, runs: Sequence[Result]) -> Result:
     terms = [(run.metrics.n, run.metrics.data, decoding(run)) for run in runs]
     if terms != terms[:1] * len(runs):
         raise InputError(f"the runs of {name} differ in data or decoding; evaluate them with the same options.")
-    for run, other in combinations(runs, 2):
-        texts = [[sample.completion for sample in result.samples] for result in (run, other)]
-        if texts[0] == texts[1] and run.metrics.model.digest == other.metrics.model.digest:
-            raise InputError(
-                f"{run.path} and {other.path}, runs of {name}, have the same completions: one run given twice says "
-                "nothing about the deviation between runs; give each run once."
-            )
+    if len({(run.metrics.model.digest, *(sample.completion for sample in run.samples)) for run in runs}) < len(runs):
+        raise InputError(f"two runs of {name} have the same completions; give each run once.")
     puzzles = zip(*(run.by_puzzle for run in runs), strict=True)
     samples = [sample for puzzle in puzzles for of_run in puzzle for sample in of_run]
     rows = [puzzle[0].row for puzzle in first.by_puzzle]
@@ -130,15 +117,15 @@ def figures(results: Mapping[str, Result], against: str | None = None) -> dict[s
     """The metrics of each result, and its paired differences from the first and the previous one decoded like it.
 
     With *against*, a name, the difference is from that result alone. Baselines are listed but not compared, except
-    against a single model. A result that is not decoded like the first one has its own ``decoding``. Raises InputError
-    if none is of a model, puzzles differ, or one is decoded like no other.
+    against a single model. A result that is decoded unlike the first has its own ``decoding``. Raises InputError if no
+    result is of a model, puzzles differ, or a result is decoded like no other.
     """
-    models = _models(results)
+    models = [name for name, result in results.items() if not result.metrics.is_baseline]
     if not models:
         raise InputError("give an evaluation of a model beside the baselines.")
-    first, references = results[models[0]], _references(results, against)
-    compared = {other for others in references.values() for other in others.values()} | references.keys()
-    sample_counts = {results[name].metrics.decoding.samples or 1 for name in models}
+    first, reference = results[models[0]], against or models[0]
+    references = _references(results, models, against)
+    compared = {other for others in references.values() for other in others.values()} | references.keys() | {reference}
     rows = []
     for name, result in results.items():
         metrics = result.metrics.to_json()
@@ -147,19 +134,14 @@ def figures(results: Mapping[str, Result], against: str | None = None) -> dict[s
             raise InputError(
                 f"{name} and {models[0]} were scored on different data; give both the same --data and --limit."
             )
-        # A baseline may have several answers per puzzle.
-        alike = name in compared if name in models else result.metrics.decoding.samples in sample_counts
-        reference = against or models[0]
-        if not alike and name != reference:
+        if name in models and name not in compared:
             raise InputError(f"{name} and {reference} were decoded differently; evaluate both with the same options.")
         row = {"name": name} | {key: metrics[key] for key in _FIGURES if key in metrics}
         if result.runs:
             row |= {"runs": _accuracies(result), "sd": round(stdev(_accuracies(result)), 6)}
         if name in models and decoding(result) != decoding(first):
             row["decoding"] = metrics["decoding"]
-        for key, other in references.get(name, {}).items():
-            row[key] = difference(results[other], result)
-        rows.append(row)
+        rows.append(row | {key: difference(results[other], result) for key, other in references.get(name, {}).items()})
     metrics = first.metrics.to_json()
     described = {key: metrics[key] for key in ("data", "decoding", "rules", "task")}
     described |= {"against": against} if against else {}
@@ -170,42 +152,33 @@ def difference(first: Result, second: Result) -> dict[str, Any]:
     """The accuracy of *second* less that of *first*, paired by puzzle, with 95% interval and p-value.
 
     With one completion per puzzle: Newcombe's interval and McNemar's exact test. With several, or means over runs:
-    :func:`paired_mean`, ``adjusted`` where few puzzles differ; also of pass@k under ``pass_at`` for each k above 1 that
-    both have. ``runs`` are the differences of the runs, with ``sd``: of the first run of each, of the second and so on,
-    or of each with a single result.
+    :func:`paired_mean`, also for pass@k. ``runs`` are the differences of the first runs, of the second runs and so on,
+    or of each run from a single result; ``sd`` is their standard deviation.
     """
     before, after = _shares(first), _shares(second)
     pairs = list(zip(before, after, strict=True))
-    passes, adjusted = {}, False
+    passes = {}
     if len(first.samples) == len(second.samples) == len(pairs):
         lost, won = pairs.count((1, 0)), pairs.count((0, 1))
-        value, interval = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
+        change, interval = paired_difference(pairs.count((1, 1)), lost, won, pairs.count((0, 0)))
         p = mcnemar(lost, won)
     else:
-        value, interval, p = paired_mean(before, after)
-        adjusted = few_differ(before, after)
+        change, interval, p = paired_mean(before, after)
         for k in sorted(first.metrics.pass_at.keys() & second.metrics.pass_at.keys() - {1}):
-            change, limits, _ = paired_mean(_shares(first, k), _shares(second, k))
-            passes[str(k)] = {"difference": round(change, 6), "interval": [*rounded(limits)]}
-    return {
-        "difference": round(value, 6),
-        "interval": [*rounded(interval)],
-        **({"pass_at": passes} if passes else {}),
-        "won": sum(before < after for before, after in pairs),
-        "lost": sum(before > after for before, after in pairs),
-        "p": float(f"{p:.3g}"),
-        **({"adjusted": True} if adjusted else {}),
-        **_by_run(_accuracies(first), _accuracies(second)),
-    }
-
-
-def _by_run(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
-    """The differences of the runs, and their standard deviation; nothing without runs, or with unequal numbers."""
-    count = max(len(before), len(after))
-    if count == 1 or not {len(before), len(after)} <= {1, count}:
-        return {}
-    differences = [round(after[run % len(after)] - before[run % len(before)], 6) for run in range(count)]
-    return {"runs": differences, "sd": round(stdev(differences), 6)}
+            of_k, limits, _ = paired_mean(_shares(first, k), _shares(second, k))
+            passes[str(k)] = {"difference": round(of_k, 6), "interval": [*rounded(limits)]}
+    values = {"difference": round(change, 6), "interval": [*rounded(interval)]} | (
+        {"pass_at": passes} if passes else {}
+    )
+    values["won"] = sum(before < after for before, after in pairs)
+    values["lost"] = sum(before > after for before, after in pairs)
+    values["p"] = float(f"{p:.3g}")
+    earlier, later = _accuracies(first), _accuracies(second)
+    count = max(len(earlier), len(later))
+    if count > 1 and {len(earlier), len(later)} <= {1, count}:
+        runs = [round(later[run % len(later)] - earlier[run % len(earlier)], 6) for run in range(count)]
+        values |= {"runs": runs, "sd": round(stdev(runs), 6)}
+    return values
 
 
 def _accuracies(result: Result) -> list[float]:
@@ -218,32 +191,20 @@ def _shares(result: Result, k: int = 1) -> list[float]:
     return [puzzle_share(samples, k, len(result.runs) or 1) for samples in result.by_puzzle]
 
 
-def _models(results: Mapping[str, Result]) -> list[str]:
-    return [name for name, result in results.items() if not result.metrics.is_baseline]
-
-
 def decoding(result: Result) -> DecodingSettings:
-    """The decoding settings of *result*, without the seed: results of several seeds are comparable."""
+    """The decoding settings of *result* without the seed: results of several seeds are comparable."""
     return replace(result.metrics.decoding, seed=None)
 
 
-def _comparable(results: Mapping[str, Result]) -> list[list[str]]:
-    """The names of the results that have paired differences: models decoded alike, or one model and the baselines."""
-    models = _models(results)
-    if len(models) == 1:
-        return [[*results]]
-    groups: dict[DecodingSettings, list[str]] = {}
-    for name in models:
-        groups.setdefault(decoding(results[name]), []).append(name)
-    return list(groups.values())
-
-
-def _references(results: Mapping[str, Result], against: str | None) -> dict[str, dict[str, str]]:
+def _references(results: Mapping[str, Result], models: Sequence[str], against: str | None) -> dict[str, dict[str, str]]:
     """The names that each result is compared with, by the key of the difference."""
     if against is not None and against not in results:
         raise UsageError(f"--against {against} is none of the results: {', '.join(results)}.")
+    alike: dict[DecodingSettings | None, list[str]] = {}
+    for name in models if len(models) > 1 else results:
+        alike.setdefault(decoding(results[name]) if len(models) > 1 else None, []).append(name)
     references: dict[str, dict[str, str]] = {}
-    for names in _comparable(results):
+    for names in alike.values():
         if against in names:
             references |= {name: {"against": against} for name in names if name != against}
         elif against is None:
@@ -255,19 +216,14 @@ def _references(results: Mapping[str, Result], against: str | None) -> dict[str,
 
 
 def changes(results: Mapping[str, Result], against: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the puzzles won and lost, from the results that each one is compared with to it.
+    """Yield the puzzles won and lost between each two results that are compared.
 
-    With several completions per puzzle, more or fewer of them are correct; shown are the first wrong and the first
-    correct one.
+    With several completions per puzzle, more or fewer of them are correct, and the first wrong and the first correct
+    one are shown.
     """
-    references = _references(results, against)
-    pairs = dict.fromkeys(
-        (references[name][key], name)
-        for names in _comparable(results)
-        for key in tables.DIFFERENCES
-        for name in names
-        if key in references.get(name, {})
-    )
+    models = [name for name, result in results.items() if not result.metrics.is_baseline]
+    references = _references(results, models, against).items()
+    pairs = dict.fromkeys((of[key], name) for key in tables.DIFFERENCES for name, of in references if key in of)
     for first, second in pairs:
         for before, after in zip(results[first].by_puzzle, results[second].by_puzzle, strict=True):
             was, now = puzzle_share(before), puzzle_share(after)

@@ -3,15 +3,13 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from countdown_rl.core import artifacts, processes
-from countdown_rl.core.errors import UsageError
 from countdown_rl.evaluation.config import EvalOptions
 from countdown_rl.inference import engines, generate
 from countdown_rl.inference.engines import Engine
@@ -29,20 +27,14 @@ SLOW = 5
 OnBatch = Callable[..., None]
 
 
-def load_engine(ref: ModelRef, options: EvalOptions, world: int, on_warning: Callable[[str], None]) -> Engine:
-    """Load the model *ref* on this machine, as one of *world* processes that share the rows."""
+def load_engine(ref: ModelRef, options: EvalOptions, on_warning: Callable[[str], None]) -> Engine:
+    """Load the model *ref* on this machine."""
     if options.device == "auto" and (warning := load.unused_gpu()):
         on_warning(warning)
     import torch
-    from accelerate import PartialState
 
     torch.set_num_threads(options.threads or processes.cpu_threads())
-    choice = "transformers" if world > 1 and options.engine == "auto" else options.engine
-    name = engines.choose_engine(choice, ref, precision=options.precision, device=options.device)
-    if world > 1 and name == "vllm":
-        raise UsageError("vLLM shares a model among GPUs by --tensor-parallel; leave the launcher out.")
-    if world > 1:  # a process may finish long before another
-        PartialState(cpu=load.device_name(options.device) == "cpu", timeout=timedelta(days=1))
+    name = engines.choose_engine(options.engine, ref, precision=options.precision, device=options.device)
     machine = {key: getattr(options, key) for key in ("precision", "device", "tensor_parallel")}
     engine = engines.load_engine(name, ref, Decoding.of(options), **machine)
     if note := chat_template.note(engine.tokenizer):
@@ -57,12 +49,9 @@ def complete(
     inputs: Mapping[str, Any],
     unfinished: Path,
     *,
-    process: tuple[int, int] = (0, 1),
     on_batch: OnBatch | None = None,
 ) -> tuple[Sequence[Row], list[Completion]]:
-    """Complete each of *rows* ``options.samples`` times.
-
-    The batches, of prompts of similar length, and their random numbers are the same for any number of processes.
+    """Complete each of *rows* ``options.samples`` times, in batches of prompts of similar length.
 
     Args:
         inputs: entries of a manifest, which decide the completions together with engine, options and prompts.
@@ -80,53 +69,52 @@ def complete(
         prompts=hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     )
     progress = Progress(unfinished, run)
-    # Completion i is of row i // per_row; those of one row share a batch, where its prompt is read once.
-    per_row = options.samples
-    lengths = [len(prompt) for prompt in prompts for _ in range(per_row)]
+    # Completion i belongs to row i // samples; those of one row share a batch, which reads its prompt once.
+    owners = [row for row in range(len(rows)) for _ in range(options.samples)]
     completions: dict[int, Completion] = {}
     reported = 0.0
-
-    def batch_size(length: int) -> int:
-        return options.batch_size or engine.max_rows(length, options.max_new_tokens)
-
-    rank, world = process
-    batches = [*enumerate(generate.batches(lengths, batch_size))][rank::world]
-    total = sum(len(batch) for _, batch in batches)
 
     def report(*within: str) -> None:
         nonlocal reported
         reported = time.monotonic()
         if on_batch:
-            on_batch(len(completions), total, *within)
+            on_batch(len(completions), len(owners), *within)
 
     def on_step(tokens: Sequence[int]) -> None:
         if time.monotonic() - reported >= SLOW:
             report(f"token {len(tokens):,} of up to {options.max_new_tokens:,} in this batch")
 
-    for _, batch in batches:
-        completions.update(zip(batch, progress.batches.get(tuple(batch), ()), strict=False))
-    batches = [(number, batch) for number, batch in batches if batch[0] not in completions]
+    todo = []
+    lengths = [len(prompts[row]) for row in owners]
+    for number, batch in enumerate(generate.batches(lengths, lambda length: _batch_size(engine, options, length))):
+        if finished := progress.batches.get(tuple(batch)):
+            completions.update(zip(batch, finished, strict=True))
+        else:
+            todo.append((number, batch))
     report()
-    asked = [(number, [prompts[index // per_row] for index in batch]) for number, batch in batches]
+    requests = [(number, [prompts[owners[index]] for index in batch]) for number, batch in todo]
     if isinstance(engine, generate.Generator):
         engine.on_step = on_step
+    results: Iterable[tuple[int, list[Completion]]]
     if isinstance(engine, OpenAI):  # several at once, in the order in which they end
-        completed = engine.complete_all(asked)
+        results = engine.complete_all(requests)
     else:
-        completed = ((place, engines.complete(engine, part, number)) for place, (number, part) in enumerate(asked))
-    with closing(completed):  # an exception cancels requests in flight
-        for place, finished in completed:
-            batch = batches[place][1]
+        results = ((place, engines.complete(engine, part, number)) for place, (number, part) in enumerate(requests))
+    with closing(results):  # an exception cancels requests in flight
+        for place, finished in results:
+            _, batch = todo[place]
             progress.add(batch, finished)
             completions.update(zip(batch, finished, strict=True))
             report()
-    if world > 1:
-        completions = _gathered(completions)
-    in_order = [completions[index] for index in range(len(lengths))]
+    in_order = [completions[index] for index in range(len(owners))]
     if engine.tokenizer is None:
         return rows, in_order
     texts = [engine.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
-    return rows, [each.after(rows[i // per_row], texts[i // per_row]) for i, each in enumerate(in_order)]
+    return rows, [completion.after(rows[i], texts[i]) for i, completion in zip(owners, in_order, strict=True)]
+
+
+def _batch_size(engine: Engine | OpenAI, options: EvalOptions, length: int) -> int:
+    return options.batch_size or engine.max_rows(length, options.max_new_tokens)
 
 
 def _prompts(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) -> tuple[Sequence[Row], list[Any]]:
@@ -144,8 +132,8 @@ def _prompts(engine: Engine | OpenAI, rows: Sequence[Row], max_new_tokens: int) 
 class Progress:
     """Finished *batches* of an unfinished run in the file *path*, a line each, after a line for its *identity*.
 
-    The identity is everything that decides the completions. The batches of another run are dropped, and so is
-    everything after a line that was cut off.
+    The identity is everything that decides the completions. Batches of another run are dropped, and so is everything
+    from a damaged line on.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -163,28 +151,15 @@ class Progress:
                 stream.write(head)
 
     def _read(self, line: bytes) -> bool:
-        """Read the batch in *line*; return False if that is no complete one."""
-        try:
-            indices, completions = json.loads(line)
-            batch = [Completion(*fields) for fields in completions]
-        except (ValueError, TypeError):
+        """Read the batch in *line*; return False if it is incomplete."""
+        if not line.endswith(b"\n"):
             return False
-        if complete := line.endswith(b"\n"):
-            self.batches[tuple(indices)] = batch
-        return complete
+        indices, completions = json.loads(line)
+        self.batches[tuple(indices)] = [Completion(*fields) for fields in completions]
+        return True
 
     def add(self, indices: Sequence[int], completions: Sequence[Completion]) -> None:
         """Save a finished batch."""
         line = json.dumps([list(indices), [astuple(completion) for completion in completions]], ensure_ascii=False)
         with self._path.open("ab") as stream:
             stream.write(line.encode() + b"\n")
-
-
-def _gathered(completions: Mapping[int, Completion]) -> dict[int, Completion]:
-    """The *completions* of all processes of a launcher, which part here."""
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
-
-    parts = gather_object([completions])
-    PartialState().destroy_process_group()
-    return {index: completion for part in parts for index, completion in part.items()}

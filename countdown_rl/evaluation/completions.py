@@ -7,33 +7,34 @@ from typing import Any
 from countdown_rl.core.errors import InputError, first_line
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks import files, layouts, registry
-from countdown_rl.tasks.layouts import Exchange
 from countdown_rl.tasks.task import Row
 
-#: Reasons to stop by which servers and evaluators say that a token limit cut a completion off.
+#: Values of ``finish_reason`` for a completion that reached a token limit.
 _LIMITS = ("length", "max_tokens", "model_length")
 
 
 def read(path: Path, known: Sequence[Row] | None = None) -> tuple[list[Row], list[Completion]]:
-    """The rows of the completions in the file at *path*, and as many completions for each, those of a row side by side.
+    """The rows of the completions in the file at *path*, and equally many completions of each, side by side.
 
     A record names its row by the row's fields, also in a mapping in it, by its id, or by its prompt.
 
     Args:
-        known: the rows that the completions are of; None if only the file tells.
+        known: the rows that the completions are of; None if the file tells.
 
     Raises:
-        InputError: a record has no completion, or no row, or one that is not *known*, or some rows have more
-            completions than others. It names the record.
+        InputError: a record has no completion or no row, its row is not *known*, or some rows have more completions
+            than others. It names the record.
     """
     rows, completions = _Rows(known), dict[str, list[Completion]]()
-    for place, record in _records(path):
+    for place, fields in _inspect(path) if path.is_file() and _is_inspect(path) else files.records(path):
         with files.at(place):
+            record = _flat(fields)
             row = rows.of(record)
             completions.setdefault(row.id, []).extend(_completions(record, row))
     most = max(map(len, completions.values()))
-    if few := next((key for key, made in completions.items() if len(made) < most), None):
-        raise InputError(f"{path}: {rows.by_id[few].headline} has {len(completions[few])} completions, others {most}.")
+    for key, texts in completions.items():
+        if len(texts) < most:
+            raise InputError(f"{path}: {rows.by_id[key].headline} has {len(texts)} completions, others {most}.")
     ordered = [row for key, row in rows.by_id.items() if key in completions]
     return ordered, [completion for row in ordered for completion in completions[row.id]]
 
@@ -49,17 +50,14 @@ class _Rows:
 
     def of(self, record: Mapping[str, Any]) -> Row:
         match = layouts.search(record)
-        name = str(record.get("id", record.get("custom_id", "")))
-        row = (
-            match.row
-            if match
-            else self._by_name.get(name) or self._of_prompt(layouts.exchange(layouts.split(record)[0]))
-        )
+        named = self._by_name.get(str(record.get("id", record.get("custom_id", ""))))
+        row = match.row if match else named or self._of_prompt(record)
         if self._known is not None and row.id not in self.by_id:
             raise InputError(f"{row.headline} is not in --data")
         return self.by_id.setdefault(row.id, row)
 
-    def _of_prompt(self, exchange: Exchange | None) -> Row:
+    def _of_prompt(self, record: Mapping[str, Any]) -> Row:
+        exchange = layouts.exchange(layouts.split(record)[0])
         if exchange is None or exchange.prompt is None:
             raise InputError("it has neither the fields of a row, nor the id of one in --data, nor a prompt")
         prompt = exchange.prompt
@@ -72,7 +70,7 @@ class _Rows:
 
 
 def _completions(record: Mapping[str, Any], row: Row) -> Iterator[Completion]:
-    """The completions of *row* in *record*, with what it says of their ends and lengths."""
+    """The completions of *row* in *record*, with their ends and lengths if it has them."""
     parts = layouts.split(record)
     for part in parts:
         turn = layouts.completion(part)
@@ -84,28 +82,15 @@ def _completions(record: Mapping[str, Any], row: Row) -> Iterator[Completion]:
         yield Completion(turn.text(row.style), tokens, None if reason is None else reason not in _LIMITS)
 
 
-def _records(path: Path) -> Iterator[files.Record]:
-    """The records of the file at *path*, each with its completions in a field that :mod:`layouts` knows."""
-    if path.is_file() and _is_inspect(path):
-        yield from _inspect(path)
-        return
-    for place, fields in files.records(path):
-        with files.at(place):
-            record = _flat(fields)
-        yield files.Record(place, record)
-
-
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """*record* with the completions that lm-evaluation-harness and batches of OpenAI's API nest."""
+def _flat(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """*record* with the completions that lm-evaluation-harness and OpenAI's batches nest."""
     if isinstance(record.get("doc"), Mapping) and "resps" in record:  # by request; generate_until has one
         return {**record["doc"], "completion": [text for request in record["resps"] for text in request]}
     response = record.get("response")
     if "custom_id" in record and isinstance(response, Mapping | None):
         body = (response or {}).get("body") or {}
         if not body.get("choices"):
-            raise InputError(
-                f"the request failed: {record.get('error') or body.get('error') or 'there is no response'}"
-            )
+            raise InputError(f"the request failed: {record.get('error') or body.get('error') or 'no response'}")
         return {"custom_id": record["custom_id"], "choices": body["choices"], "usage": body.get("usage")}
     return record
 
@@ -123,29 +108,26 @@ def _inspect(path: Path) -> Iterator[files.Record]:
 
     try:
         log = read_eval_log(str(path))
-    except Exception as error:  # of zip, JSON and pydantic
+    except Exception as error:  # zip, JSON and pydantic raise their own
         raise InputError(f"{path} cannot be read as a log of Inspect: {first_line(error)}") from error
     if not log.samples:
         raise InputError(f"{path} has no samples.")
     for sample in log.samples:
         place = f"{path}, sample {sample.id}, epoch {sample.epoch}"
         if sample.error or not sample.output.choices:
-            raise InputError(
-                f"{place}: it failed ({first_line(sample.error.message) if sample.error else 'no output'})."
-            )
+            raise InputError(f"{place} failed: {first_line(sample.error.message) if sample.error else 'no output'}.")
         choice = sample.output.choices[0]
-        tokens = sum(usage.output_tokens for usage in sample.model_usage.values()) or None
         parts = choice.message.content if isinstance(choice.message.content, list) else []
-        message = {"role": "assistant", "content": choice.message.text}
-        if thoughts := "\n".join(part.reasoning for part in parts if part.type == "reasoning"):
-            message["reasoning"] = thoughts
-        yield files.Record(
-            place,
-            {
-                "id": sample.id,
-                "metadata": sample.metadata,
-                "prompt": sample.input if isinstance(sample.input, str) else sample.input[-1].text,
-                "choices": [{"message": message, "finish_reason": choice.stop_reason}],
-                "usage": {"completion_tokens": tokens},
-            },
-        )
+        message = {
+            "role": "assistant",
+            "content": choice.message.text,
+            "reasoning": "\n".join(part.reasoning for part in parts if part.type == "reasoning"),
+        }
+        record = {
+            "id": sample.id,
+            "metadata": sample.metadata,
+            "prompt": sample.input if isinstance(sample.input, str) else sample.input[-1].text,
+            "choices": [{"message": message, "finish_reason": choice.stop_reason}],
+            "usage": {"completion_tokens": sum(use.output_tokens for use in sample.model_usage.values()) or None},
+        }
+        yield files.Record(place, record)

@@ -8,7 +8,7 @@ from countdown_rl.core.options import Device, Precision, option
 from countdown_rl.inference.config import OPENAI, SERVER, BaseUrl, SamplingOptions, Timeout, check_server
 
 DECODING, MACHINE = "Decoding", "Machine"
-#: Options that change how fast a result comes, and not its bytes; a server's URL is recorded with its model.
+#: Options that change the speed, not the result; a server's URL is recorded with its model.
 _SPEED = ("threads", "device", "tensor_parallel", "base_url", "concurrency", "timeout")
 
 
@@ -29,7 +29,7 @@ class EvalOptions(SamplingOptions):
     batch_size: Annotated[int, option("Puzzles per batch; 0 adapts to the memory.", MACHINE, min=0)] = 0
     engine: Annotated[
         Literal["auto", "transformers", "vllm", "openai"],
-        option("Library that generates completions; openai: the server at --base-url does.", MACHINE),
+        option("Library that generates completions; openai: the server at --base-url.", MACHINE),
     ] = "auto"
     tensor_parallel: Annotated[int, option("GPUs that share the model, in vLLM.", MACHINE, min=1)] = 1
     precision: Annotated[Precision, option("Precision of the weights.", MACHINE)] = "auto"
@@ -52,14 +52,14 @@ class EvalOptions(SamplingOptions):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The options that decide the result; of some only where they are given, so that others keep their bytes."""
+        """The options that decide the result; later additions only if given, so that older manifests stay valid."""
         values = asdict(self)
         omitted = {*_SPEED, *(name for name in ("top_k", "min_p", "pass_at") if not values[name])}
         return {name: value for name, value in values.items() if name not in omitted}
 
     @property
     def pass_at_values(self) -> list[int]:
-        """The values of ``pass_at`` as numbers, smallest first."""
+        """The values of ``pass_at``, smallest first."""
         values = [] if self.pass_at is None else self.pass_at.split(",")
         if not all(value.isdecimal() and int(value) for value in values):
             raise UsageError(f"--pass-at {self.pass_at} is no list of positive numbers such as 1,4,16.")

@@ -1,4 +1,4 @@
-"""Causes of lost points: faults in the completions of an evaluation, with the points that each of them costs."""
+"""Causes of lost points: faults in the completions of an evaluation, and the points that each fault costs."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from countdown_rl.evaluation.results import Result
 from countdown_rl.tasks.countdown import arithmetic, expression
 from countdown_rl.tasks.task import Row
 
-#: Faults of a completion as a whole; those of its equations are "wrong +" and so on, by operator.
+#: Faults of a completion as a whole; those of its equations are named by operator, such as "wrong +".
 LIMIT, FORMAT, ANSWER = "token limit", "format", "answer other than its work"
 
 
@@ -23,7 +23,7 @@ class Equation(NamedTuple):
 
 
 def diagnose(result: Result) -> dict[str, Any]:
-    """The :func:`causes` and :func:`shapes` of *result*. Raises InputError if it is of a baseline."""
+    """The :func:`causes` and :func:`shapes` of *result*. Raises InputError for a baseline."""
     if result.metrics.is_baseline:
         raise InputError(f"{result.metrics.model.source} is a baseline, which has no faults; give a model.")
     return {**causes(result), "shapes": shapes(result)}
@@ -35,8 +35,8 @@ def causes(result: Result) -> dict[str, Any]:
     Returns:
         ``lost``, the share of wrong completions; ``causes``, each with the completions that have the fault, its
         occurrences, and the ``points``: the share of completions that are wrong, and correct with that fault repaired
-        (an upper bound where ``at_most``); ``unexplained``, the share of completions that no single repair makes
-        correct; ``steps``, by operator, the equations that have it, and the wrong ones among them.
+        (an upper bound if ``at_most``); ``unexplained``, the share of completions that no single repair makes correct;
+        ``steps``, by operator, the equations ``written`` with it and the ``wrong`` ones.
     """
     occurrences, completions, won, written = (Counter[str]() for _ in range(4))
     unexplained, n = 0, len(result.samples)
@@ -60,7 +60,7 @@ def causes(result: Result) -> dict[str, Any]:
             "points": round(won[fault] / n, 6),
             "completions": count,
             "occurrences": occurrences[fault],
-            "at_most": fault == LIMIT,  # nothing is known of the text beyond it
+            "at_most": fault == LIMIT,  # the text beyond it is unknown
         }
         for fault, count in completions.items()
     ]
@@ -87,10 +87,9 @@ def _equations(completion: str) -> list[Equation]:
 
 
 def _solves(row: Row, equations: list[Equation], fault: str) -> bool:
-    """Return True if one of *equations* reaches the right answer where *fault* never happens.
+    """Return True if one of *equations* reaches the right answer once *fault* is repaired.
 
-    The result of a repaired equation replaces the wrong one in those that follow, except where the prompt has that
-    number.
+    The result of a repaired equation replaces the wrong number in later equations, unless the prompt has that number.
     """
     known: dict[str, str] = {}
     prompt = set(re.findall(r"\d+", " ".join(turn["content"] for turn in row.messages())))

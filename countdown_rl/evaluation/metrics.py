@@ -1,25 +1,30 @@
-"""Figures of graded completions: shares with their 95% intervals, over all puzzles and by kind."""
+"""Figures of graded completions: shares with 95% intervals, over all puzzles and by group."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import comb
 from statistics import fmean, median
 
-from countdown_rl.evaluation.sample import Accuracy, Figures, Sample, Share, Tokens
+from countdown_rl.evaluation.sample import Accuracy, Figures, Sample, Share, Tokens, by_puzzle
 from countdown_rl.evaluation.statistics import Interval, mean_interval
 from countdown_rl.tasks.task import Row
 
 
 def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[int] = (), runs: int = 1) -> Figures:
-    """The figures of *samples*: as many completions for every one of *rows*, those of a row side by side.
+    """The figures of *samples*: equally many completions of each of *rows*, those of a row side by side.
 
-    With several completions per row, ``accuracy`` is the mean over puzzles of the share correct, which is pass@1,
-    ``pass_at`` holds pass@k for each k of *pass_at* (by default the powers of two), and ``majority`` the accuracy of
-    majority voting. Completions may be those of several *runs*, one run after another; figures are means over runs.
+    With several completions per row, ``accuracy`` is the mean share of correct ones, which is pass@1. ``pass_at`` holds
+    pass@k for each k of *pass_at*, by default the powers of two. ``majority`` is the accuracy of majority voting.
+
+    Args:
+        runs: the completions of a row belong to so many runs, one after another, and figures are means over runs.
     """
-    per_row = len(samples) // len(rows)
-    puzzles = [samples[start : start + per_row] for start in range(0, len(samples), per_row)]
+    puzzles, per_row = by_puzzle(samples, len(rows)), len(samples) // len(rows)
+
+    def share(flag: Callable[[Sample], bool | None]) -> Accuracy:
+        return _accuracy([sum(bool(flag(sample)) for sample in puzzle) for puzzle in puzzles], per_row)
+
     correct = [sum(sample.grade.correct for sample in puzzle) for puzzle in puzzles]
     members: dict[str, dict[str, list[int]]] = {}
     for row, count in zip(rows, correct, strict=True):
@@ -28,16 +33,15 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
     passes, per_run = {}, per_row // runs
     for k in (pass_at or [1 << power for power in range(per_run.bit_length())]) if per_run > 1 else ():
         shares = [puzzle_share(puzzle, k, runs) for puzzle in puzzles]
-        interval = rounded(mean_interval(shares, runs * (per_run // k)))  # of so many disjoint sets of k completions
+        interval = rounded(mean_interval(shares, runs * (per_run // k)))  # trials: disjoint sets of k completions
         passes[k] = Share(share=round(sum(shares) / len(shares), 6), interval=interval)
     majority = None
     if per_row > 1 and runs == 1:
         voted = _accuracy([int(vote(puzzle)) for puzzle in puzzles], 1)
         majority = Share(share=voted.accuracy, n=voted.n, count=voted.correct, interval=voted.interval)
-    ends_known = all(sample.truncated is not None for sample in samples)
-    flags = {"format": lambda s: s.grade.format, "strict_format": lambda s: s.grade.strict_format}
-    flags |= {"truncated": lambda s: s.truncated} if ends_known else {}
-    forms = {name: _accuracy([sum(map(flag, puzzle)) for puzzle in puzzles], per_row) for name, flag in flags.items()}
+    forms = {"format": share(lambda s: s.grade.format), "strict_format": share(lambda s: s.grade.strict_format)}
+    if all(sample.truncated is not None for sample in samples):
+        forms["truncated"] = share(lambda s: s.truncated)
     lengths = [sample.tokens for sample in samples if sample.tokens is not None]
     lengths_known = len(lengths) == len(samples)
     reasons = Counter(sample.grade.reason for sample in samples if sample.grade.reason)
@@ -51,9 +55,9 @@ def measure(samples: Sequence[Sample], rows: Sequence[Row], pass_at: Sequence[in
         },
         format=forms["format"].accuracy,
         strict_format=forms["strict_format"].accuracy,
-        truncated=forms["truncated"].accuracy if ends_known else None,
+        truncated=forms["truncated"].accuracy if "truncated" in forms else None,
         mean_tokens=round(sum(lengths) / len(lengths), 2) if lengths_known else None,
-        intervals={name: share.interval for name, share in forms.items()},
+        intervals={name: form.interval for name, form in forms.items()},
         tokens=_tokens(samples, lengths) if lengths_known else None,
         reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         task=rows[0].task,
@@ -67,31 +71,29 @@ def pass_at_k(k: int, correct: int, n: int) -> float:
 
 
 def puzzle_share(samples: Sequence[Sample], k: int = 1, runs: int = 1) -> float:
-    """pass@k of one puzzle with *samples*, the mean over *runs*."""
-    count = len(samples) // runs
-    correct = [sum(sample.grade.correct for sample in samples[run * count :][:count]) for run in range(runs)]
-    return fmean(pass_at_k(k, number, count) for number in correct)
+    """pass@k of the *samples* of one puzzle, the mean over *runs*."""
+    return fmean(
+        pass_at_k(k, sum(sample.grade.correct for sample in of_run), len(of_run)) for of_run in by_puzzle(samples, runs)
+    )
 
 
 def vote(samples: Sequence[Sample]) -> bool:
-    """Return True if the most frequent answer among *samples*, completions of one puzzle, is correct.
+    """Return True if the most frequent answer among the *samples* of one puzzle is correct.
 
-    Answers are compared in their canonical form (:meth:`Row.vote_key`); of equally frequent ones the first counts. A
-    completion without an answer does not vote.
+    Answers are compared in canonical form (:meth:`Row.vote_key`); of equally frequent ones the first counts.
+    Completions without an answer do not vote.
     """
     votes = [
         (sample.row.vote_key(sample.grade.answer, sample.grade.value), sample.grade.correct)
         for sample in samples
         if sample.grade.answer is not None
     ]
-    if not votes:
-        return False
-    ((winner, _),) = Counter(key for key, _ in votes).most_common(1)  # the first among equals
-    return next(correct for key, correct in votes if key == winner)
+    winners = Counter(key for key, _ in votes).most_common(1)
+    return bool(winners) and next(correct for key, correct in votes if key == winners[0][0])
 
 
 def _by_number(value: str) -> tuple[float, str]:
-    """Sort key of a group's value: by the number that it begins with, if there is one."""
+    """Sort key of a group's value: the number that it begins with, if any."""
     digits = re.match(r"\d+", value)
     return (float(digits[0]) if digits else -1.0, value)
 
@@ -119,5 +121,4 @@ def _accuracy(counts: Sequence[int], per_row: int, runs: int = 1) -> Accuracy:
 
 
 def rounded(interval: Interval) -> Interval:
-    """The ends of *interval* as they are recorded."""
     return round(interval[0], 6), round(interval[1], 6)

@@ -1,7 +1,7 @@
-"""Files of an ``eval`` artifact, and the one function that reads them. Imports no inference engine.
+"""Files of an ``eval`` artifact: reading, writing, and the split of its puzzles. Imports no inference engine.
 
-``details.json`` holds every figure. ``metrics.json`` holds a dozen of them, flat, under short names and
-rounded, so that ``dvc metrics show`` fits a terminal.
+``details.json`` holds every figure. ``metrics.json`` holds a dozen of them, flat and rounded, so that
+``dvc metrics show`` fits a terminal.
 """
 
 import json
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from countdown_rl.core import artifacts, typed_json
 from countdown_rl.core.artifacts import Manifest, ProvenanceEntry
-from countdown_rl.core.errors import ArtifactError
+from countdown_rl.core.errors import ArtifactError, InputError
+from countdown_rl.evaluation import sample
 from countdown_rl.evaluation.sample import Accuracy, Figures, Metrics, Sample
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.registry import task
@@ -24,7 +25,7 @@ _SPLITS = {"train": "training", "valid": "validation", "test": "held-out"}
 
 @dataclass(frozen=True)
 class Result:
-    """An evaluation: its figures and graded completions, those of a row side by side; *runs* if it is their mean."""
+    """An evaluation: figures and graded completions, those of a row side by side; *runs* if it is their mean."""
 
     metrics: Metrics
     samples: list[Sample]
@@ -33,33 +34,31 @@ class Result:
     runs: "Sequence[Result]" = ()
 
     @property
-    def by_puzzle(self) -> list[list[Sample]]:
-        """The samples of each puzzle."""
-        count = len(self.samples) // self.metrics.n
-        return [self.samples[start : start + count] for start in range(0, len(self.samples), count)]
+    def by_puzzle(self) -> list[Sequence[Sample]]:
+        return sample.by_puzzle(self.samples, self.metrics.n)
 
 
 def read(path: Path) -> Result:
-    """The evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
+    """Read the evaluation at *path*. Raises ArtifactError if it is missing or damaged."""
     path = Path(path)
     manifest = artifacts.read(path, "eval")
     metrics = Metrics.from_json(typed_json.read(path / DETAILS), path / DETAILS)
-    lines = enumerate(jsonl.read_objects(path / SAMPLES), 1)
-    samples = [Sample.from_json(line, f"{path / SAMPLES}, line {number},") for number, line in lines]
-    if metrics.n < 1 or not samples or len(samples) % metrics.n:
-        raise ArtifactError(f"{path} is damaged ({metrics.n} puzzles, {len(samples)} samples); make it again.")
+    try:
+        samples = [Sample.from_json(line) for line in jsonl.read_objects(path / SAMPLES)]
+    except (InputError, KeyError) as error:
+        raise ArtifactError(f"{path / SAMPLES} is damaged ({error}); make it again.") from error
     return Result(metrics, samples, manifest=manifest, path=path)
 
 
 def write(directory: Path, metrics: Metrics, samples: Sequence[Sample], pass_at: Sequence[int] = ()) -> None:
-    """Write the three files of an evaluation into *directory*, the first one with *pass_at* as :func:`flat` has it."""
+    """Write the files of an evaluation into *directory*; ``metrics.json`` has pass@k for each k of *pass_at*."""
     for name, values in ((METRICS, flat(metrics, pass_at)), (DETAILS, metrics.to_json())):
         (directory / name).write_text(json.dumps(values, indent=2) + "\n")
     jsonl.write_rows(directory / SAMPLES, (sample.to_json() for sample in samples))
 
 
 def chain(result: Result) -> list[ProvenanceEntry]:
-    """Everything that the model of *result* was made from, itself last; none for a baseline."""
+    """Everything that the model of *result* was made from, itself last; empty for a baseline."""
     model = result.manifest.inputs.get("model", {})
     return artifacts.chain(model) if "digest" in model else []
 
@@ -71,10 +70,9 @@ def split(*results: Result) -> str:
 
 
 def _splits(result: Result) -> set[str]:
-    """The splits of the puzzles of *result*: of their file, by the manifests in the chain of the model.
+    """The splits of the puzzles of *result*: the split of their file in the chain of the model, else their own.
 
-    Puzzles of another file have the split that every generated data set puts them in, unless the model was trained on
-    imported data.
+    Puzzles have no split of their own if the model was trained on imported data.
     """
     links, digest = chain(result), result.metrics.data.get("digest")
     if digest in training_data(links):
@@ -116,6 +114,5 @@ def flat(metrics: Figures, pass_at: Sequence[int] = ()) -> dict[str, float]:
             low, high = figures.interval
             shares |= {f"pass@{k}": figures.share, f"pass@{k}_low": low, f"pass@{k}_high": high}
     shares |= {"format": metrics.format} | ({} if metrics.truncated is None else {"trunc": metrics.truncated})
-    rounded = {name: round(share, 3) for name, share in shares.items()}
     tokens = {} if metrics.mean_tokens is None else {"tokens": round(metrics.mean_tokens, 1)}
-    return {"n": metrics.n, **rounded, **tokens}
+    return {"n": metrics.n, **{name: round(share, 3) for name, share in shares.items()}, **tokens}

@@ -1,14 +1,11 @@
-"""Results of an evaluation: its graded completions and its figures, and their form in JSON."""
+"""Results of an evaluation: graded completions and figures, and their form in JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from typing_extensions import TypedDict
-
 from countdown_rl.core import typed_json
-from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.evaluation.statistics import Interval
 from countdown_rl.tasks import advice
 from countdown_rl.tasks.registry import parse_row
@@ -17,22 +14,15 @@ from countdown_rl.tasks.task import Grade, Row
 if TYPE_CHECKING:
     from countdown_rl.inference.generate import Completion
 
-#: Kinds of baselines, which take the place of a model in an evaluation.
+#: Kinds of baselines, which replace the model in an evaluation.
 BASELINE_KINDS = ("floor", "ceiling")
-
-#: Fields of a line of ``samples.jsonl`` beside those of the row.
-_FIELDS: Any = TypedDict(
-    "_FIELDS",
-    {"completion": str, **Grade.__annotations__, "tokens": int | None, "truncated": bool | None},  # type: ignore[misc]
-)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A graded completion of *row*; the token limit cut it off if *truncated*.
+    """A graded completion of *row*; *tokens* and *truncated* are None if unknown.
 
-    *tokens* and *truncated* are None where a file of completions does not tell. *turn* is its number among several
-    completions of the row, *details* are further fields, which only a server knows.
+    *turn* numbers the completions of one row. *details* are further fields that only a server reports.
     """
 
     row: Row
@@ -45,41 +35,44 @@ class Sample:
 
     @classmethod
     def of(cls, row: Row, completion: "Completion", turn: int | None = None) -> Self:
-        """The *completion* of *row* with its grade."""
+        """Grade the *completion* of *row*."""
         grade, details = row.grade(completion.text), dict(completion.details)
-        grade.reason = details.pop("reason", grade.reason)  # a server refused
+        grade.reason = details.pop("reason", grade.reason)  # the server refused
         truncated = None if completion.ended is None else not completion.ended
         return cls(row, completion.text, grade, completion.tokens, truncated, turn, details)
 
     @property
     def verdict(self) -> str:
-        """The grade as a phrase, see :func:`advice.verdict`."""
+        """The grade as a phrase."""
         grade = self.grade
         return advice.verdict(self.row, grade.answer, grade.value, grade.reason, bool(self.truncated))
 
     def to_json(self) -> dict[str, Any]:
-        """A line of ``samples.jsonl``: the row, the completion and its grade."""
+        """A line of ``samples.jsonl``."""
         turn = {} if self.turn is None else {"sample": self.turn}
-        judged = {"completion": self.completion, **asdict(self.grade)}
-        return self.row.kept | turn | judged | {"tokens": self.tokens, "truncated": self.truncated} | self.details
+        graded = {"completion": self.completion, **asdict(self.grade)}
+        return self.row.kept | turn | graded | {"tokens": self.tokens, "truncated": self.truncated} | self.details
 
     @classmethod
-    def from_json(cls, line: Mapping[str, Any], source: str) -> Self:
-        """The sample in *line* of *source*. Raises ArtifactError if a field is missing or wrong."""
-        typed_json.check_type(line, _FIELDS, source)
-        others = {name: value for name, value in line.items() if name not in {*_FIELDS.__annotations__, "sample"}}
-        try:
-            row = parse_row(others)
-        except InputError as error:
-            raise ArtifactError(f"{source} holds no row: {error}.") from error
-        grade = Grade(**{name: line[name] for name in Grade.__annotations__})
-        details = {name: value for name, value in others.items() if name not in row.kept}
-        return cls(row, line["completion"], grade, line["tokens"], line["truncated"], line.get("sample"), details)
+    def from_json(cls, line: Mapping[str, Any]) -> Self:
+        """Read a line of ``samples.jsonl``."""
+        fields = dict(line)
+        grade = Grade(**{name: fields.pop(name) for name in Grade.__annotations__})
+        completion, tokens, truncated = (fields.pop(name) for name in ("completion", "tokens", "truncated"))
+        turn, row = fields.pop("sample", None), parse_row(fields)
+        details = {name: value for name, value in fields.items() if name not in row.kept}
+        return cls(row, completion, grade, tokens, truncated, turn, details)
+
+
+def by_puzzle(samples: Sequence[Sample], puzzles: int) -> list[Sequence[Sample]]:
+    """Split *samples* into those of each of so many *puzzles*."""
+    count = len(samples) // puzzles
+    return [samples[start : start + count] for start in range(0, len(samples), count)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """The mean share of correct completions of *n* rows, and the number that are ``correct``."""
+    """Mean share of correct completions of *n* rows, and the number of correct ones."""
 
     accuracy: float
     n: int
@@ -89,7 +82,7 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Another share of *n* rows, and the ``count`` of those that have it."""
+    """Another share of *n* rows."""
 
     share: float
     n: int | None = None
@@ -111,7 +104,7 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSettings:
-    """Settings that the completions depend on; a baseline has ``samples`` and ``seed`` alone."""
+    """Settings that the completions depend on; for a baseline, ``samples`` and ``seed`` alone."""
 
     greedy: bool | None = None
     temperature: float | None = None
@@ -155,16 +148,16 @@ class Figures(Accuracy):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], source: Path | str) -> Self:
-        """The figures in *values*, read from *source*. Raises ArtifactError if a field is missing or wrong."""
-        figures: Self = typed_json.build({"groups": {}, "rules": [], **values}, cls, source)  # of older versions
+        """Read *values* of *source*. Raises ArtifactError if a field is missing or wrong."""
+        figures: Self = typed_json.build({"groups": {}, "rules": [], **values}, cls, source)  # absent in version 0.1
         return figures
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Figures):
-    """Every figure of an evaluation, and its model, the file of its rows, and the engine and form of the weights.
+    """Every figure of an evaluation, its model and data, and the engine and form of the weights.
 
-    *endpoint* has the requests to a server. A baseline has no engine, precision and path.
+    *endpoint* counts the requests to a server.
     """
 
     decoding: DecodingSettings
@@ -177,5 +170,4 @@ class Metrics(Figures):
 
     @property
     def is_baseline(self) -> bool:
-        """These are the figures of a baseline."""
         return self.model.kind in BASELINE_KINDS

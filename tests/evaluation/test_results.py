@@ -40,15 +40,6 @@ def test_metrics_are_flat_few_and_rounded():
     assert width + sum(2 + max(len(name) + 2, len(str(value))) for name, value in flat.items()) <= 160
 
 
-def test_a_written_result_is_read_back(tmp_path):
-    metrics = evaluations.metrics(SAMPLES, ROWS)
-    with artifacts.writing(tmp_path / "eval", "eval", options={}) as draft:
-        results.write(draft.path, metrics, SAMPLES)
-    read = results.read(tmp_path / "eval")
-    assert read.metrics == metrics
-    assert [sample.to_json() for sample in read.samples] == [sample.to_json() for sample in SAMPLES]
-
-
 def test_reading_and_comparing_load_no_engine():
     code = (
         "import sys; from countdown_rl.evaluation import compare, results;"
@@ -85,7 +76,7 @@ def test_what_only_a_server_knows_is_kept_and_a_refusal_is_the_reason():
     row = parse_row({"nums": [1, 2], "target": 3})
     sample = Sample.of(row, Completion("no", 2, True, {"prompt_tokens": 9, "reason": "refused"}))
     assert (sample.grade.reason, sample.details) == ("refused", {"prompt_tokens": 9})
-    assert Sample.from_json(sample.to_json(), "here").to_json() == sample.to_json()
+    assert Sample.from_json(sample.to_json()).to_json() == sample.to_json()
 
 
 @pytest.mark.parametrize(
@@ -94,9 +85,8 @@ def test_what_only_a_server_knows_is_kept_and_a_refusal_is_the_reason():
         ("details.json", {"reasons": None}, "reasons"),
         ("details.json", {"interval": [0.5]}, "interval"),
         ("details.json", {"groups": {"numbers": {"3": {"accuracy": 1.0, "n": 4, "correct": 4}}}}, "interval"),
-        ("samples.jsonl", {"correct": "yes"}, r"line 1, .*correct"),
-        ("samples.jsonl", {"nums": ["x"]}, r"line 1, .*nums"),
-        ("samples.jsonl", {"task": "none-such"}, r"line 1, .*none-such"),
+        ("samples.jsonl", {"nums": ["x"]}, "nums"),
+        ("samples.jsonl", {"task": "none-such"}, "none-such"),
     ],
 )
 def test_a_field_that_is_wrong_is_named(tmp_path, file, change, word):

@@ -60,7 +60,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name / MANIFEST).write_bytes(made.to_bytes())
         evaluation = OLD / "release" / ("eval" if key == "model" else f"{key}-eval")
         details, lines = json.loads((evaluation / "details.json").read_text()), evaluation / "samples.jsonl"
-        samples = [Sample.from_json(line, "old") for line in jsonl.read_objects(lines)]
+        samples = [Sample.from_json(line) for line in jsonl.read_objects(lines)]
         about = {name: details[name] for name in ("decoding", "data", "model", "engine", "precision", "path")}
         record(root, evaluations.metrics(samples, rows, **about), samples, artifacts.read(evaluation, "eval"), name)
     publish(root)
