@@ -18,7 +18,7 @@ from countdown_rl.core import user_code
 from countdown_rl.core.errors import UsageError
 from countdown_rl.training.config import TrainOptions
 
-#: Rewards that differ by no more are equal, and so are advantages by line and zero: they are sums in fp32.
+#: Rewards that differ by no more are equal, and an advantage by line of no more is zero: they are sums in fp32.
 ROUNDING = 1e-6
 #: Added to a standard deviation that divides, as in TRL.
 _EPSILON = 1e-4
@@ -29,24 +29,24 @@ Advantage = Callable[..., Tensor]
 
 
 def total(rewards: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sums (B,) of *rewards* (B, F); NaN where no reward function applies."""
+    """The weighted sums (B,) of *rewards* (B, F); NaN where no reward function applies."""
     sums = (rewards * weights.to(rewards.device)).nansum(1)
     return sums.masked_fill(rewards.isnan().all(1), torch.nan)
 
 
 def equal(rewards: Tensor) -> Tensor:
-    """Return a mask (groups, 1) of the groups in which all rewards are equal or not applicable."""
+    """A mask (groups, 1) of the groups in which all rewards are equal or not applicable."""
     rewards = rewards.where(rewards.isfinite(), rewards.nanmean(1, keepdim=True))
     return ~(rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True) > ROUNDING)  # True for NaN
 
 
 def group(rewards: Tensor) -> Tensor:
-    """Return the rewards less the mean of their group: GRPO (Shao et al. 2024, arXiv:2402.03300), not scaled."""
+    """The rewards less the mean of their group: GRPO (Shao et al. 2024, arXiv:2402.03300), not scaled."""
     return (rewards - rewards.nanmean(1, keepdim=True)).masked_fill(equal(rewards), 0.0)
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
-    """Return the rewards less the mean of the others of their group: RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
+    """The rewards less the mean of the others of their group: RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
 
     Of n rewards with the sum S, r - (S - r) / (n - 1) is n / (n - 1) times r - S / n.
     """
@@ -55,16 +55,13 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 
 
 def max_rl(rewards: Tensor) -> Tensor:
-    """Return the advantages of :func:`group` divided by the mean of the group where it is positive.
-
-    MaxRL (arXiv:2602.02710).
-    """
+    """The advantages of :func:`group` divided by the group's mean where it is positive: MaxRL, arXiv:2602.02710."""
     mean = rewards.nanmean(1, keepdim=True)
     return group(rewards) / mean.where(mean > ROUNDING, 1.0)
 
 
 def scaled(rewards: Tensor, baseline: Advantage, by_batch: bool = False) -> Tensor:
-    """Return the advantages of *baseline* divided by the standard deviation of the group, or of all *rewards*."""
+    """The advantages of *baseline* divided by the standard deviation of the group, or of all *rewards*."""
     values = rewards.view(1, -1) if by_batch else rewards
     count = values.isfinite().sum(1, keepdim=True)
     variance = ((values - values.nanmean(1, keepdim=True)) ** 2).nanmean(1, keepdim=True) * (count / (count - 1))
@@ -74,14 +71,10 @@ def scaled(rewards: Tensor, baseline: Advantage, by_batch: bool = False) -> Tens
 def discounted(
     rewards: Tensor, completion_mask: Tensor, line_ends: Tensor, discount: float, leave_one_out: bool = False
 ) -> Tensor:
-    """Return advantages by token: the discounted return of each token's line, less its mean over the group.
+    """Advantages by token: the discounted return of each token's line, less its mean over the group.
 
-    The mean is over the completions that have such a line, the first, the second and so on.
-
-    Args:
-        completion_mask: 1 where a completion has a token.
-        line_ends: true where a token ends a line.
-        leave_one_out: the mean is over the other completions; where there is none, the advantage is 0.
+    The mean is over the completions, or with *leave_one_out* over the other ones, that have such a line, the first, the
+    second and so on. *line_ends* is true where a token ends a line.
     """
     group, rewards = rewards.shape[1], rewards.flatten()
     mask = completion_mask.flatten(0, 1) * rewards.isfinite()[:, None]
@@ -102,16 +95,12 @@ def discounted(
 
 
 def advantage(options: TrainOptions) -> Advantage:
-    """The function of advantages that *options* name. Raises UsageError if it cannot be imported."""
+    """The function of advantages that *options* name."""
     leave = options.baseline == "leave-one-out"
     if options.discount < 1:
         return partial(discounted, discount=options.discount, leave_one_out=leave)
-    if options.advantage == "max-rl":
-        return max_rl
     if options.advantage:
-        if ":" not in options.advantage:
-            raise UsageError(f"--advantage {options.advantage} is neither max-rl nor of the form module:function.")
-        return user_code.imported(options.advantage)
+        return max_rl if options.advantage == "max-rl" else user_code.imported(options.advantage)
     baseline = leave_one_out if leave else group
     if options.scale_rewards == "none":
         return baseline
@@ -124,43 +113,23 @@ def columns(function: Advantage) -> list[str]:
 
 
 def compute(name: str, function: Advantage, rewards: Tensor, tokens: dict[str, Tensor]) -> Tensor:
-    """The advantages of *rewards* by *function*; 0 for a reward of NaN.
-
-    Args:
-        name: names *function* in errors.
-        tokens: its columns.
+    """The advantages of *rewards* by *function*, with its columns *tokens*; 0 for a reward of NaN.
 
     Raises:
-        UsageError: it fails, or returns another shape or a number that is not finite.
+        UsageError: the function *name* fails, or returns another shape or a number that is not finite.
     """
     with user_code.running(f"advantage {name}"):
         values: Any = function(rewards.clone(), **tokens)
-    shapes = [tuple(each.shape) for each in (rewards, *tokens.values())]
+    shapes = {tuple(tensor.shape) for tensor in (rewards, *tokens.values())}
     if not isinstance(values, Tensor) or tuple(values.shape) not in shapes:
-        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise UsageError(
-            f"The advantage {name} should return a tensor {' or '.join(map(str, shapes[:2]))}, not {shape}."
-        )
+        raise UsageError(f"The advantage {name} should return a tensor of the shape {' or '.join(map(str, shapes))}.")
     finite = rewards.isfinite().view(*rewards.shape, *[1] * (values.ndim - 2))
     values = values.detach().to(rewards).where(finite, 0.0)
     if not values.isfinite().all():
-        raise UsageError(
-            f"The advantage {name} returned a number that is not finite for the rewards {rewards.tolist()!s:.200}."
-        )
+        raise UsageError(f"The advantage {name} returned a number that is not finite.")
     return values
 
 
-def check(options: TrainOptions) -> None:
-    """Call the function of *options* once, on one group of mixed rewards among groups of zeros."""
-    function = advantage(options)
-    rewards = torch.zeros(options.prompts, options.num_generations)
-    rewards[0, 0] = 1.0
-    with user_code.running(f"advantage {options.advantage}"):  # a builtin may have no signature
-        names = columns(function)
-    tokens = {name: torch.ones(*rewards.shape, 8, dtype=torch.long) for name in names}
-    compute(str(options.advantage), function, rewards, tokens)
-
-
 def up_to_last(advantages: Tensor) -> Tensor:
-    """Return a mask (B, T) of the tokens up to the last one with an advantage."""
+    """A mask (B, T) of the tokens up to the last one with an advantage."""
     return advantages.ne(0).flip(1).cumsum(1).flip(1).gt(0)

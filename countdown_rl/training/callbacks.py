@@ -2,9 +2,7 @@
 
 import math
 import time
-from abc import abstractmethod
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +18,8 @@ from countdown_rl.core.errors import CountdownError
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.models import chat_template
 from countdown_rl.models.load import Loaded
-from countdown_rl.tasks.registry import task_of
-from countdown_rl.tasks.task import Row
 from countdown_rl.training import diagnostics, weights
-from countdown_rl.training.log import GROUP, SftRow, StepRow, rounded
+from countdown_rl.training.log import GROUP, rounded
 
 if TYPE_CHECKING:
     from countdown_rl.training.run import Run
@@ -35,17 +31,13 @@ _TRL_NAMES = {
     "mean_length": "completions/mean_length",
     "frac_reward_zero_std": "equal_groups",
     "importance_sampling_ratio": "sampling/importance_sampling_ratio/mean",
+    "token_accuracy": "mean_token_accuracy",
+    "tokens": "num_tokens",
 }
-#: Characters of the end of a completion without an answer that a warning shows.
-_TAIL = 60
 
 
 class CheckpointCallback(TrainerCallback):
-    """Seeds each step, logs its row, and saves checkpoints of *run*: every ``save_steps``, and at a signal.
-
-    Attributes:
-        validation: evaluates the validation puzzles, where the run has any.
-    """
+    """Seeds each step, logs its row, and saves checkpoints of *run*: every ``save_steps``, and at a signal."""
 
     def __init__(self, run: "Run") -> None:
         self.run, self.options, self.journal = run, run.options, run.journal
@@ -59,9 +51,14 @@ class CheckpointCallback(TrainerCallback):
         """Evaluate the validation puzzles of the run from now on."""
         self.validation = Validation(self.run, trainer, loaded)
 
-    @abstractmethod
-    def row(self, step: int, logs: dict[str, Any], seconds: float) -> StepRow | SftRow:
+    def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
         """The row of *step* with the figures *logs* of the trainer."""
+        names = {field.name: _TRL_NAMES.get(field.name, field.name) for field in fields(self.journal.kind)}
+        figures: dict[str, Any] = {
+            name: None if logs[key] is None else rounded(logs[key]) for name, key in names.items() if key in logs
+        }
+        groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
+        return self.journal.kind(**figures | {"step": step, "seconds": rounded(seconds), "groups": groups})
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.validation and self.options.keep == "best" and state.global_step == 0:
@@ -120,29 +117,15 @@ class SftCallback(CheckpointCallback):
         super().__init__(run)
         self._tokens = self.journal.rows[-1].tokens if self.journal.rows else 0.0  # TRL counts those of this process
 
-    def row(self, step: int, logs: dict[str, Any], seconds: float) -> SftRow:
-        return SftRow(
-            step=step,
-            loss=rounded(logs["loss"]),
-            token_accuracy=rounded(logs["mean_token_accuracy"]),
-            tokens=self._tokens + logs["num_tokens"],
-            grad_norm=rounded(logs["grad_norm"]),
-            learning_rate=rounded(logs["learning_rate"]),
-            seconds=rounded(seconds),
-        )
+    def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
+        return replace(super().row(step, logs, seconds), tokens=self._tokens + logs["num_tokens"])
 
 
 class GrpoCallback(CheckpointCallback):
     """The callback of ``train``, which also warns and saves samples."""
 
-    def __init__(self, run: "Run", rows: Sequence[Row]) -> None:
-        super().__init__(run)
-        self._task = task_of(rows[0])
-        self._generation_logs: dict[str, Any] = {}
-        self._reasons: deque[Counter[str]] = deque(maxlen=diagnostics.WINDOW)
-        self._examples: dict[str, str] = {}
-        #: Further figures of the next row.
-        self.figures: dict[str, float] = {}
+    _logs: dict[str, Any]  # of the last step that sampled completions
+    _round: Sequence[Sample]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         super().on_step_begin(args, state, control)
@@ -152,12 +135,7 @@ class GrpoCallback(CheckpointCallback):
 
     def on_graded(self, step: int, completions: Sequence[Sample]) -> None:
         """Take in a round of completions, generated for *step* and the steps that share them."""
-        wrong = [each for each in completions if not each.grade.correct]
-        reasons = [self._task.reason(each.grade.reason) for each in wrong]
-        self._reasons.append(Counter(reasons))
-        self._examples |= {
-            reason: each.grade.answer or each.completion[-_TAIL:] for reason, each in zip(reasons, wrong, strict=True)
-        }
+        self._round = completions
         # One of the steps 1, 1 + SAMPLE_EVERY, ... lies within the round.
         due = (step - 1) // SAMPLE_EVERY != (step - 1 - self.options.round_steps) // SAMPLE_EVERY
         if processes.is_main() and due:
@@ -167,24 +145,16 @@ class GrpoCallback(CheckpointCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         super().on_log(args, state, control, logs)
         if "grad_norm" in logs:
-            reasons = sum(self._reasons, Counter())
-            warnings = diagnostics.warnings(self.journal.rows, self._task, reasons, self._examples)
-            new = {name: text for name, text in warnings.items() if name not in self.journal.warnings}
-            self.journal.warnings |= new
-            for text in new.values() if processes.is_main() else ():
-                self.run.reporter.warning(text)
+            warnings = diagnostics.warnings(self.journal.rows, self._round)
+            self.journal.warn(warnings, self.run.reporter.warning)
 
-    def row(self, step: int, logs: dict[str, Any], seconds: float) -> StepRow:
+    def row(self, step: int, logs: dict[str, Any], seconds: float) -> Any:
         if "reward" in logs:  # a step that reuses completions has none of its own
-            self._generation_logs = logs
-        logs = self._generation_logs | {"seconds_generation": 0.0, "seconds_reward": 0.0} | logs
-        logs["seconds"], logs["seconds_rest"] = seconds, max(0.0, seconds - logs["step_time"])
+            self._logs = logs
+        logs = self._logs | {"seconds_generation": 0.0, "seconds_reward": 0.0} | logs
+        logs["seconds_rest"] = max(0.0, seconds - logs["step_time"])
         logs["seconds_loss"] = logs["step_time"] - logs["seconds_generation"] - logs["seconds_reward"]
-        names = {field.name: _TRL_NAMES.get(field.name, field.name) for field in fields(StepRow)}
-        figures: dict[str, Any] = {name: rounded(logs[key]) for name, key in names.items() if key in logs}
-        groups = {name: rounded(share) for name, share in logs.items() if name.startswith(GROUP)}
-        figures |= {"step": step, "groups": groups}
-        return StepRow(**{"entropy": None, "kl": None} | figures)
+        return super().row(step, {"entropy": None, "kl": None} | logs, seconds)
 
 
 class Validation:
@@ -215,10 +185,12 @@ class Validation:
         if count > 1:
             solved = sum(any(flag[0] for flag in flags[start : start + count]) for start in range(0, len(flags), count))
             figures["eval_pass_at_n"] = rounded(solved * count / len(flags))
-        if not correct and ("validation" not in journal.warnings or step == journal.max_steps):
-            journal.warnings["validation"] = _unsolved(step, samples, figures)
-            if processes.is_main():
-                run.reporter.warning(journal.warnings["validation"])
+        if not correct:
+            text = (
+                f"step {step}: none of the validation puzzles is solved; {figures['eval_format']:.0%} of the "
+                f"completions keep the format, and {figures['eval_truncated']:.0%} are truncated. "
+            ) + diagnostics.common_fault(samples)
+            journal.warn({"validation" if step < journal.max_steps else "result": text}, run.reporter.warning)
         if processes.is_main():
             journal.add_samples([_sample(step, each, validation=True) for each in samples[::count]])
         best = journal.best()  # the row of this step follows
@@ -232,28 +204,14 @@ class Validation:
         return figures
 
 
-def _unsolved(step: int, samples: Sequence[Sample], figures: Mapping[str, float]) -> str:
-    """A warning that no sample of an evaluation is correct, with the most frequent reason and an example."""
-    task = task_of(samples[0].row)
-    ((reason, count),) = Counter(each.grade.reason for each in samples).most_common(1)
-    example = next(each for each in samples if each.grade.reason == reason)
-    return (
-        f"step {step}: none of the validation puzzles is solved; {figures['eval_format']:.0%} of the completions keep "
-        f"the format, and {figures['eval_truncated']:.0%} are truncated. Most often ({count / len(samples):.0%}): "
-        f"{task.reason(reason)}; for {example.row.headline} the model writes: "
-        f"{' '.join(example.completion.split())[:300]}"
-    )
-
-
-def _sample(step: int, completion: Sample, *, validation: bool = False) -> dict[str, Any]:
-    row, grade = completion.row, completion.grade
+def _sample(step: int, sample: Sample, *, validation: bool = False) -> dict[str, Any]:
     return (
         {"step": step}
         | ({"validation": True} if validation else {})
-        | row.kept
-        | {"completion": completion.completion}
-        | {key: getattr(grade, key) for key in ("correct", "reason", "answer", "value")}
-        | {"tokens": completion.tokens, "truncated": completion.truncated}
+        | sample.row.kept
+        | {"completion": sample.completion}
+        | {key: getattr(sample.grade, key) for key in ("correct", "reason", "answer", "value")}
+        | {"tokens": sample.tokens, "truncated": sample.truncated}
     )
 
 

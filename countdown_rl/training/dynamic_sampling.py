@@ -11,13 +11,13 @@ from accelerate.utils import gather_object
 
 from countdown_rl.training.rollouts import Graded, Rollouts, Round
 
-#: Most attempts of a round. Where half of the groups are mixed, four fill 94% of it; where none is, the round takes
-#: four times as long, and another start is needed, not more attempts.
+#: Most attempts of a round. Where half of the groups are mixed, four fill 94% of it. Where none is, the run needs an
+#: easier start, not more attempts.
 MAX_ATTEMPTS = 4
 
 
 class DynamicRollouts(Rollouts):
-    """Rollouts of rounds whose groups are mixed, as far as :data:`MAX_ATTEMPTS` attempts give such groups."""
+    """Rollouts whose groups are mixed, if :data:`MAX_ATTEMPTS` attempts are enough."""
 
     def __init__(self, *args: Any, seed: int) -> None:
         super().__init__(*args)
@@ -27,7 +27,7 @@ class DynamicRollouts(Rollouts):
         """Complete and grade the rows at *indices*, and others in place of groups that are not mixed."""
         sampled, size = super().sample(indices, trainer), trainer.num_generations
         groups = _groups(sampled, size)
-        count = len(groups)
+        sampled.attempts = len(groups) * trainer.accelerator.num_processes
         for attempt in range(1, MAX_ATTEMPTS):
             missing = [index for index, group in enumerate(groups) if not _is_mixed(group)]
             most = max(gather_object([len(missing)]))  # all processes complete as many: with some engines they must
@@ -38,10 +38,9 @@ class DynamicRollouts(Rollouts):
             more = super().sample(new[trainer.accelerator.process_index].repeat(size).tolist(), trainer)
             for index, group in zip(missing, filter(_is_mixed, _groups(more, size)), strict=False):
                 groups[index] = group
-            count += most
+            sampled.attempts += most * trainer.accelerator.num_processes
             sampled.generation += more.generation
             sampled.reward += more.reward
-        sampled.attempts = count * trainer.accelerator.num_processes
         sampled.graded = [graded for group in groups for graded in group]
         return sampled
 

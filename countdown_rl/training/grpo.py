@@ -1,15 +1,14 @@
 """GRPO on a LoRA adapter or on all weights: what ``train`` adds to a run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from countdown_rl.core import artifacts, processes, user_code
+from countdown_rl.core import artifacts, user_code
 from countdown_rl.core.errors import InputError, UsageError
 from countdown_rl.inference.generate import STOP, Completion
 from countdown_rl.models import load
-from countdown_rl.models.shape import ModelShape
 from countdown_rl.tasks import jsonl
 from countdown_rl.tasks.task import Row
 from countdown_rl.training import rewards, samplers, shared_prompts, trl_config, vllm, weights
@@ -21,12 +20,7 @@ from countdown_rl.training.run import Run
 
 
 class GrpoRun(Run):
-    """A run of ``train``.
-
-    Attributes:
-        rewards: their weights by name.
-        rollouts: the engine, "transformers", "vllm" or "vllm-server".
-    """
+    """A run of ``train``."""
 
     command = "train"
     row_type = StepRow
@@ -35,8 +29,8 @@ class GrpoRun(Run):
 
     options: TrainOptions
     rows: list[Row]
-    rewards: dict[str, float]
-    rollouts: str
+    rewards: dict[str, float]  # weights by name
+    rollouts: str  # "transformers", "vllm" or "vllm-server"
     _is_file: bool
 
     def read(self) -> dict[str, Any]:
@@ -54,28 +48,25 @@ class GrpoRun(Run):
             raise InputError(f"{data} has no rows for training; those of a test or validation split are left out.")
         rewards.check_rewards(self.rewards, self.rows[:2])
         next(self._order()())
-        if self.options.advantage:
-            from countdown_rl.training import advantages
-
-            advantages.check(self.options)
+        if ":" in (self.options.advantage or ""):
+            user_code.imported(str(self.options.advantage))
         return inputs
 
     def encode(self, loaded: load.Loaded, adapted: Any) -> Memory:
         options, ref = self.options, loaded.ref
         if options.tune == "all" and options.beta and load.stored_format(ref) == "gguf":
             raise UsageError(
-                f"--beta with --tune all needs the initial model a second time, and TRL does not read GGUF files such "
-                f"as {ref.source}; leave --beta out, or give the model as safetensors."
+                f"--beta with --tune all needs the initial model a second time, and TRL cannot load {ref.source}; give "
+                "it as safetensors, or leave --beta out."
             )
         if options.share_prompts:
             shared_prompts.check(loaded.model)
         self.max_steps, self.example = options.max_steps, self.rows[0].messages()
         self.longest = self.longest_prompt([*self._used(), *self.validation], loaded, adapted)
-        config = cache(
-            partial(trl_config.grpo_config, options, loaded, list(self.rewards.values()), self.arguments.checkpoints)
-        )
+        weights_of_rewards = list(self.rewards.values())
+        config = partial(trl_config.grpo_config, options, loaded, weights_of_rewards, self.arguments.checkpoints)
         if options.trl:
-            config()  # checks its fields; without, importing TRL can wait
+            config()  # checks its fields
         sequences = options.step_size * options.steps_per_generation // self.arguments.processes
         planned = self.estimate_memory(
             loaded,
@@ -86,28 +77,20 @@ class GrpoRun(Run):
             reference=bool(options.beta),
         )
         self.rollouts, planned = vllm.plan(options, loaded, adapted, config, planned)
-        logits = 4 * sequences * ModelShape.of(loaded.model.config).vocab_size  # of one token of each, in fp32
-        if self.rollouts == "transformers" and logits > (planned.available or logits):
-            raise UsageError(
-                f"{sequences:,} completions at a time take over {logits / 1e9:,.0f} GB, which this machine does not "
-                "have; lower --num-generations, --prompts or --steps-per-generation."
-            )
         self.reporter.note(f"Peak learning rate: {options.learning_rate:g}.")
         self.details = {"rows": len(self.rows), "longest_prompt": self.longest, "rollouts": self.rollouts}
         return planned
 
     def _used(self) -> Sequence[Row]:
-        """The rows that will be sampled, or all where that is not known."""
+        """The rows that will be sampled, or all if that is not known."""
         options, rows = self.options, self.rows
         if options.curriculum or options.sampler or options.dynamic_sampling:
             return rows
-        rounds = -(-options.max_steps // options.round_steps)
-        count = rounds * options.steps_per_generation * options.prompts
-        used = set(islice(samplers.in_turn(len(rows), options.seed), min(count, len(rows))))
-        return [rows[index] for index in sorted(used)]
+        count = -(-options.max_steps // options.round_steps) * options.steps_per_generation * options.prompts
+        return [rows[index] for index in islice(self._order()(), min(count, len(rows)))]
 
     def _order(self, first_round: int = 0, **state: Any) -> Callable[[], Iterator[int]]:
-        """The order of the rows; *state* is what :func:`samplers.order` has of a resumed run."""
+        """The order of the rows; *state* holds the arguments of :func:`samplers.order` in a resumed run."""
         options, rows = self.options, self.rows
         size = options.steps_per_generation * options.prompts
         if not (options.sampler or options.curriculum):
@@ -115,11 +98,6 @@ class GrpoRun(Run):
         sampler = user_code.imported(options.sampler) if options.sampler else samplers.curriculum
         name = options.sampler or "curriculum"
         return partial(samplers.order, sampler, name, rows, size, options.seed, start=first_round, **state)
-
-    def _warn_of_sampler(self, text: str) -> None:
-        if processes.is_main() and "sampler" not in self.journal.warnings:
-            self.reporter.warning(text)
-        self.journal.warnings["sampler"] = text
 
     def make_trainer(self, loaded: load.Loaded) -> tuple[Any, Any]:
         import datasets
@@ -130,11 +108,14 @@ class GrpoRun(Run):
         from countdown_rl.training.rollouts import Rollouts
         from countdown_rl.training.trainer import Trainer
 
-        options, rows = self.options, self.rows
+        options, rows, outcomes = self.options, self.rows, self.journal.outcomes
         first_round = step_of(self.resume) // options.round_steps if self.resume else 0
-        outcomes = self.journal.outcomes
-        order = self._order(first_round, outcomes=outcomes, warn=self._warn_of_sampler)
-        callback = GrpoCallback(self, rows)
+
+        def warn(text: str) -> None:
+            self.journal.warn({"sampler": text}, self.reporter.warning)
+
+        order = self._order(first_round, outcomes=outcomes, warn=warn)
+        callback = GrpoCallback(self)
         stop = Stop(loaded.tokenizer, loaded.model, STOP)
         sampling = partial(DynamicRollouts, seed=options.seed) if options.dynamic_sampling else Rollouts
         trainer = weights.make_trainer(
@@ -165,7 +146,7 @@ class GrpoRun(Run):
             "reward_first": logged[0].reward,
             "reward_last_tenth": last.reward,
             "correct_last_tenth": last.correct,
-            "reward_best": max(each.reward for each in logged),
+            "reward_best": max(step.reward for step in logged),
         }
 
     def summary(self, facts: Mapping[str, Any]) -> str:

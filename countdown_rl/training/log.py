@@ -7,12 +7,13 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from countdown_rl.core import artifacts
+from countdown_rl.core import artifacts, processes
 from countdown_rl.core.artifacts import ProvenanceEntry
 from countdown_rl.core.errors import ArtifactError, InputError
 from countdown_rl.tasks import jsonl
@@ -21,20 +22,20 @@ from countdown_rl.tasks.task import Row
 
 #: Completions sampled during training, beside the ``log.csv`` of the run.
 SAMPLES = "samples.jsonl"
-#: Files of a journal in a checkpoint, and what the second one holds.
+#: Files of a journal in a checkpoint, and the fields in the second one.
 _ROWS, _REST = "steps.csv", "journal.json"
 _FIELDS = ("start", "warnings", "samples", "outcomes", "threads")
 #: Prefix of the column of a group's value: ``correct_numbers_4``.
 GROUP = "correct_"
-#: Characters that such a value has in a column, which the report shows.
+#: Characters of such a value in a column name.
 _IN_NAME = r"\w.+-"
-#: Fields of a sample.
+#: Fields of every sample.
 _SAMPLE = {"step", "completion", "correct", "reason"}
 
 
 @dataclass(frozen=True)
 class StepRow:
-    """Figures of one optimiser step, or their means over the steps since the last row. Shares lie in 0..1."""
+    """Figures of one optimizer step, or their means over the steps since the last row. Shares lie in 0..1."""
 
     step: int
     reward: float  # weighted sum, mean over completions
@@ -51,13 +52,13 @@ class StepRow:
     seconds_generation: float
     seconds_reward: float
     seconds_loss: float
-    seconds_rest: float = 0.0  # data, optimiser, logging
-    eval_correct: float | None = None  # share of correct validation completions; this and the next: None in between
-    eval_pass_at_n: float | None = None  # share of the validation puzzles with a correct one among several
+    seconds_rest: float = 0.0  # data, optimizer, logging
+    eval_correct: float | None = None  # share of correct validation completions; None without an evaluation
+    eval_pass_at_n: float | None = None  # share of the validation puzzles with a correct completion among several
     eval_format: float | None = None
     eval_truncated: float | None = None
-    importance_sampling_ratio: float | None = None  # of the policy to vLLM, whose completions it corrects; mean
-    draws: float | None = None  # groups that were sampled for the round; None without dynamic sampling
+    importance_sampling_ratio: float | None = None  # mean ratio of the policy's probabilities to vLLM's
+    draws: float | None = None  # groups sampled for the round; None without dynamic sampling
     #: Share correct by group, under its column (``correct_numbers_4``); None in a step without such a row.
     groups: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -97,24 +98,31 @@ COLUMNS = tuple(column.name for column in fields(StepRow) if column.name != "gro
 
 @dataclass
 class Journal:
-    """Everything that a resumed run must know of its past, beside the weights."""
+    """The state of a run beside its weights."""
 
     log: Path | None  # the CSV to write, with the samples in a file beside it; None writes neither
     max_steps: int
     kind: type[StepRow] | type[SftRow] = StepRow
-    start: float | None = None  # share of the validation puzzles solved before the first step, if that was evaluated
+    start: float | None = None  # share of the validation puzzles solved before the first step, if evaluated
     rows: list[Any] = field(default_factory=list)  # one per step
     warnings: dict[str, str] = field(default_factory=dict)  # sentences that were printed, by a short name
     samples: list[dict[str, Any]] = field(default_factory=list)  # completions, oldest first
     outcomes: list[Any] = field(default_factory=list)  # of each round, where a sampler reads them
-    threads: int | None = None  # on whose number the rounding of sums depends
+    threads: int | None = None  # their number decides the rounding of sums
 
     def best(self) -> tuple[int, float] | None:
         """The first step with the highest ``eval_correct``, 0 for the start, and that share; None without any."""
-        scored = [(0, self.start), *((row.step, row.eval_correct) for row in self.rows)]
+        shares = [(0, self.start), *((row.step, row.eval_correct) for row in self.rows)]
         return max(
-            ((step, share) for step, share in scored if share is not None), key=lambda pair: pair[1], default=None
+            ((step, share) for step, share in shares if share is not None), key=lambda pair: pair[1], default=None
         )
+
+    def warn(self, texts: Mapping[str, str], warning: Callable[[str], None]) -> None:
+        """Call *warning*, in the first process, with those of *texts* whose names are new to the run."""
+        for name, text in texts.items():
+            if name not in self.warnings and processes.is_main():
+                warning(text)
+            self.warnings.setdefault(name, text)
 
     def save(self, checkpoint: Path) -> None:
         """Write the journal into the directory *checkpoint*."""
@@ -132,7 +140,7 @@ class Journal:
         if self.log:
             write(self.log, self.rows)
             samples = samples_file(self.log)
-            if self.kind is StepRow or self.samples or samples.exists():  # sft has those of evaluations alone
+            if self.samples or samples.exists():
                 with artifacts.replacing(samples) as partial:
                     jsonl.write_rows(partial, self.samples)
 
@@ -150,19 +158,15 @@ class Journal:
 
 
 def group_columns(row: Row) -> tuple[str, ...]:
-    """The columns that the *row* of a task counts in: one for each main group, its value in characters of a name."""
+    """The columns of the main groups of *row*, such as ``correct_numbers_4``."""
     task = task_of({"task": row.task})
     groups = {group: value for group, value in row.groups.items() if task.group(group).main}
-    names = {group: re.sub(rf"[^{_IN_NAME}]+", "-", value) for group, value in groups.items()}
-    return tuple(f"{GROUP}{group}_{name}" for group, name in names.items())
+    return tuple(f"{GROUP}{group}_{re.sub(rf'[^{_IN_NAME}]+', '-', value)}" for group, value in groups.items())
 
 
 def thinned(rows: Sequence[AnyRow], every: int) -> list[AnyRow]:
     """The mean row of each *every* steps."""
-    groups: dict[int, list[AnyRow]] = {}
-    for row in rows:
-        groups.setdefault((row.step - 1) // every, []).append(row)
-    return [mean(group) for group in groups.values()]
+    return [mean(list(group)) for _, group in groupby(rows, lambda row: (row.step - 1) // every)]
 
 
 def mean(rows: Sequence[AnyRow]) -> AnyRow:
@@ -179,7 +183,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _columns(kind: type, *, required: bool = False) -> list[str]:
-    """The columns of a class of rows; those that every log has, the others where they were measured."""
+    """The columns of a class of rows, or only those that every log has."""
     known = (column for column in fields(kind) if column.name != "groups")
     return [column.name for column in known if not required or column.default is MISSING]
 
@@ -209,26 +213,22 @@ def write(path: Path, rows: Sequence[StepRow | SftRow]) -> None:
 
 
 def read(path: Path, kind: type[Any] = StepRow) -> list[Any]:
-    """The rows of the log at *path*. Raises InputError if it is not a log that :func:`write` wrote."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        try:
+    """The rows of the log at *path*. Raises InputError if it is not a log of *kind*."""
+    rows: list[Any] = []
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream)
             names = set(reader.fieldnames or ())
             shares = {name for name in names if re.fullmatch(rf"{GROUP}[{_IN_NAME}]+", name)}
             if not set(_columns(kind, required=True)) <= names - shares <= set(_columns(kind)):
-                raise InputError(f"{path} is not a training log of this version of countdown-rl.")
-            rows: list[Any] = []
+                raise ValueError("other columns")
             for line in reader:
                 values: dict[str, Any] = {name: float(text) if text != "" else None for name, text in line.items()}
                 groups = {name: values.pop(name) for name in sorted(shares)}
                 rows.append(kind(**values | {"step": int(line["step"]), "groups": groups}))
-                if rows[-1].step <= (rows[-2].step if rows[1:] else 0):
-                    raise ValueError("the steps do not increase")
-            return rows
-        except (TypeError, ValueError, csv.Error) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path}, line {reader.line_num}: not a row of a training log.") from error
+    except (TypeError, ValueError, csv.Error) as error:
+        raise InputError(f"{path} is not a training log of this version of countdown-rl: {error}.") from error
+    return rows
 
 
 def samples_file(log: Path) -> Path:
@@ -248,37 +248,18 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     raise InputError(f"{path} holds no samples of a training run.")
 
 
-def check_log(log: Path | None, kind: type[StepRow] | type[SftRow], *, resumes: bool = False) -> None:
-    """Check that a run of rows of *kind* that writes *log* replaces no other file than those of such a run.
-
-    Args:
-        resumes: the run continues one that wrote samples; its log may be gone, as DVC removes it.
-
-    Raises:
-        ArtifactError: it would.
-    """
-    if log is None:
-        return
-    samples = samples_file(log)
-    for file in (log, samples):
-        if file.exists() and not file.is_file():
-            raise ArtifactError(f"{file} is no ordinary file; give --log another path.")
-        if not file.exists() or not file.stat().st_size:
-            continue
+def check_log(log: Path | None, kind: type[StepRow] | type[SftRow]) -> None:
+    """Raise ArtifactError if a run of *kind* that writes *log* would replace anything but a log and its samples."""
+    for file in (log, samples_file(log)) if log else ():
         try:
-            if file == log:
-                read(log, kind)
-            else:
-                read_samples(samples)
-                if not (resumes or log.exists()):
-                    raise InputError(f"{samples} is there without {log}, so it is of another run.")
-        except InputError as error:
-            fault = str(error).rstrip(".")
-            raise ArtifactError(f"{fault}; give --log another path, or remove {file} first.") from error
+            if file.exists() and (file.stat().st_size or not file.is_file()):
+                read(file, kind) if file == log else read_samples(file)
+        except (OSError, InputError) as error:
+            raise ArtifactError(f"{error} Give --log another path, or remove {file} first.") from error
 
 
 def is_log_of(log: Path, links: Sequence[ProvenanceEntry]) -> bool:
-    """Return True if the training log at *log* is of the training in the chain *links*, by its facts."""
+    """Return True if *log* records the GRPO training in the chain *links*, by its facts."""
     policy = next((link for link in links if link.by_grpo), None)
     try:
         rows = read(log)

@@ -26,16 +26,11 @@ NO_SIGNAL, READY = 0.02, 0.15
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of a number of groups and of their completions.
-
-    Attributes:
-        mixed: groups with correct and wrong completions; *interval* is its 95% interval.
-        solved: completions that are correct; *format* those in the format, *truncated* those that did not end.
-    """
+    """Shares of *groups* with correct and wrong completions (*mixed*), and of their completions (the last three)."""
 
     groups: int
     mixed: float
-    interval: Interval
+    interval: Interval  # 95%, of mixed
     solved: float
     format: float
     truncated: float
@@ -43,10 +38,10 @@ class Shares:
     @classmethod
     def of(cls, groups: Sequence[Sequence[Sample]]) -> "Shares":
         """The shares of *groups* of equal size."""
-        completions = [each for group in groups for each in group]
-        mixed = sum(len({each.grade.correct for each in group}) > 1 for group in groups)
-        flags = [(each.grade.correct, each.grade.format, each.truncated) for each in completions]
-        solved, form, truncated = (sum(values) / len(completions) for values in zip(*flags, strict=True))
+        mixed = sum(len({sample.grade.correct for sample in group}) > 1 for group in groups)
+        samples = [sample for group in groups for sample in group]
+        flags = [(sample.grade.correct, sample.grade.format, sample.truncated) for sample in samples]
+        solved, form, truncated = (sum(values) / len(samples) for values in zip(*flags, strict=True))
         low, high = (round(end, 6) for end in wilson(mixed, len(groups)))
         return cls(len(groups), mixed / len(groups), (low, high), solved, form, truncated)
 
@@ -58,7 +53,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Probe:
-    """The shares of all groups, those by kind of row under its name, such as ``4 numbers``, and what follows."""
+    """The shares of all groups, those by kind of row, such as ``4 numbers``, and what they mean for GRPO."""
 
     total: Shares
     kinds: dict[str, Shares]
@@ -87,18 +82,17 @@ def probe(run: GrpoRun, count: int) -> Probe:
     samples = [Sample.of(rows[index // size], completion) for index, completion in enumerate(completions)]
     groups = [samples[start : start + size] for start in range(0, len(samples), size)]
     task = task_of(rows[0])
-    kinds: dict[str, list[list[Sample]]] = {}
+    by_kind: dict[str, list[list[Sample]]] = {}
     for row, group in zip(rows, groups, strict=True):
         for name, value in row.groups.items():
             if task.group(name).main:
-                kinds.setdefault(task.group(name).name(value), []).append(group)
-    by_kind = {name: Shares.of(kinds[name]) for name in sorted(kinds, key=lambda name: (len(name), name))}
+                by_kind.setdefault(task.group(name).name(value), []).append(group)
+    kinds = {name: Shares.of(by_kind[name]) for name in sorted(by_kind, key=lambda name: (len(name), name))}
     total = Shares.of(groups)
-    return Probe(total, by_kind, _advice(total, by_kind, task))
+    return Probe(total, kinds, _advice(total, kinds, task))
 
 
 def _advice(total: Shares, kinds: dict[str, Shares], task: Task) -> str:
-    """What follows from the shares, in one or two sentences."""
     mixed = f"{total.mixed:.0%} of the groups are mixed"
     if total.verdict == "no signal":
         return f"{mixed}: GRPO will hardly learn; {_cause(total, task)}"

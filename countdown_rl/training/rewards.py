@@ -1,10 +1,8 @@
 """Reward functions: named, pure functions of a grade, their weights, and the form in which TRL calls them.
 
-A reward is given as ``NAME=WEIGHT``. The boolean ones (``correct``, ``format``, ``strict-format``, ``well-formed``) are
-1 or 0; ``NAME/NO`` sets another value for false, so that ``strict-format/-1=1`` is +1 or -1. ``length:BUDGET`` sets the
-maximum tokens of a completion. ``module:function`` is a function of your own, in a module that is installed or in the
-working directory: of one completion, ``f(grade, row, tokens) -> float``, or of a batch as TRL calls it,
-``f(completions, **columns) -> list[float]``, with the fields of the rows and ``prompts`` as columns.
+A reward is given as ``NAME=WEIGHT``; docs/rewards.md describes the names. A function of the user's own scores one
+completion, ``f(grade, row, tokens) -> float``, or a batch as TRL calls it, ``f(completions, **columns)``, whose columns
+are the fields of the rows and ``prompts``.
 """
 
 import inspect
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from countdown_rl.core import user_code
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import MAX_FLOAT
 from countdown_rl.evaluation.sample import Sample
 from countdown_rl.inference.generate import Completion
 from countdown_rl.tasks.task import Grade, Row
@@ -55,11 +52,7 @@ NAMES = (*_BOOLEAN, *_PLAIN, "length")
 
 
 def parse(specs: Sequence[str]) -> dict[str, float]:
-    """The weights of *specs* by name, e.g. of ``["correct=1", "format=0.1"]``; the default weight is 1.
-
-    Raises:
-        UsageError: a name is unknown or given twice, or a weight is not a finite number, or all are 0.
-    """
+    """The weights of *specs* by name, e.g. of ``["correct=1", "format=0.1"]``; the default weight is 1."""
     weights: dict[str, float] = {}
     for spec in specs:
         name, _, text = spec.partition("=")
@@ -73,7 +66,7 @@ def parse(specs: Sequence[str]) -> dict[str, float]:
 
 
 def reward(name: str) -> Callable[..., Any]:
-    """The reward function called *name*. Raises UsageError if there is none; the text lists those that exist."""
+    """The reward function called *name*. Raises UsageError if there is none."""
     if name in _PLAIN:
         return _PLAIN[name]
     plain, _, budget = name.partition(":")
@@ -94,15 +87,14 @@ def _number(text: str, spec: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not abs(number) <= MAX_FLOAT:  # also true of NaN
-        raise UsageError(f"{spec}: {text!r} is not a finite number of at most {MAX_FLOAT:.0f}.")
+    if not math.isfinite(number):
+        raise UsageError(f"{spec}: {text!r} is not a finite number.")
     return number
 
 
 def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
     """Call each reward once, on a completion of each of *rows*."""
-    text = "</think>\n<answer>1</answer>"
-    samples = [Sample.of(row, Completion(text, 8, True)) for row in rows]
+    samples = [Sample.of(row, Completion("</think>\n<answer>1</answer>", 8, True)) for row in rows]
     columns = {
         "prompts": [row.messages()[-1]["content"] for row in rows],
         "completion_ids": [[0] * 8] * len(rows),
@@ -115,9 +107,9 @@ def check_rewards(names: Iterable[str], rows: Sequence[Row]) -> None:
 
 
 def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
-    """The rewards *names* as TRL calls them, with the column ``round`` of a ``rollout_func``.
+    """The rewards *names* as TRL calls them, with the column ``round`` of a ``rollout_func``, to which they add.
 
-    They add their values to that. The first one also logs the grades, of which TRL takes the mean over all processes.
+    The first one also logs the grades, of which TRL takes the mean over all processes.
     """
 
     def function(name: str) -> Callable[..., list[float | None]]:
@@ -125,11 +117,11 @@ def functions(names: Sequence[str]) -> list[Callable[..., list[float | None]]]:
 
         def values(round: list["Round"], log_metric: Any, **columns: Any) -> list[float | None]:
             begin, graded = time.perf_counter(), round[0].graded
-            samples = [each.sample for each in graded]
+            samples = [completion.sample for completion in graded]
             if name == names[0]:
                 _log(samples, log_metric)
             # TRL's own texts of the completions have no special tokens, and a tag may be one.
-            columns |= {"prompts": [each.prompt for each in graded], "log_metric": log_metric}
+            columns |= {"prompts": [completion.prompt for completion in graded], "log_metric": log_metric}
             rewards = _values(name, value, samples, columns)
             for completion, number in zip(graded, rewards, strict=True):
                 completion.rewards[name] = number
@@ -160,9 +152,8 @@ def _values(
         **columns,
         "completions": [sample.completion for sample in samples],
     }
-    batch = _takes_batches(function, columns)
     with user_code.running(f"reward {name}"):
-        if batch:
+        if batch := _takes_batches(function, columns):
             values = function(**columns)
         else:
             values = [function(sample.grade, sample.row, sample.tokens) for sample in samples]
@@ -176,10 +167,7 @@ def _values(
 
 def _takes_batches(function: Callable[..., Any], columns: Container[str]) -> bool:
     """Return True if *function* is written for TRL, which calls it by the names of the *columns*."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature
-        return False
+    parameters = inspect.signature(function).parameters.values()
     if any(parameter.name in ("completions", "prompts") for parameter in parameters):
         return True
     unknown = (each for each in parameters if each.default is each.empty and each.name not in columns)

@@ -194,7 +194,7 @@ class Run(ABC):
         run.inputs = {"model": run.ref.as_input(), **inputs}
         run.checkpoints = Checkpoints(arguments.checkpoints, run._identity())
         run.resume = None if arguments.restart else run.checkpoints.to_resume()
-        log.check_log(arguments.log, cls.row_type, resumes=run.resume is not None)
+        log.check_log(arguments.log, cls.row_type)
 
         skeleton = load.skeleton(light.base or light)
         adapted = weights.adapted(light, skeleton, options)

@@ -8,6 +8,7 @@ runs the sampler again, on the outcomes in its checkpoint: a sampler depends on 
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
 from itertools import count
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,15 +22,10 @@ _UNIFORM, _DECAY = 0.5, 0.95
 
 
 class Outcome(NamedTuple):
-    """The completions of a group.
+    """The completions of a group."""
 
-    Attributes:
-        row: the index of its row.
-        rewards: the weighted sum of each; None where no reward applies.
-    """
-
-    row: int
-    rewards: Sequence[float | None]
+    row: int  # its index
+    rewards: Sequence[float | None]  # weighted sums; None where no reward applies
     correct: Sequence[bool]
     truncated: Sequence[bool]
 
@@ -50,22 +46,21 @@ def in_turn(count: int, seed: int, start: int = 0) -> Iterator[int]:
 
 
 def kind(row: Row) -> str:
-    """The kind of the *row*: the values of all its groups, e.g. ``numbers 4, needs mul-div, solutions 2-4``."""
+    """The kind of *row*: the values of all its groups, e.g. ``numbers 4, needs mul-div, solutions 2-4``."""
     return ", ".join(f"{group} {value}" for group, value in row.groups.items())
 
 
 def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
-    """Sample more of the kinds of rows that the model solves sometimes.
+    """Oversample kinds of rows with intermediate success rates.
 
-    A group whose completions are all wrong gives no gradient, and one whose completions are all correct gives none
-    without a discount and little with it. The curriculum counts the recent groups with both outcomes of every kind, and
-    samples a kind in proportion to its rows times that share. Half of a round is sampled from all rows alike: without
-    puzzles that it solves at once, a model unlearns how it solves them.
+    Half of a round is sampled from all rows alike: without puzzles that it solves at once, a model unlearns how it
+    solves them. In the other half, the share of a kind is proportional to its number of rows and to the share of its
+    recent groups with both correct and wrong completions, because only those have a gradient.
     """
     kinds = list(map(kind, rows))
     by_kind: dict[str, list[int]] = {}
-    for index, name in enumerate(kinds):
-        by_kind.setdefault(name, []).append(index)
+    for number, name in enumerate(kinds):
+        by_kind.setdefault(name, []).append(number)
     members = {name: np.array(by_kind[name]) for name in sorted(by_kind)}
     counts: dict[str, tuple[float, float]] = {}  # by kind: groups, and groups with both outcomes, discounted
     for number in count():
@@ -84,7 +79,7 @@ def curriculum(rows: Sequence[Row], size: int, seed: int) -> Rounds:
 
 
 def probabilities(members: Mapping[str, Sized], counts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """The probability of each kind of the curriculum. One not yet seen counts as mixed."""
+    """The probability of each kind of the curriculum. An unseen kind counts as mixed."""
     weights = {}
     for name in members:
         seen, mixed = counts.get(name, (0.0, 0.0))
@@ -108,15 +103,14 @@ def order(
     outcomes: Sequence[Sequence[Any]] = (),
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[int]:
-    """Endless row indices from round *start* on; those of a round are sampled when the first of them is reached.
+    """Endless row indices from round *start* on; a round is sampled when its first index is requested.
 
     Args:
-        name: names *sampler* in errors.
         outcomes: of each round so far; the caller adds to it.
-        warn: called where the sampler yields less than a round; other rows, sampled from all alike, fill it.
+        warn: called where the sampler yields less than a round; rows sampled from all alike fill it.
 
     Raises:
-        UsageError: the sampler fails, or yields something else, or not what it yielded before the run was resumed.
+        UsageError: the sampler *name* fails, yields something else, or other rows than before the run was resumed.
     """
     with running(f"sampler {name}"):
         rounds = sampler(rows, size, seed)
@@ -149,15 +143,14 @@ def order(
 
 
 def _checked(sampled: Any, name: str, count: int, size: int) -> list[int]:
-    """The row indices *sampled* by the sampler *name* for a round of *size*, out of *count* rows."""
+    """*sampled* by the sampler *name* as at most *size* indices of *count* rows."""
     try:
-        integers = np.asarray(sampled if isinstance(sampled, np.ndarray) else list(sampled))
-    except (TypeError, ValueError):
-        integers = np.array(["not integers"])
-    valid = integers.ndim == 1 and len(integers) <= size and (integers.dtype.kind in "iu" or not len(integers))
-    if not valid or not all(0 <= index < count for index in integers.tolist()):
+        indices = list(map(index, sampled))
+    except TypeError:  # not a sequence of integers
+        indices = [-1]
+    if len(indices) > size or not all(0 <= number < count for number in indices):
         raise UsageError(
             f"The sampler {name} should yield a list of at most {size} row indices from 0 to {count - 1}, not "
             f"{sampled!r:.100}."
         )
-    return list(map(int, integers))
+    return indices

@@ -2,16 +2,14 @@
 
 The loss of a micro-batch and its gradient are TRL's. The differences:
 
-* rows with zero advantage, which add nothing to the gradient unless there is a KL or entropy term, are left out of the
-  forward and backward passes; the loss is normalized as if they were there, but the logged entropy, KL and clip
-  ratios are means over the rows that are left. Groups with equal rewards have an advantage of exactly zero, where TRL
-  leaves the rounding of their mean;
-* the rows of an optimizer step are sorted by length, where TRL shuffles them, and each micro-batch is cut to its
-  longest row. A sum over rows stays the same (LoRA dropout has other masks). Where a micro-batch has a mean over its
-  tokens (``bnpo``, an entropy bonus, experts), rows are neither sorted nor left out;
-* so ``top_entropy_quantile`` takes its quantile over the tokens of the rows that are left, of about equal length,
-  where TRL takes it over those of a random part of all rows;
-* advantages are those of a function of :mod:`advantages`, or of the user's own, which may give each token its own;
+* rows with zero advantage, which add nothing to the gradient without a KL or entropy term, are skipped; the loss is
+  normalized as if they were there, but the logged entropy, KL and clip ratios are means over the other rows. Groups
+  with equal rewards have an advantage of exactly zero, where TRL leaves the rounding of their mean;
+* the rows of an optimizer step are sorted by length, not shuffled, and each micro-batch is cut to its longest row. A
+  sum over rows stays the same (LoRA dropout has other masks). Where a micro-batch has a mean over its tokens
+  (``bnpo``, an entropy bonus, experts), rows are neither sorted nor skipped;
+* so ``top_entropy_quantile`` takes its quantile over the remaining tokens of a micro-batch, not of random rows;
+* advantages come from a function of :mod:`advantages` or of the user, and may differ by token;
 * the prompt of a group may be computed once, see :mod:`shared_prompts`.
 """
 
@@ -31,24 +29,9 @@ from countdown_rl.training.rollouts import Rollouts, Round
 from countdown_rl.training.samplers import Outcome
 from countdown_rl.training.trl_internals import Batch, RoundTrainer
 
-_PROMPT = ("prompt_ids", "prompt_mask")
-_COMPLETION = (
-    "advantages",  # (B,), or (B, T) by token
-    "completion_ids",
-    "completion_mask",
-    "old_per_token_logps",
-    "ref_per_token_logps",
-    "sampling_per_token_logps",
-    "importance_sampling_ratio",  # (B, T), or (B, 1) at sequence level
-)
-
 
 class Trainer(RoundTrainer):
-    """``GRPOTrainer`` for the data set of :class:`countdown_rl.training.rollouts.Rollouts`.
-
-    Args:
-        outcomes: gets those of each round, where a sampler reads them.
-    """
+    """``GRPOTrainer`` on the prompts of *rollouts*; a sampler reads the *outcomes* of each round."""
 
     def __init__(self, options: TrainOptions, rollouts: Rollouts, outcomes: list[Any], **kwargs: Any) -> None:
         self.options, self.rollouts, self.outcomes = options, rollouts, outcomes
@@ -56,6 +39,10 @@ class Trainer(RoundTrainer):
         super().__init__(rollout_func=rollouts, **kwargs)
         self.mask_truncated_completions = False  # TRL recognizes only ends of one token; micro_batches masks instead
         self.eos_token_ids = sorted(rollouts.stop.ids)
+        # The gradient of a step is a sum over its rows, however they are cut into micro-batches.
+        per_micro_batch = self.args.entropy_coef or self.args.use_adaptive_entropy or self.aux_loss_enabled
+        self.sums_over_rows = bool(options.loss.sum_over and not per_micro_batch)
+        self.skips_zero_advantage = self.sums_over_rows and self.beta == 0.0
         self.decoder = shared_prompts.decoder_of(self.model) if options.share_prompts else None
         self.ends_line = torch.empty(0, dtype=torch.bool)
         if "line_ends" in advantages.columns(self.advantage):
@@ -63,27 +50,13 @@ class Trainer(RoundTrainer):
             ends = ["\n" in rollouts.stop.tokenizer.decode([index]) for index in range(count)]
             self.ends_line = torch.tensor(ends, device=self.accelerator.device)  # (V,)
 
-    @property
-    def sums_over_rows(self) -> bool:
-        """True if the gradient of a step is a sum over its rows, however they are cut into micro-batches."""
-        per_micro_batch = self.args.entropy_coef or self.args.use_adaptive_entropy or self.aux_loss_enabled
-        return bool(self.options.loss.sum_over and not per_micro_batch)
-
-    @property
-    def skips_zero_advantage(self) -> bool:
-        """True if rows with zero advantage add nothing to the gradient."""
-        return self.beta == 0.0 and self.sums_over_rows
-
     def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
         gather, device, group = self.accelerator.gather, self.accelerator.device, self.num_generations
         rewards = [[graded.rewards[name] for name in self.reward_func_names] for graded in sampled.graded]
         values = torch.tensor(np.array(rewards, np.float32), device=device)  # (B, F), NaN for None
         totals = advantages.total(gather(values), self.reward_weights)  # (B of all processes,)
         if totals.isnan().all():
-            raise UsageError(
-                "No reward function returned a number for any completion of a step; return one where it applies, or "
-                "add another --reward."
-            )
+            raise UsageError("No reward function returned a number for any completion of a step.")
         self.log_metric("equal_groups", advantages.equal(totals.view(-1, group)).float().mean().item())
         if self.options.sampler or self.options.curriculum:
             self.outcomes.append(_outcomes(totals.view(-1, group), sampled))
@@ -121,7 +94,7 @@ class Trainer(RoundTrainer):
         """The rows of *batch* that have a gradient, in ``steps_per_generation`` micro-batches."""
         size = self.args.per_device_train_batch_size
         lengths = batch["completion_mask"].sum(1)  # (B,)
-        live = torch.ones_like(lengths, dtype=torch.bool)
+        live = torch.ones_like(lengths, dtype=torch.bool)  # has a gradient
         if self.skips_zero_advantage:
             live = batch["advantages"].reshape(len(lengths), -1).ne(0).any(1) & (lengths > 0)
         updates = self.args.steps_per_generation // self.args.gradient_accumulation_steps
@@ -167,9 +140,9 @@ def _outcomes(rewards: Tensor, sampled: Round) -> list[Outcome]:
 def _selected(batch: Batch, rows: Tensor) -> Batch:
     """The *rows* of *batch*, without columns in which none of them has a token."""
     out = {key: value[rows] if value.ndim else value for key, value in batch.items()}
+    prompt = {key: out.pop(key) for key in ("prompt_ids", "prompt_mask")}
     if len(rows):
-        prompt = int(out["prompt_mask"].sum(1).max())
         completion = max(1, int(out["completion_mask"].sum(1).max()))
-        out |= {key: out[key][:, -prompt:] for key in _PROMPT}
-        out |= {key: out[key][:, :completion] for key in _COMPLETION if key in out and out[key].ndim > 1}
-    return out
+        out = {key: value[:, :completion] if value.ndim > 1 else value for key, value in out.items()}  # (B, T)
+        prompt = {key: value[:, -int(prompt["prompt_mask"].sum(1).max()) :] for key, value in prompt.items()}
+    return out | prompt

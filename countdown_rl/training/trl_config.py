@@ -7,19 +7,16 @@ from typing import Any
 
 from countdown_rl.core import processes
 from countdown_rl.core.errors import UsageError
-from countdown_rl.core.options import MAX_FLOAT
 from countdown_rl.models.load import Loaded
 from countdown_rl.training import trackers, weights
 from countdown_rl.training.config import SftOptions, TrainOptions, TuningOptions
 
-#: Fields that are fixed, follow from options of another name, or have no effect here: the model is loaded and the
-#: prompt rendered before TRL sees them, --eval-every evaluates without TRL's own loop, and only `publish` uploads.
+#: Fields that follow from options of another name, or would have no effect: the model is loaded and the prompt rendered
+#: before TRL sees them, --eval-every evaluates without TRL's own loop, and only `publish` uploads.
 _FIXED = {
-    *("auto_find_batch_size", "batch_eval_metrics", "chat_template_kwargs", "data_seed", "debug", "fp16"),
-    *("generation_batch_size", "include_for_metrics", "load_best_model_at_end", "local_rank"),
-    *("max_tool_calling_iterations", "model_init_kwargs", "num_completions_to_print", "num_generations_eval"),
-    *("num_train_epochs", "prediction_loss_only", "remove_unused_columns", "restore_callback_states_from_checkpoint"),
-    *("resume_from_checkpoint", "transformers_continuous_batching_config", "trust_remote_code"),
+    *("auto_find_batch_size", "chat_template_kwargs", "data_seed", "fp16", "generation_batch_size"),
+    *("load_best_model_at_end", "model_init_kwargs", "num_generations_eval", "num_train_epochs"),
+    *("remove_unused_columns", "resume_from_checkpoint", "trust_remote_code"),
     *("use_transformers_continuous_batching", "use_transformers_paged"),  # the first casts trained weights to bf16
     *("use_vllm", "vllm_importance_sampling_cap", "vllm_max_model_length", "vllm_mode"),
 }
@@ -27,11 +24,7 @@ _FIXED_PREFIXES = ("do_", "eval_", "hub_", "log_", "logging_", "per_device_eval"
 
 
 def grpo_config(options: TrainOptions, loaded: Loaded, reward_weights: Sequence[float], directory: Path) -> Any:
-    """The ``GRPOConfig`` of a run with checkpoints in *directory*.
-
-    Args:
-        reward_weights: of the reward functions, in their order.
-    """
+    """The ``GRPOConfig`` of a run with checkpoints in *directory*; *reward_weights* in the order of the functions."""
     shared = _shared(options, loaded, directory)
     fields = shared | {
         "max_steps": options.max_steps,
@@ -113,35 +106,19 @@ def build(fields: Mapping[str, Any], trl: Sequence[str], defaults: Mapping[str, 
 
 
 def parse(trl: Sequence[str], owned: Collection[str]) -> dict[str, Any]:
-    """The values of *trl* ("key=value"), converted to the types of the fields of ``GRPOConfig``.
-
-    Args:
-        owned: names of the fields that follow from options.
-
-    Raises:
-        UsageError: a key is unknown, owned, fixed or given twice, or a value is of the wrong type.
-    """
+    """The values of *trl* ("key=value"), converted to the types of the fields of ``GRPOConfig`` but the *owned*."""
     if not trl:
         return {}
     from transformers import HfArgumentParser
     from trl import GRPOConfig
 
-    parser = HfArgumentParser(GRPOConfig, exit_on_error=False)
-    values: dict[str, Any] = {}
-    for item in trl:
-        key, _, text = item.partition("=")
-        if key not in GRPOConfig.__dataclass_fields__:
-            raise UsageError(f"--trl {key}: TRL's GRPOConfig has no such field.")
-        if key in owned:
-            raise UsageError(f"--trl {key}: use --{key.replace('_', '-')}, or the option it follows from.")
-        if key in _FIXED or key.startswith(_FIXED_PREFIXES):
-            raise UsageError(f"--trl {key}: countdown-rl fixes this field.")
-        if key in values:
-            raise UsageError(f"--trl {key} is given twice.")
-        try:
-            value = values[key] = getattr(parser.parse_args([f"--{item}"]), key)
-        except argparse.ArgumentError as error:
-            raise UsageError(f"--trl {item}: {error.message[:200]}.") from error
-        if isinstance(value, float) and not abs(value) <= MAX_FLOAT:
-            raise UsageError(f"--trl {key}={text} is not a finite number of at most {MAX_FLOAT:.0f}.")
-    return values
+    keys = [item.partition("=")[0] for item in trl]
+    free = GRPOConfig.__dataclass_fields__.keys() - _FIXED - set(owned)
+    for key in keys:
+        if key not in free or key.startswith(_FIXED_PREFIXES):
+            raise UsageError(f"--trl {key}: TRL's GRPOConfig has no such field, or it follows from another option.")
+    try:
+        values = HfArgumentParser(GRPOConfig, exit_on_error=False).parse_args([f"--{item}" for item in trl])
+    except argparse.ArgumentError as error:
+        raise UsageError(f"--trl {' --trl '.join(trl)}: {error.message[:200]}.") from error
+    return {key: getattr(values, key) for key in keys}

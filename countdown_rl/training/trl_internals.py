@@ -3,14 +3,14 @@
 The public ways were considered:
 
 * ``_prepare_inputs`` is where TRL shuffles a round and cuts it into micro-batches. ``training_step`` and
-  ``compute_loss`` see one micro-batch only: no row can be left out there, nor the advantages of a round be computed.
+  ``compute_loss`` see one micro-batch only.
 * ``_generate_and_score_completions`` gives the round itself; nothing public returns it.
 * ``_metrics`` has the figures of a round; the public ``log_metric`` is for reward functions alone.
 * ``_last_loaded_step`` is set where TRL makes the engine itself, which would load other weights; ``use_vllm`` needs it.
-* ``_get_per_token_logps_and_entropies`` gives the loss the log-probabilities of which the ratio to vLLM's is formed;
-  else TRL computes all rows of a round once more for it.
-* ``_iter_named_params`` is the only place that names the weights an engine gets. A ``sync_weights`` of our own would
-  repeat the protocol of the server.
+* ``_get_per_token_logps_and_entropies`` has the log-probabilities for the ratio to vLLM's; without it TRL computes all
+  rows of a round once more.
+* ``_iter_named_params`` names the weights an engine gets. A ``sync_weights`` of our own would repeat the server's
+  protocol.
 """
 
 import os
@@ -58,11 +58,11 @@ class RoundTrainer(GRPOTrainer):
         self.scored: Batch | None = None
 
     def micro_batches(self, batch: Batch, sampled: Round) -> list[Batch]:
-        """Return *batch*, the round *sampled* as tensors, as ``steps_per_generation`` micro-batches in order of use."""
+        """*batch*, the round *sampled* as tensors, as ``steps_per_generation`` micro-batches in order of use."""
         raise NotImplementedError
 
     def log_metric(self, name: str, value: float) -> None:
-        """Log *value*, the figure *name* of a round."""
+        """Log the figure *name* of a round."""
         self._metrics["train"][name].append(value)
 
     def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> Batch:
@@ -80,7 +80,7 @@ class RoundTrainer(GRPOTrainer):
         return self.waiting.pop(0)
 
     def _difference(self, batch: Batch, logps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return *logps* less those of the engine, 0 where it has none, and the mask of the completions; (B, T)."""
+        """*logps* less those of the engine, 0 where it has none, and the mask of the completions; (B, T)."""
         mask = batch["completion_mask"].bool()
         return (logps - batch["sampling_per_token_logps"]).nan_to_num() * mask, mask
 
@@ -89,7 +89,7 @@ class RoundTrainer(GRPOTrainer):
         self.log_metric(_MEAN_RATIO, self.accelerator.gather(ratio.mean()).nanmean().item())
 
     def use_engine(self, engine: VLLMGeneration) -> None:
-        """Correct the loss for the difference between the policy and *engine*, which completes the prompts."""
+        """Let *engine* complete the prompts, and correct the loss for its difference from the policy."""
         self.use_vllm, self.vllm_generation, self._last_loaded_step = True, engine, -1
         # The policy of the loss is the one that the engine has, if a round is one step.
         one_step = self.args.gradient_accumulation_steps % (self.args.steps_per_generation * self.num_iterations) == 0
@@ -117,7 +117,7 @@ class RoundTrainer(GRPOTrainer):
         return logps, entropies, auxiliary
 
     def sync_engine(self) -> None:
-        """Send the weights to the engine unless it has them; before each round TRL does so itself."""
+        """Send the weights to the engine unless it has them, for an evaluation; before each round TRL does so."""
         if self.state.global_step != self._last_loaded_step:
             self.vllm_generation.sync_weights()
             self._last_loaded_step = self.state.global_step
@@ -128,14 +128,9 @@ class PolicyEngine(VLLMGeneration):
 
     TRL merges the adapter into the base in place and takes it out again for each transfer: over 4-bit weights that
     rounds the adapter away (huggingface/trl issue 4973), and in bf16 it leaves its rounding in the base. Here the base
-    stays as it is. Of a sharded policy one weight at a time is gathered.
-
-    Args:
-        by_adapter: the engine computes with its own base and the adapter, which alone is sent (as in TRL's pull request
-            6007). Else it gets each weight as the de-quantized base plus the adapter, which bf16 rounds away if it is
-            small.
-        same_base: the weights at *path* are the policy's base, else that is sent once.
-        in_4_bits: the engine holds them in the policy's 4 bits.
+    stays as it is. With *by_adapter* the engine computes with its own base and gets the adapter alone (as in TRL's pull
+    request 6007); its base is sent once unless the weights at *path* are the *same_base*. Otherwise it gets each weight
+    as the de-quantized base plus the adapter. *in_4_bits*: the engine holds the base in the policy's 4 bits.
     """
 
     def __init__(
@@ -177,12 +172,11 @@ class PolicyEngine(VLLMGeneration):
             self.llm.generate = partial(self.llm.generate, lora_request=self.request())
             if not same_base:
                 self._send_weights()
-            self.sync_weights()  # which finds out whether vLLM supports the adapter
+            self.sync_weights()  # fails here if vLLM does not support the adapter
 
     def server_reports_sampled_probabilities(self) -> bool:
-        """Return True if the log-probabilities of the server are those that it samples tokens with."""
-        mode = self.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
-        return bool(mode == "processed_logprobs")
+        """Return True if the server reports the log-probabilities that it samples tokens with."""
+        return bool(self.vllm_client.get_server_info()["model_config"]["logprobs_mode"] == "processed_logprobs")
 
     def sync_weights(self) -> None:
         if self.directory is None:
@@ -222,7 +216,7 @@ class PolicyEngine(VLLMGeneration):
             yield name, self._gathered(parameter, layer).to(self.dtype)
 
     def _gathered(self, parameter: torch.nn.Parameter, layer: torch.nn.Module | None = None) -> torch.Tensor:
-        """The weight *parameter*, gathered if ZeRO-3 or FSDP has it in parts, with the adapter of *layer*."""
+        """The weight *parameter* with the adapter of *layer*, gathered from ZeRO-3 or FSDP."""
         with self.distributed.gather_params([parameter] if layer is None else list(layer.parameters())):
             value = parameter.data
             if getattr(parameter, "quant_state", None) is not None:

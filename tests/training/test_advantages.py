@@ -86,23 +86,29 @@ def broken(rewards, line_ends):
     raise KeyError("mine")
 
 
-@pytest.mark.parametrize("name", ["ranks", "halved"])
-def test_a_function_of_the_user_is_accepted(name):
-    advantages.check(TrainOptions(advantage=f"{__name__}:{name}"))
+def computed(name):
+    """The advantages of a group by a function of this module, after those of :func:`advantages.columns`."""
+    function = advantages.advantage(TrainOptions(advantage=f"{__name__}:{name}"))
+    tokens = dict.fromkeys(advantages.columns(function), torch.ones(1, 4, 3, dtype=torch.bool))
+    return advantages.compute(name, function, torch.tensor([[1.0, 0.0, NONE, 0.0]]), tokens)
+
+
+def test_a_function_of_the_user_is_accepted():
+    assert computed("halved").tolist() == [[[0.5] * 3, [0.5] * 3, [0.0] * 3, [0.5] * 3]]
+    assert computed("ranks")[0, 2] == 0  # no reward applies
 
 
 @pytest.mark.parametrize("name", ["narrow", "infinite", "numbers", "broken"])
-def test_a_wrong_function_is_refused_before_training(name):
-    with pytest.raises(UsageError, match=f"advantage .*:{name}") as caught:
-        advantages.check(TrainOptions(advantage=f"{__name__}:{name}"))
+def test_a_wrong_function_is_refused(name):
+    with pytest.raises(UsageError, match=f"advantage {name}") as caught:
+        computed(name)
     assert ('raise KeyError("mine")' in user_frames(caught.value)) == (name == "broken")
 
 
-def test_a_name_that_is_no_advantage_is_refused():
-    with pytest.raises(UsageError, match="max-rl"):
-        advantages.check(TrainOptions(advantage="maxrl"))
-    with pytest.raises(UsageError, match="signature"):
-        advantages.check(TrainOptions(advantage="torch:relu"))
+@pytest.mark.parametrize("name", ["maxrl", "no.such:thing"])
+def test_a_name_that_is_no_advantage_is_refused(name):
+    with pytest.raises(UsageError, match=name):
+        advantages.advantage(TrainOptions(advantage=name))
 
 
 def discounted(rewards, mask, ends, discount, *, group, **options):

@@ -5,11 +5,15 @@ import random
 import pytest
 
 from benchmarks import tables
-from countdown_rl.tasks.registry import task
+from countdown_rl.evaluation.sample import Sample
+from countdown_rl.inference.generate import Completion
+from countdown_rl.tasks.registry import parse_row
 from countdown_rl.training import diagnostics, log
 from countdown_rl.training.log import StepRow
 
-ADD_SUB, MUL_DIV = "correct_needs_add-sub", "correct_needs_mul-div"
+MUL_DIV = "correct_needs_mul-div"
+PUZZLE = parse_row({"nums": [1, 2, 3], "target": 7})
+SAMPLES = [Sample.of(PUZZLE, Completion(f"<answer>{text}</answer>", 5, True)) for text in ("1 + 2 + 3", "2 + 3", "7")]
 
 
 def row(step, **changes):
@@ -28,13 +32,13 @@ def row(step, **changes):
         "seconds_generation": 0.5,
         "seconds_reward": 0.0,
         "seconds_loss": 0.4,
-        "groups": {ADD_SUB: 0.5, MUL_DIV: 0.3},
+        "groups": {"correct_needs_add-sub": 0.5, MUL_DIV: 0.3},
     }
     return StepRow(step, **(usual | changes))
 
 
-def warnings(rows, refusals=None, examples=None):
-    return diagnostics.warnings(rows, task("countdown"), refusals or {}, examples or {})
+def warnings(rows):
+    return diagnostics.warnings(rows, SAMPLES)
 
 
 def run(steps, **changes):
@@ -52,7 +56,6 @@ def run(steps, **changes):
         run(2, importance_sampling_ratio=0.1),
         run(3, importance_sampling_ratio=0.51) + run(3, importance_sampling_ratio=1.99),
         run(3, importance_sampling_ratio=0.4) + run(3, importance_sampling_ratio=1.0),
-        run(120, groups={ADD_SUB: 0.1, MUL_DIV: 0.0}),  # none is learned
         [*run(9, correct=0.0), row(10, correct=0.01)],
     ],
 )
@@ -63,11 +66,6 @@ def test_a_healthy_run_has_no_warnings(rows):
 def test_warnings_need_enough_steps():
     assert warnings(run(9, entropy=0.0, correct=0.0, truncated=1.0)) == {}
     assert set(warnings(run(10, entropy=0.0, correct=0.0, truncated=1.0))) == {"entropy", "zero", "length"}
-
-
-def test_multiplication_that_is_never_learned_is_a_warning():
-    never = run(120, groups={ADD_SUB: 0.7, MUL_DIV: 0.0})
-    assert "× or ÷ is needed: not being learned" in warnings(never)["needs_mul-div not learned"]
 
 
 #: Kinds of puzzle: count of numbers, operators, share of the puzzles, share correct, and its gain per 100 steps.
@@ -114,14 +112,6 @@ def test_a_collapse_is_named_within_ten_steps(collapse, seed):
     assert next(names for names in named if names) == {COLLAPSES[collapse][1]}
 
 
-def test_a_run_that_diverged_in_its_fourth_step_is_named_by_its_thirteenth():
-    # Of the shipped model: --learning-rate 0.01 --prompts 8 --num-generations 4.
-    correct = [0.469, 0.625, 0.406, 0.0, 0.0625, 0.281, 0.0625, *[0.0] * 6]
-    rows = [row(step, correct=share, reward=share, groups={}) for step, share in enumerate(correct, 1)]
-    assert "training diverges" in warnings(rows)["collapse"]
-    assert warnings(rows[:10]) == {}
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_healthy_run_raises_no_alarm(seed):
     rows = logged(100 + seed, 150)
@@ -135,9 +125,11 @@ def test_the_run_of_the_pipeline_raises_no_alarm(tmp_path):
     assert not [name for name in names if name.startswith(diagnostics.COLLAPSE)]
 
 
-def test_the_warning_about_zero_rewards_names_the_reason():
-    text = warnings(run(10, correct=0.0), {"no answer": 5, "another value": 15}, {"another value": "1+1"})["zero"]
-    assert "(75%): another value, as in '1+1'" in text
+def test_the_warning_about_zero_rewards_names_the_reason_with_an_example():
+    samples = [SAMPLES[0], SAMPLES[0], SAMPLES[1]]
+    text = diagnostics.warnings(run(10, correct=0.0), samples)["zero"]
+    assert "(67%): a legal expression whose value is not the target" in text
+    assert text.endswith("the model writes: <answer>1 + 2 + 3</answer>")
 
 
 def test_steps_without_entropy_do_not_count():

@@ -32,29 +32,22 @@ def test_values_are_converted_to_the_type_of_their_field(given, value):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("item", "cause"),
     [
-        (["learnig_rate=1"], "no such field"),
-        (["learning_rate=1"], "--learning-rate"),
-        (["max_steps=1"], "--max-steps"),
-        (["num_generations=4"], "--num-generations"),
-        (["push_to_hub=true"], "fixes this field"),
-        (["eval_strategy=steps"], "fixes this field"),
-        (["log_completions=true"], "fixes this field"),
-        (["chat_template_kwargs={}"], "fixes this field"),
-        (["use_transformers_continuous_batching=true"], "fixes this field"),
-        (["delta=much"], "invalid float value"),
-        (["delta=nan"], "finite"),
-        (["top_k=1.5"], "invalid int value"),
-        (["disable_dropout=perhaps"], "Truthy value expected"),
-        (["optim=sgdd"], "invalid choice"),
-        (["delta=1", "delta=2"], "twice"),
+        ("learnig_rate=1", "no such field"),
+        ("learning_rate=1", "another option"),
+        ("push_to_hub=true", "another option"),
+        ("eval_strategy=steps", "another option"),
+        ("use_transformers_continuous_batching=true", "another option"),
+        ("delta=much", "invalid float value"),
+        ("top_k=1.5", "invalid int value"),
+        ("disable_dropout=perhaps", "Truthy value expected"),
+        ("optim=sgdd", "invalid choice"),
     ],
 )
-def test_an_invalid_field_is_refused_by_name(given, said):
-    with pytest.raises(UsageError, match=said) as caught:
-        trl_config.parse(given, OWN)
-    assert str(caught.value).startswith(f"--trl {given[0].partition('=')[0]}")
+def test_an_invalid_field_is_refused_by_name(item, cause):
+    with pytest.raises(UsageError, match=f"^--trl {item.partition('=')[0]}.*: .*{cause}"):
+        trl_config.parse([item], OWN)
 
 
 def test_an_error_of_trl_is_a_usage_error(tmp_path):
